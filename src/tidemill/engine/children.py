@@ -1,8 +1,8 @@
-"""Messages between runs: start a child, close one that nobody waits for, report an end to the parent.
+"""Messages between runs: start a child, close a child that its parent no longer needs, report an end to the parent.
 
-A message is a job of the run that sends it. It is delivered as a command to the other run, which recognises a
-repetition, and only then is the job settled: a worker that dies in between delivers it once more, which changes
-nothing. Messages that were lost altogether are noticed by the keeper, who runs the same errands.
+A message is a job of the sending run. It is delivered as a command to the other run, which recognises a repetition,
+and only then is the job settled: a worker that dies in between delivers it once more, which changes nothing. The
+reconciler notices lost messages and delivers them by the same methods.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tidemill.stores.contract import Stream
 LOG = logging.getLogger(__name__)
 
 DEPTH_MAX = 32
-"""How many parents a run may have above it: a workflow that starts itself comes to an end."""
+"""How many ancestors a run may have: bounds a workflow that starts itself."""
 REFUSED = "REFUSED"
 """The status of a child that could not be started."""
 
 
 class ChildRunMessenger:
-    """Delivers messages. Every verb may be repeated, and raises `Unavailable` when the store does not answer."""
+    """Delivers messages. Every method is idempotent, and raises `Unavailable` when the store does not answer."""
 
     def __init__(self, runs: RunCache, turns: TurnLoop, catalog: Catalog, blobs: Blobs) -> None:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
         self._waiting: set[Stream] = set()
-        """Whose messages wait for a repair, which is said once."""
+        """Streams whose messages wait for a repair; logged once each."""
 
     async def run(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
-        """Deliver a message; answers the command that settles its job.
+        """Deliver a message; returns the command that settles its job.
 
-        `state` is what this process knows of the sender, which may be older than the message: it is looked at anew,
-        because a message that seems to say nothing any more would be settled without having arrived.
+        `state` may be older than the message, so the sender is loaded again: a message that seems obsolete would
+        otherwise be settled without having arrived.
         """
         entry = await self._find(stream)
         state = state if entry is None else entry.state
@@ -79,7 +79,7 @@ class ChildRunMessenger:
     # From the parent
 
     async def start_child(self, stream: Stream, state: State, node: str, visit: int, index: int) -> AnyCommand:
-        """Make sure that the child exists which a visit waits for, and tell the parent what it finds."""
+        """Make sure that the child of a waiting visit exists, and report to the parent what was found."""
         act = _activation(state, node, visit, index)
         wait = act.wait if act is not None else None
         if act is None or wait is None or wait.on != "child" or not state.live:
@@ -118,7 +118,7 @@ class ChildRunMessenger:
     async def _start(
         self, stream: Stream, state: State, child: Stream, where: tuple[str, int, int], wait: Wait
     ) -> CachedRun:
-        """Start the child; raises `Rejected` when it cannot be."""
+        """Start the child; raises `Rejected` when that is impossible."""
         damage = self._runs.damage(child)
         if damage is not None:
             raise damage
@@ -161,9 +161,9 @@ class ChildRunMessenger:
         return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
 
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
-        """The parent tries again: so does a child that had failed or was cancelled, once per attempt.
+        """Retry a child that failed or was cancelled, once per attempt of the parent.
 
-        One that still runs takes note, so that nobody closes it for the sake of an earlier attempt.
+        A child that still runs records the attempt, so that a close for an earlier one is ignored.
         """
         if entry.state.status == "COMPLETED":
             return entry
@@ -187,7 +187,7 @@ class ChildRunMessenger:
     # From the child
 
     async def report(self, stream: Stream, state: State) -> None:
-        """Tell the parent how its child has ended."""
+        """Report the end of a child to its parent."""
         if state.live or state.parent is None:
             return
         entry = await self._find(stream)
@@ -225,7 +225,7 @@ class ChildRunMessenger:
             return text
         return BlobRef(await self._blobs.put(child.tenant, text), len(text))
 
-    # For the keeper
+    # For the reconciler
 
     async def look_after(self, stream: Stream, entry: CachedRun) -> None:
         """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""

@@ -1,13 +1,9 @@
-"""Load → decide → commit; pending commands, races, outages, snapshots.
+"""The turn: load → decide → commit. The only way a run changes, and the only writer of its stream.
 
-The turn: load → decide → commit. The only way a run changes, and the only writer of its stream.
-
-Callers hand in an `Ask` (a command and the lease it settles) and are answered when it is durable. Asks that
-gather for the same run while a commit is under way are decided together and committed once; commits of many
-runs share one call to the store. Losing a race (another version, a lost lease, an unknown outcome) always means
-the same: load the tail, decide again. The handler is never called again for that.
-
-Commands on their way to a decision, and what becomes of them when a commit is refused.
+Callers submit a `PendingCommand` (a command and the lease it settles) and get its outcome once it is durable. Commands
+for one run that arrive during a commit are decided together and committed once; commits of many runs share one call to
+the store. After a lost race (another version, a lost lease, an unknown outcome) the turn loads the tail and decides
+again; it never calls a handler again for that.
 """
 
 from __future__ import annotations
@@ -51,7 +47,7 @@ from tidemill.stores.contract import (
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an ask. Without a problem or an error it is durable."""
+    """The outcome of a command. Without a problem or an error it is durable."""
 
     problem: Problem | None = None
     error: Exception | None = None
@@ -59,7 +55,7 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 COMMITTED = CommandOutcome()
 STATEMENT_CONFLICT = CommandOutcome(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
-"""Nothing is written, and the same attempt is made again: what it was to do has to be rehearsed anew."""
+"""Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
 
 
 class PendingCommand(msgspec.Struct):
@@ -69,24 +65,24 @@ class PendingCommand(msgspec.Struct):
     done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""
     about: Any = None
-    """Whatever the asker wants to find again when it is answered."""
+    """The caller's own reference, for `done`."""
     ack: Lease | None = None
-    """The lease this command settles: its job is removed in the same commit."""
+    """The lease that this command settles: the same commit removes its job."""
     hold: Lease | None = None
-    """The lease that must still be held, and stays so."""
+    """The lease that must still be held; the commit does not settle it."""
     start: CompiledWorkflow | None = None
-    """The workflow of a run that is to be created."""
+    """The workflow of a run to create."""
     flow: CompiledWorkflow | None = None
-    """The workflow that the run goes on under, when the command changes it."""
+    """The new workflow of the run, when the command changes it."""
     statement: TransactionalStatement | None = None
-    """What the store is to do in the transaction that takes the result."""
+    """The statement that the store executes in the same transaction."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused
 
 
 def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
-    """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
+    """Statements to execute in the same transaction: those of accepted results, not of discarded ones."""
     wanted: dict[tuple[type, str, int, int], Statement] = {}
     for ask in asks:
         if ask.statement is not None:
@@ -101,11 +97,11 @@ def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) ->
 
 
 _TAKEN: Mapping[type, type] = {Result: NodeCompleted, CompensationResult: CompensationCompleted}
-"""Which event says that what a command brings is taken."""
+"""The event that accepts the result of a command."""
 
 
 def still_valid(asks: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
-    """The asks to decide again. One whose lease is gone has nothing to say any more, except that it came too late."""
+    """The commands to decide again. A result whose lease is lost is kept as late; other such commands are answered."""
     if isinstance(result, VersionConflict):
         return asks
     if isinstance(result, StatementRefused):
@@ -126,10 +122,10 @@ def still_valid(asks: list[PendingCommand], result: Refusal) -> list[PendingComm
 
 
 def _without_statement(asks: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
-    """A result whose statement was refused is a failure; the others that shared its commit stay what they are.
+    """Make a result whose statement was refused a failure; commands that shared its commit stay unchanged.
 
-    Where somebody was quicker, it does not count, and those behind it were rehearsed too early as well. Those before it
-    stay, so of statements that get into each other's way the first is done.
+    After a conflict (`changed`) the result is repeated instead, and so are the statements after it, which were dry-run
+    too early. Those before it stay, so of conflicting statements the first succeeds.
     """
     bearing = [(number, ask.statement) for number, ask in enumerate(asks) if ask.statement is not None]
     equals = [(number, bears) for number, bears in bearing if bears.statement == refused.statement]
@@ -165,33 +161,31 @@ def resolve_all(asks: Iterable[PendingCommand], error: TidemillError) -> None:
 LOG = logging.getLogger(__name__)
 
 RACES_MAX = 64
-"""How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
+"""How often a turn decides again before it gives up: every lost race means progress elsewhere."""
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CLOSED = "the engine is closed; whether it still happened, the run will tell"
 SNAPSHOT_TAIL_MIN = 500
 REPORTED_MAX = 1_000
 ROW_LAG_MS = 1_000
-"""How long the row of a run that makes progress may lag behind its log."""
+"""How long the row of an active run may lag behind its log."""
 NODES_LOOKED_AT_MAX = 1_000
-"""What a larger run waits for is found by the keeper, off the way of its progress."""
+"""In larger runs the reconciler finds what they wait for, off the commit path."""
 
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
 class HandoverTarget(Protocol):
-    """Who takes the jobs that became ready, without a detour through the queue (hand-over)."""
+    """The worker that takes ready jobs from a commit without a claim (hand-over)."""
 
     keeping: HandoverPolicy
 
     def take(self, leases: tuple[Lease, ...]) -> None:
-        """Begin with jobs that the commit left in its hands."""
+        """Start jobs that a commit leased to this worker."""
         ...
 
 
 class PlannedCommit(msgspec.Struct):
-    """A commit in the making."""
-
     stream: Stream
     entry: CachedRun
     asks: list[PendingCommand]
@@ -202,7 +196,7 @@ class PlannedCommit(msgspec.Struct):
 
 
 class TurnLoop:
-    """The turns of one process."""
+    """Commits the commands of one process, batch by batch."""
 
     def __init__(
         self, store: Store, runs: RunCache, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
@@ -223,13 +217,12 @@ class TurnLoop:
         """Digests of tracebacks that were logged."""
 
     def open(self) -> None:
-        """Begin to take turns."""
         self._closed = False
         if self._task is None:
             self._task = asyncio.create_task(self._take_turns(), name="tidemill-turns")
 
     async def close(self) -> None:
-        """Stop; whoever was not answered yet is told that nobody will."""
+        """Stop; commands without an outcome are answered with `Unavailable`."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -259,7 +252,7 @@ class TurnLoop:
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
     ) -> CommandOutcome:
-        """Queue a command and wait for its answer; raises when the store cannot be reached."""
+        """Queue a command and wait for its outcome; raises when the store cannot be reached."""
         future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
 
         def settle(ask: PendingCommand, answer: CommandOutcome) -> None:
@@ -289,7 +282,7 @@ class TurnLoop:
             self._reserve(0)
 
     def report(self, error: Exception) -> InternalError:
-        """An exception that is a bug, as an error to answer with; its traceback is logged once."""
+        """Convert a bug into an `InternalError`; its traceback is logged once."""
         internal = error if isinstance(error, InternalError) else internal_error(error)
         if internal.digest not in self._reported:
             LOG.error("%s", internal, exc_info=internal.__cause__ or internal)
@@ -302,7 +295,7 @@ class TurnLoop:
         return error if isinstance(error, TidemillError) else self.report(error)
 
     async def mark_stuck(self, stream: Stream, reason: str) -> None:
-        """Let lists, `why` and `show` say why a run does not go on. Its next event removes the mark."""
+        """Show in lists, `why` and `show` why a run makes no progress. Its next event removes the mark."""
         try:
             entry = (await self._runs.refresh([stream])).get(stream)
             if entry is None or not entry.state.busy:
@@ -318,12 +311,12 @@ class TurnLoop:
             self.report(error)
 
     async def _process_batch(self, batch: dict[Stream, list[PendingCommand]], unsure: Iterable[Stream] = ()) -> None:
-        """Commit a batch, deciding again for whatever lost a race."""
+        """Commit a batch, deciding again for runs that lost a race."""
         races = outages = 0
         while batch:
             try:
                 plans = await self._plan(batch, unsure)
-                # The other asks are answered.
+                # The other commands are answered.
                 batch = {plan.stream: plan.asks for plan in plans}
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
             except Unavailable as error:
@@ -331,7 +324,7 @@ class TurnLoop:
                 if outages > OUTAGES_MAX:
                     resolve_all(all_pending(batch), error)
                     return
-                # Nobody knows whether the commit happened: the tail will tell.
+                # The outcome of the commit is unknown until the tail is loaded.
                 unsure = dict.fromkeys(batch)
                 mark_unknown_outcome(all_pending(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
@@ -358,7 +351,7 @@ class TurnLoop:
                     return
 
     async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
-        """A bug in the commit of one run must not keep the others that shared the call from theirs."""
+        """Process the runs one by one, so that a bug in one commit does not affect the others that shared the call."""
         if isinstance(error, TidemillError) or len(batch) == 1:
             resolve_all(all_pending(batch), self._answerable(error))
             return
@@ -369,20 +362,20 @@ class TurnLoop:
     async def _plan(
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
     ) -> list[PlannedCommit]:
-        """Decide what each run's asks come to."""
+        """Load the runs and decide their commands."""
         load = dict.fromkeys(unsure)
         self._reserve(0)
         self._runs.forget_unseen()
-        # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
+        # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
         known = {stream: self._runs.get(stream) for stream in batch}
         for stream, asks in batch.items():
             if known[stream] is None and not any(ask.start is not None for ask in asks):
                 load[stream] = None
-        # A run that has ended is loaded for this turn alone.
+        # An ended run is loaded for this turn only.
         loaded = await self._runs.refresh(load) if load else {}
         for stream in unsure:
             if stream in loaded:
-                # The row that went with a commit in doubt may not have been written.
+                # A commit with unknown outcome may not have written the row.
                 loaded[stream].indexed_facts = None
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
@@ -392,7 +385,7 @@ class TurnLoop:
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
                 if any(ask.ack is not None for ask in asks):
-                    # A worker's job. Whoever gave a command is told anyway.
+                    # Only workers need the warning; a caller gets the error itself.
                     self._runs.warn_once(stream, damage)
                 resolve_all(asks, damage)
                 continue
@@ -407,12 +400,12 @@ class TurnLoop:
             try:
                 plans.append(self._decide(stream, entry, asks, now_ms))
             except Exception as error:
-                # One run's trouble is not that of the others whose commits would have shared the call.
+                # An error in one run must not fail the others in the batch.
                 resolve_all(asks, self._answerable(error))
         return plans
 
     def _decide(self, stream: Stream, entry: CachedRun, asks: list[PendingCommand], now_ms: int) -> PlannedCommit:
-        """Turn the asks into one commit."""
+        """Turn the commands of a run into one commit."""
         state = entry.state
         decision, problems = decide_all(entry.flow.workflow, state, [ask.command for ask in asks], now_ms)
         plan = PlannedCommit(stream, entry, asks, decision, problems)
@@ -420,7 +413,7 @@ class TurnLoop:
         holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
-            # Nothing follows, as far as this process knows. It is only true if nobody else has moved the run on.
+            # The decision to write nothing holds only if no other process has moved the run on.
             plan.commit = Commit(stream=stream, expected=state.seq) if asks else None
             return plan
         records, snapshot = encode_events(decision.events), self._snapshot(entry)
@@ -449,18 +442,18 @@ class TurnLoop:
             self.taker.keeping.reserve(places)
 
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
-        """The state before this commit, when folding the tail has become dearer than storing it."""
+        """The state before this commit, once folding the tail costs more than storing it."""
         state = entry.state
         if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, (len(state.cells) + state.items) // 4):
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
     def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
-        """What lists show of the run, where it matters.
+        """The run's index rows, where they change.
 
-        The row is written whenever the run can be found by other terms, has nothing in flight or has not been
-        written for a while. In between, a busy run's row may lag behind its log; it says by how much (`events`),
-        and the keeper brings it up to date should nothing follow.
+        The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
+        while. In between, the row of a busy run may lag behind its log; its `events` says by how much, and the
+        reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
         others: tuple[Row, ...] = ()
@@ -468,7 +461,7 @@ class TurnLoop:
             others = rows_beside(plan.stream, before, after, plan.decision.events)
         said = entry.indexed_facts
         if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
-            # Compared one by one: this is asked in every commit of a busy run.
+            # Compared one by one, because every commit of a busy run does this.
             status, busy, rollback, labels, _ = said
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
@@ -482,11 +475,11 @@ class TurnLoop:
         return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)
 
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
-        """The commit is durable: bring the cached state up to it, answer, hand over."""
+        """Update the cached state, answer the commands, hand over jobs."""
         try:
             self._take_in(plan)
         except Exception as error:
-            # It is in the store all the same.
+            # The commit is durable all the same.
             self.report(error)
             self._runs.forget(plan.stream)
         for ask, problem in zip(plan.asks, plan.problems, strict=True):
@@ -495,7 +488,7 @@ class TurnLoop:
             if plan.commit is not None and plan.commit.acks:
                 self.taker.take(result.kept)
             else:
-                # Whoever started the run hears of it before its first node can hold up the loop.
+                # The caller learns of the start before the run's first node can block the loop.
                 asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
 
     def _take_in(self, plan: PlannedCommit) -> None:

@@ -1,14 +1,9 @@
-"""One attempt: scope → render → call → store → route → Result; the run's outputs.
+"""One attempt at a visit or item: load → render → call → store → route → `Result`; and the run's outputs.
 
-One try at an activation, read from top to bottom: look → render → call → pack → route → result.
+An attempt that awaits nothing (no blob, no awaiting handler) runs without a task of its own. Conditions are evaluated
+here, off the run's serial path; the kernel only checks that the route is legal.
 
-An attempt that needs nothing from outside (no blob, no awaiting handler) runs in one go without a task of its own.
-Conditions are evaluated here, right after the handler and off the run's serial path; the kernel only checks that the
-route is legal.
-
-The run's last step: its outputs, rendered by a worker as the document declares them.
-
-It is no attempt: it has no node, is not retried after a failure, and fails the run as a whole.
+The outputs of a run are no attempt: they have no node, are not retried after a failure, and fail the whole run.
 """
 
 from __future__ import annotations
@@ -84,7 +79,7 @@ _T = TypeVar("_T")
 
 
 class Attempt:
-    """Everything that one try needs."""
+    """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node",
@@ -104,9 +99,8 @@ class Attempt:
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
-        """The handler was called."""
         self.started_ms = 0
-        """When it was called, by the store's clock."""
+        """When the handler was called, by the store's clock."""
         self._disclosed = SecretAccessLog(tools.runtime.secrets)
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
@@ -114,10 +108,10 @@ class Attempt:
         self._speaker: AttemptOutput | None = None
 
     async def run(self) -> Result:
-        """Look, render, call, pack and route.
+        """Load, render, call, store and route.
 
-        The worker takes the first step of this coroutine itself, outside a task. It never suspends if nothing has to
-        be waited for; everything that waits comes after `_leave`.
+        The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
+        `_leave`, so an attempt that awaits nothing ends in that first step.
         """
         try:
             if self._state.blobs:
@@ -141,7 +135,7 @@ class Attempt:
             return self._result(failed_by(error))
 
     async def _leave(self, pending: object = None) -> None:
-        """Go on in a task, unless this is one already. `pending` is closed if the task is cancelled before that."""
+        """Continue in a task, unless this is one already. Closes `pending` if the task is cancelled first."""
         if not self._in_task:
             self._in_task = True
             try:
@@ -152,14 +146,14 @@ class Attempt:
                 raise
 
     async def _settled(self, steps: EvaluationSteps[_T]) -> _T:
-        """The end of a computation, which may have errands to another process."""
+        """Run a computation whose conditions may have to be evaluated in a sandbox process."""
         answer = run_steps(steps, self._tools.runtime.isolation)
         if isawaitable(answer):
             await self._leave(answer)
             return await answer
         return answer
 
-    # Look and render
+    # Load and render
 
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
@@ -169,7 +163,7 @@ class Attempt:
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
     async def _look(self) -> None:
-        """Have the values at hand that are kept as blobs."""
+        """Load the values that are stored as blobs."""
         needed, tenant = self._needed(), self.lease.stream.tenant
         known = self._tools.values.known(tenant, needed)
         if known is None:
@@ -179,7 +173,7 @@ class Attempt:
 
     @property
     def _is_first(self) -> bool:
-        """`when` is asked once per visit, before its first attempt. A worker that was lost may never have asked."""
+        """True until the first attempt of a visit has evaluated `when`; a lost worker may not have done so."""
         act = self._act
         return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall)
 
@@ -201,7 +195,7 @@ class Attempt:
         config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
-            # The log knows before the handler does anything; a stale attempt does nothing at all.
+            # The start is durable before the handler is called; a superseded attempt does nothing.
             await self._leave()
             if not await self._tools.recorder.record_start(self):
                 raise AttemptSuperseded
@@ -233,12 +227,12 @@ class Attempt:
         return result
 
     async def _hush(self, speaker: AttemptOutput) -> None:
-        """Have it written what the handler has said; its result comes after."""
+        """Write the handler's output before its result is committed."""
         await self._leave()
         await speaker.flush_and_close()
 
     async def _lacking(self, error: CapabilityMissing) -> Result:
-        """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
+        """Leave the job to another worker, unless the log already says that this attempt has begun."""
         result = self._result(failed_by(error))
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
@@ -271,7 +265,7 @@ class Attempt:
 
     @property
     def mask(self) -> Mask:
-        """Hides the secrets that were disclosed to the attempt."""
+        """Masks the secrets that were disclosed to the attempt."""
         return NO_MASK if self._speaker is None or not self._disclosed.values_seen else self._speaker.mask
 
     async def _ended(self, ended: Ended | BaseException) -> Result:
@@ -300,7 +294,7 @@ class Attempt:
                 return self._result(failed_by(ended))
 
     async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
-        """The value holds bytes, or is not JSON at all. Storing them takes no longer than a handler may."""
+        """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""
         await self._leave()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
         text = await bounded(stored, self._node.timeout_ms)
@@ -317,7 +311,7 @@ class Attempt:
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
         if MARKED in text:
-            # The value describes files: they must be there before a fact says that they are.
+            # The files that a value describes must exist before a fact refers to them.
             await self._leave()
             wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
             if wrong:
@@ -325,7 +319,7 @@ class Attempt:
         return await self._finish(text, chosen)
 
     async def _asked(self, outcome: WaitRequested | SkipRequested, ask: bytes | None) -> Result:
-        """The handler waits or skips; what it asks of a child is kept like any other value."""
+        """The handler waits or skips; the request for a child is stored like any other value."""
         if ask is None or isinstance(outcome, SkipRequested):
             return self._result(outcome)
         kept = await self._kept(ask)
@@ -348,14 +342,14 @@ class Attempt:
         kept = await self._kept(encode_value(items))
         return self._result(kept if isinstance(kept, Failed) else MapExpanded(count=len(items), items=kept))
 
-    # Route and pack
+    # Route and store
 
     async def _finish(self, text: bytes, chosen: Chosen = None) -> Result:
-        """The visit has its output: find the way it goes on, and keep a long value by content."""
+        """Choose the route for the visit's output; a large output is stored as a blob."""
         route: Route | None = None
         if self._node.routed and self.task.index == NOT_AN_ITEM:
             if self._entry.state.blobs:
-                # Other nodes may have ended while the handler ran, with values too large to be at hand.
+                # Other nodes may have ended while the handler ran, with large values that are not loaded yet.
                 await self._leave()
                 self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
             found = await self._route(text, chosen)
@@ -366,7 +360,6 @@ class Attempt:
         return self._result(Done(output, len(text)), route)
 
     async def _kept(self, text: bytes) -> Payload | Failed:
-        """A text as the log keeps it."""
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
             return text
         await self._leave()
@@ -381,7 +374,7 @@ class Attempt:
         return BlobRef(digest, len(text))
 
     async def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
-        """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
+        """Conditions read the value as it will be stored, not the object that the handler returned."""
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
@@ -390,7 +383,7 @@ class Attempt:
         return await self._settled(find_route(self._node, program, scope, chosen, reads))
 
     def fails(self, error: BaseException) -> Result:
-        """What the attempt comes to when it has called its handler and something else went wrong for good."""
+        """The result of an attempt that called its handler and then met a permanent error elsewhere."""
         return self._result(failed_by(error))
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
@@ -418,7 +411,7 @@ class Attempt:
 
 @coroutine
 def _next_step() -> Generator[None, None, None]:
-    """Suspend once; whoever drives the coroutine resumes it."""
+    """Suspend once; the driver of the coroutine resumes it."""
     yield
 
 

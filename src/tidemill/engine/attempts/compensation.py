@@ -1,7 +1,7 @@
-"""One try at undoing a completed visit or item: render its compensator in the visit's scope, call it, report.
+"""One attempt at compensating a completed visit or item: render its compensator in the visit's scope, call it, report.
 
 The compensator sees what the visit saw, plus the visit's own result as `output`. If that has changed since (a loop, a
-rewind), it is looked at as it was when the visit completed, by folding the log up to there.
+rewind), the state at the visit's completion is restored by folding the log up to there.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tidemill.stores.contract import Lease, Store
 
 
 def _not_kept(value: Any) -> NoReturn:
-    """Raise what a compensator is told that wants to store how far it has come."""
+    """Refuse a checkpoint: compensators have none."""
     hint = "do without when `context.undoing` is true"
     raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
 
 
 class CompensationAttempt:
-    """Everything that one try needs."""
+    """One attempt at compensating a completed visit or item."""
 
     def __init__(
         self, tools: AttemptRuntime, store: Store, entry: CachedRun, handler: Handler, task: JobBody, lease: Lease
@@ -65,7 +65,7 @@ class CompensationAttempt:
         self._speaker = AttemptOutput(tools.runtime.air, lease, place, self._disclosed)
 
     async def run(self) -> CompensationResult:
-        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded, and `Elsewhere`."""
+        """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
         state = await self._then()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
@@ -85,7 +85,7 @@ class CompensationAttempt:
         return await self._ended(ended)
 
     async def _then(self) -> State:
-        """The state as it is, or as it was when the visit completed if what it saw has changed since."""
+        """The current state, or the state at the visit's completion if what the visit read has changed since."""
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
         with retry_until_repaired():
@@ -93,14 +93,14 @@ class CompensationAttempt:
             return replay(decode_event(record) for record in require_intact(tail).records)
 
     def _has_moved_on(self, state: State) -> bool:
-        """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""
+        """Whether the visit, or a node that it reads, was visited again since."""
         node = self._node
         seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
         again = state.peek(node.id).visit != self.task.visit
         return again or any(state.peek(name).ended_seq > self._undo.seq for name in seen)
 
     def _values(self, state: State) -> tuple[Payload, Payload | None]:
-        """What the visit or item returned, and the list that the item is from."""
+        """The result of the visit or item, and the list that the item is from."""
         cell = state.peek(self.task.node)
         items = cell.map
         if self.task.index == NOT_AN_ITEM or items is None:
@@ -168,7 +168,7 @@ class CompensationAttempt:
         return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
-        """What it came to; what only this worker lacks is left to another one, if there may be one."""
+        """Report a failure; a missing capability is left to another worker if one may have it."""
         undone = self._undone(failed_by(error))
         if isinstance(error, CapabilityMissing):
             assert isinstance(undone.outcome, Failed)

@@ -1,14 +1,8 @@
-"""Claim → run → settle; drain; held jobs; NodeStarted/checkpoint recording.
+"""The worker: claim jobs, run them, submit their results, keep what follows.
 
-A worker: claim jobs, run them, hand in their results, keep what follows.
-
-At most `concurrency` jobs are in hand at a time. A job that became ready by a result of this worker is handed
-over to it in the same commit, so a chain needs no claims. Stopping is a drain: nothing new is claimed, what
-runs may finish within the grace period, the rest is cancelled and given back at once.
-
-What an attempt writes to the log while it runs: that it has begun, and how far it has come.
-
-A job in a worker's hands: its lease, what it asks for, and what is being done about it.
+A worker holds at most `concurrency` jobs. A job that became ready by its own result is handed over in the same commit,
+so a chain needs no claims. Stopping is a drain: the worker claims nothing more, lets attempts finish within the grace
+period, then cancels the rest and releases it at once. `AttemptLog` records start and checkpoints of running attempts.
 """
 
 from __future__ import annotations
@@ -75,7 +69,7 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 
 class AttemptLog:
-    """Writes for the attempts of one worker; `note` hears whether an attempt is known to have begun."""
+    """Writes events of running attempts; `note` is called with whether an attempt is recorded as begun."""
 
     def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
         self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
@@ -87,7 +81,6 @@ class AttemptLog:
         return answer.problem is None
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Commit how far the attempt has come."""
         task, lease = attempt.task, attempt.lease
         try:
             text = encoded(value, attempt.mask)
@@ -107,12 +100,11 @@ class AttemptLog:
             worker=self._worker,
             started_ms=attempt.started_ms,
         )
-        # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
+        # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
 
     def begin_of(self, attempt: Attempt) -> AttemptStarted:
-        """The command that says that an attempt has begun."""
         task = attempt.task
         return AttemptStarted(
             node=task.node,
@@ -126,15 +118,15 @@ class AttemptLog:
 
 
 def unheard(ask: PendingCommand, answer: CommandOutcome) -> None:
-    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
+    """Ignore the outcome: if the attempt no longer counts, its result will be discarded."""
 
 
 JobKey = tuple[Stream, str]
-"""Which job it is: its run, and its key there."""
+"""The run, and the key of the job in it."""
 
 
 class HeldJob(msgspec.Struct):
-    """A job in hand."""
+    """A leased job, and the work on it."""
 
     lease: Lease
     task: JobBody
@@ -143,15 +135,14 @@ class HeldJob(msgspec.Struct):
     undoing: CompensationAttempt | None = None
     begun: bool = False
     handed_in: int = 0
-    """How often its result was handed in to a store that did not answer."""
+    """How often its result was submitted to a store that did not answer."""
 
     @property
     def place(self) -> JobKey:
-        """Which job it is."""
         return self.lease.stream, self.lease.key
 
     def statement_with(self, command: AnyCommand) -> TransactionalStatement | None:
-        """What the store is to do in the commit of this command, which the work on the job came to."""
+        """The statement for the commit of this command, if the job's work has one."""
         work = self.attempt or self.undoing
         if work is None or work.statement is None or not isinstance(command, (Result, CompensationResult)):
             return None
@@ -159,16 +150,16 @@ class HeldJob(msgspec.Struct):
 
     @property
     def settling(self) -> bool:
-        """Whether its work is done, and the result on its way into the log."""
+        """True once the work has finished and its result is being committed."""
         return self.running is None or (self.running.done() and not self.running.cancelled())
 
 
 LOG = logging.getLogger(__name__)
 
 GIVE_BACK_MS = 1_000
-"""How long a job rests that could not be settled, before somebody may claim it again."""
+"""Delay of a job that could not be settled, before it can be claimed again."""
 HANDED_IN_MAX = 60
-"""How often a result is handed in to a store that does not answer before its run is marked as stuck."""
+"""How often a result is submitted to a store that does not answer before its run is marked as stuck."""
 INTERNAL_TRIES_MAX = 4
 """How often a job may end in an internal error before its run is marked as stuck."""
 INTERNAL_REST_MS_MAX = 600_000
@@ -180,32 +171,30 @@ SETTLE_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works."""
-
     name: str
     queues: tuple[str, ...] = ()
-    """Which queues to serve; none named means all of them."""
+    """The queues to serve; empty means all."""
     only: str = ""
-    """Work on this run and its children alone."""
+    """Work on this run and its children only."""
     standing: bool = False
-    """It is there for whatever comes: what it lacks, another one may have, now or later."""
+    """A standing worker: what it lacks, another worker may have, now or later."""
     concurrency: int = 64
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
     grace_ms: int = 30_000
     heart_thread: bool = True
     beat_ms: int = 5_000
-    """How often it says that it is alive."""
+    """How often it writes its row."""
     dead_after_ms: int = 15_000
-    """Without a sign of life for so long, it is taken for dead."""
+    """Without a write for this long, it counts as dead."""
     host: str = ""
     pid: int = 0
     version: str = ""
-    """Of Tidemill; like the host and the process, it is only shown."""
+    """Of Tidemill; like the host and the process, for display only."""
 
 
 class Worker:
-    """The jobs of one process."""
+    """Runs the jobs of one process."""
 
     def __init__(
         self,
@@ -243,12 +232,12 @@ class Worker:
         self._thread: LeaseRenewalThread | None = None
         self.finished = 0
         self.returned = 0
-        """Jobs that the last drain gave back: those it cut short, and those whose results could not be kept."""
+        """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""
 
-    # Life
+    # Start and stop
 
     def open(self) -> None:
-        """Begin to work, also after a close."""
+        """Start working, also after a close."""
         self._turns.taker = self
         self.draining = self._hurried = self.keeping.stopped = False
         self._tasks.clear()
@@ -261,16 +250,16 @@ class Worker:
             self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
 
     def drain(self) -> None:
-        """Take nothing more from this moment on, neither claimed nor handed over."""
+        """Accept nothing from now on, neither claimed nor handed over."""
         self.draining = self.keeping.stopped = True
         self._claiming.stop()
 
     def stop_now(self) -> None:
-        """Let a drain wait no longer for what still runs."""
+        """End the grace period of a drain."""
         self._hurried = True
 
     async def close(self) -> None:
-        """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
+        """Drain: claim nothing more, let attempts finish for the grace period, release the rest."""
         self.drain()
         await self._claiming.close()
         await self._wait_until(lambda: self._hurried or not self._held_jobs, self._options.grace_ms)
@@ -296,14 +285,14 @@ class Worker:
 
     @property
     def held_jobs(self) -> Collection[HeldJob]:
-        """What it holds, oldest first."""
+        """Oldest first."""
         return self._held_jobs.values()
 
     def _leases(self) -> Sequence[Lease]:
         return [hand.lease for hand in list(self._held_jobs.values())]
 
     def _wanted(self) -> Claim | None:
-        """What to ask the queue for; None while the hands are full."""
+        """The next claim; None while there is no free slot."""
         if self.keeping.free <= 0:
             return None
         self.keeping.claim()
@@ -319,11 +308,11 @@ class Worker:
         )
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
-        """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
+        """Start claimed jobs; loads the runs whose cached state is too old in one call."""
         room = max(0, self.keeping.free)
         leases, surplus = leases[:room], leases[room:]
         if surplus:
-            # A commit kept jobs for itself while these were on their way.
+            # A commit took slots for its own jobs during the claim.
             self._returns.give(surplus)
         hands = [self._acquire(lease) for lease in leases]
         self._runs.forget_unseen()
@@ -335,8 +324,7 @@ class Worker:
             try:
                 loaded = await self._runs.refresh(stale)
             except BaseException:
-                # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
-                # as a lost worker's.
+                # A held lease without work would be renewed for ever; an expired one would count as a lost worker.
                 for hand in hands:
                     self._release(hand, 0 if self.draining else GIVE_BACK_MS)
                 raise
@@ -346,10 +334,10 @@ class Worker:
                 self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
 
     def take(self, leases: tuple[Lease, ...]) -> None:
-        """Begin with jobs that a commit left in this worker's hands; their runs are known."""
+        """Start jobs that a commit leased to this worker; their runs are cached."""
         self.keeping.record_taken(len(leases))
         if self.draining:
-            # They were kept by a commit that was under way when the drain began.
+            # The drain began while the commit that kept them was under way.
             self._returns.give(leases)
             return
         for lease in leases:
@@ -359,7 +347,7 @@ class Worker:
         place = (lease.stream, lease.key)
         earlier = self._held_jobs.get(place)
         if earlier is not None and earlier.running is not None:
-            # The job was taken from this worker and given to it again: what runs under the old lease is void.
+            # The worker lost the job and claimed it again: the work under the old lease is void.
             earlier.running.cancel(LEASE_LOST)
         hand = self._held_jobs[place] = HeldJob(lease, task_of(lease.body))
         return hand
@@ -371,7 +359,7 @@ class Worker:
             self._claiming.wake()
 
     def _begin(self, hand: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        """Do what a job asks for. `known`: the cached state was found to call for it just now."""
+        """Start a job. `known`: the cached state was just found to call for it."""
         try:
             self._dispatch(hand, entry, known)
         except Exception as error:
@@ -399,7 +387,7 @@ class Worker:
         node = entry.flow.workflow.by_id.get(task.node)
         current = known or attempt_status(state, task.node, task.visit, task.index, lease.token) == "current"
         if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
-            # Also while the run is paused: what a lost worker may have done must not be forgotten with its job.
+            # Also in a paused run: the possible effect of a lost worker must be recorded before its job is removed.
             times = max(1, lease.expired)
             self._settle(
                 hand, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
@@ -422,7 +410,7 @@ class Worker:
         self._in_task(hand, work)
 
     def _in_task(self, hand: HeldJob, work: Coroutine[Any, Any, None]) -> None:
-        """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
+        """Work on a job in its own task; drops the job if the task fails or is cancelled, even before it starts."""
 
         def over(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is not None:
@@ -432,7 +420,7 @@ class Worker:
         hand.running.add_done_callback(over)
 
     async def _run(self, hand: HeldJob, attempt: Attempt) -> None:
-        """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
+        """Run an attempt to its result. A cancelled one settles nothing: its lease was lost or released."""
         ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
         try:
             result = await attempt.run()
@@ -458,7 +446,7 @@ class Worker:
         return OutputsRendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
 
     def _begin_undo(self, hand: HeldJob, entry: CachedRun) -> None:
-        """Undo a completed visit or item, or find that nobody needs that from this worker."""
+        """Compensate a completed visit or item, or settle the job if that is no longer needed."""
         task, lease = hand.task, hand.lease
         if current_undo(entry.state, task.node, task.visit, task.index, lease.token) is None:
             self._settle(hand, shelved(task))
@@ -479,7 +467,7 @@ class Worker:
         self._in_task(hand, self._work_on(hand, undoing.run))
 
     async def _work_on(self, hand: HeldJob, work: Callable[[], Awaitable[AnyCommand]]) -> None:
-        """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
+        """Settle a job with the command that its work returns. Cancelled work settles nothing."""
         try:
             command = await work()
         except Unavailable:
@@ -494,7 +482,7 @@ class Worker:
         self._settle(hand, command)
 
     def _settle(self, hand: HeldJob, command: AnyCommand) -> None:
-        """Hand in what a job came to; its lease is settled by the same commit."""
+        """Submit the result of a job; the same commit settles its lease."""
         statement = hand.statement_with(command)
         ask = PendingCommand(command, self._settled, about=hand, ack=hand.lease, statement=statement)
         self._turns.ask(hand.lease.stream, ask)
@@ -514,9 +502,9 @@ class Worker:
             let_go(hand)
 
     async def _hand_in_again(self, hand: HeldJob, result: Result, error: Unavailable) -> None:
-        """Keep what a handler came to until the store answers, however long: else it would be called again.
+        """Submit a result until the store answers, however long: otherwise the handler would be called again.
 
-        After a while the run is marked, as far as the store lets that happen.
+        After a while the run is marked as stuck, if the store accepts that.
         """
         hand.handed_in += 1
         if hand.handed_in % HANDED_IN_MAX == 0:
@@ -525,7 +513,7 @@ class Worker:
         await self._hand_in_later(hand, result, GIVE_BACK_MS)
 
     def _on_internal_error(self, hand: HeldJob, command: AnyCommand, error: InternalError) -> None:
-        """A result is handed in again a few times, then the visit fails; a job that cannot even fail rests."""
+        """Submit a result again a few times, then fail the visit; a job that cannot even fail is delayed."""
         tries = self._internal.get(hand.place, 0)
         if not isinstance(command, Result) or _is_internal(command):
             self._rest(hand, error)
@@ -548,7 +536,7 @@ class Worker:
         return tries
 
     def _rest(self, hand: HeldJob, error: InternalError) -> None:
-        """Give back a job that ended in an internal error, each time for longer; in the end its run is marked."""
+        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck."""
         tries = self._count_internal(hand)
         delay_ms = min(GIVE_BACK_MS * 2 ** min(tries - 1, 20), INTERNAL_REST_MS_MAX)
         if tries < INTERNAL_TRIES_MAX or self.draining:
@@ -566,7 +554,7 @@ class Worker:
         self._returns.give([hand.lease], delay_ms)
 
     def _release_to_others(self, hand: HeldJob) -> None:
-        """Leave a job that this worker cannot run to one that can."""
+        """Release a job that this worker cannot run, for a worker that can."""
         self._release(hand, self._aside.delay_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
@@ -575,7 +563,7 @@ class Worker:
             hand.begun = begun
 
     def _on_beat(self, lost: Sequence[Lease]) -> None:
-        """After each renewal: stop what was lost, and let the log know of attempts that take long."""
+        """After each renewal: cancel work whose lease was lost, and record the start of attempts that take long."""
         for lease in lost:
             hand = self._held_jobs.get((lease.stream, lease.key))
             if hand is not None and hand.lease.token == lease.token and hand.running is not None:
@@ -590,12 +578,12 @@ class Worker:
 
 
 def _is_internal(result: Result) -> bool:
-    """Whether a result already says that another one could not be recorded."""
+    """Whether a result already reports that another one could not be recorded."""
     return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL
 
 
 def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
-    """Whether a cached state is recent enough to do a job: it has seen what called for it."""
+    """Whether a cached state is recent enough to do a job: it includes the event that called for it."""
     if entry is None or not task.seq or entry.state.seq < task.seq:
         return False
     if task.kind != "run":
