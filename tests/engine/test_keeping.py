@@ -49,17 +49,17 @@ def test_a_worker_with_a_free_place_keeps_what_follows_for_ever(keeping: Handove
     """Its claim waits in the store, so whatever gets into the queue is taken at once and has to wait for nobody."""
     CLOCK[0] += 10 * HAND_OVER_MS
     keeping.record_taken(10 * HAND_OVERS_PER_CLAIM)
-    assert keeping.chosen(RUN, [NEXT], 1)
+    assert keeping.select(RUN, [NEXT], 1)
 
 
 def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: HandoverPolicy) -> None:
     keeping.reserve(3)
     assert keeping.free == 0
     keeping.claim()
-    assert keeping.chosen(RUN, [NEXT], 1)
+    assert keeping.select(RUN, [NEXT], 1)
     CLOCK[0] += HAND_OVER_MS
-    assert not keeping.chosen(RUN, [NEXT], 1)
+    assert not keeping.select(RUN, [NEXT], 1)
     keeping.claim()
-    assert keeping.chosen(RUN, [NEXT], 1)
+    assert keeping.select(RUN, [NEXT], 1)
     keeping.record_taken(HAND_OVERS_PER_CLAIM)
-    assert not keeping.chosen(RUN, [NEXT], 1)
+    assert not keeping.select(RUN, [NEXT], 1)

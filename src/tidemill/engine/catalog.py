@@ -161,10 +161,15 @@ class Catalog:
 
         async def offer(history: History) -> _Offer:
             base = history.meant_by(reference)
-            _check_fresh(base, base_digest)
+            if base_digest not in (None, base.digest):
+                stale = f"the patch was made for other content than that of {base.name}@{base.version}"
+                hint = "look at what is there now and make it again"
+                raise rejected("patch_stale", stale, path="/base_digest", hint=hint)
             patched = apply_patch(await self.document(tenant, base), operations)
             compiled = await self.compile(tenant, patched)
-            _check_same_name(name, compiled.workflow.name)
+            if compiled.workflow.name != name:
+                renamed = f"the patch would turn {name} into {compiled.workflow.name}"
+                raise rejected("patch_invalid", renamed, path="/name", hint="publish the document under its new name")
             digests = await self.store_flow(tenant, compiled)
             return _Offer(compiled, *digests, parent=base.version, patch=encode_value(operations))
 
@@ -356,19 +361,6 @@ def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
         created=created,
         warnings=offer.compiled.warnings,
     )
-
-
-def _check_fresh(base: Version, digest: str | None) -> None:
-    if digest is not None and base.digest != digest:
-        message = f"the patch was made for other content than that of {base.name}@{base.version}"
-        raise rejected("patch_stale", message, path="/base_digest", hint="look at what is there now and make it again")
-
-
-def _check_same_name(name: str, patched: str) -> None:
-    """A patch must keep the workflow's name, because its version joins that workflow's history."""
-    if patched != name:
-        message = f"the patch would turn {name} into {patched}"
-        raise rejected("patch_invalid", message, path="/name", hint="publish the document under its new name")
 
 
 def _tag_target(history: History, tag: str, to: int | None) -> int:

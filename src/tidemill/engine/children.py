@@ -11,15 +11,13 @@ import logging
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.results import ChildAsk, child_id, read_ask
+from tidemill.engine.attempts.results import child_id, read_ask
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import retry_until_repaired
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
-from tidemill.engine.versions import Version
 from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
@@ -122,10 +120,14 @@ class ChildRunMessenger:
         damage = self._runs.damage(child)
         if damage is not None:
             raise damage
-        ask = await self._asked(stream, wait)
+        payload = wait.ask
+        assert payload is not None, "a child is asked for"
+        text = await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+        ask = read_ask(text)
         if state.depth >= DEPTH_MAX:
             raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")
-        version, flow = await self._workflow(stream, ask)
+        version = await self._catalog.resolve(stream.tenant, ask.workflow)
+        flow = await self._catalog.flow(stream.tenant, version.digest)
         inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs)
         start = Start(
             id=f"start:{child.key}",
@@ -148,17 +150,6 @@ class ChildRunMessenger:
         if entry is None:
             raise Unavailable(f"run {child.key} was started, but cannot be read")
         return entry
-
-    async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, CompiledWorkflow]:
-        version = await self._catalog.resolve(stream.tenant, ask.workflow)
-        return version, await self._catalog.flow(stream.tenant, version.digest)
-
-    async def _asked(self, stream: Stream, wait: Wait) -> ChildAsk:
-        assert wait.ask is not None, "a child is asked for"
-        return read_ask(await self._text(stream, wait.ask))
-
-    async def _text(self, stream: Stream, payload: Payload) -> bytes:
-        return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
 
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
         """Retry a child that failed or was cancelled, once per attempt of the parent.

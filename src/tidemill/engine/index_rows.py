@@ -38,7 +38,7 @@ ANYONE = "anyone"
 
 DAY_MS = 24 * 3600 * 1000
 
-Said = tuple[str, bool, str, dict[str, str], int]
+IndexedFacts = tuple[str, bool, str, dict[str, str], int]
 """The changing facts that the terms of a run are derived from."""
 
 
@@ -135,7 +135,7 @@ _DEAD_LETTER = msgspec.msgpack.Decoder(DeadLetterRow)
 _APPROVAL = msgspec.msgpack.Decoder(ApprovalRow)
 
 
-def what_terms_say(state: State) -> Said:
+def indexed_facts(state: State) -> IndexedFacts:
     """The facts whose change makes a run findable by other terms."""
     return state.status, state.in_flight > 0, state.rollback, state.labels, quiet_day(state)
 
@@ -269,7 +269,11 @@ def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]
         if not isinstance(event, NodeEvent):
             continue
         key = (event.node, event.visit, event.index)
-        approval = known.get(key) or _approval_at(before, key)
+        approval = known.get(key)
+        if approval is None:
+            current = before.peek(event.node)
+            act = peek_at(current, event.index) if current.visit == event.visit else None
+            approval = None if act is None else act.approval
         if isinstance(event, ApprovalEvent):
             changed = folded(approval, event)
             if changed is not None:
@@ -282,13 +286,6 @@ def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]
 def _ends(event: NodeEvent) -> bool:
     """Whether this event ends the wait of a visit or item, whatever it waited for."""
     return isinstance(event, Ending) or (isinstance(event, NodeScheduled) and event.resumed is not None)
-
-
-def _approval_at(state: State, key: Key) -> Approval | None:
-    node, visit, index = key
-    cell = state.peek(node)
-    act = peek_at(cell, index) if cell.visit == visit else None
-    return None if act is None else act.approval
 
 
 def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:

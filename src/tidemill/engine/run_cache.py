@@ -15,7 +15,7 @@ from tidemill.engine.attempts.rendering import Lists
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import corrupt_stream, require_intact
-from tidemill.engine.index_rows import Said
+from tidemill.engine.index_rows import IndexedFacts
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.decide.builder import Decision
@@ -55,7 +55,7 @@ class CachedRun:
         """Events since the newest snapshot."""
         self.map_inputs: Lists = {}
         self.terms: tuple[str, ...] = ()
-        self.indexed_facts: Said | None = None
+        self.indexed_facts: IndexedFacts | None = None
         """The facts that `terms` were derived from."""
         self.row_ms = 0
         """When this process last wrote the run's row."""
@@ -90,7 +90,7 @@ class RunCache:
         """When the last batch of work began: precise enough for expiry after minutes."""
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
-        self._said: dict[str, None] = {}
+        self._warned: dict[str, None] = {}
 
     def get(self, stream: Stream) -> CachedRun | None:
         return self._entries.get(stream)
@@ -114,11 +114,11 @@ class RunCache:
 
     def warn_once(self, stream: Stream, why: TidemillError) -> None:
         """Log that jobs of a run cannot be done; once per reason, however many runs have it."""
-        if str(why) not in self._said:
+        if str(why) not in self._warned:
             LOG.warning("run %s waits, as does whatever else needs it: %s", stream.key, why)
-            self._said[str(why)] = None
-            if len(self._said) > WARNED_MAX:
-                del self._said[next(iter(self._said))]
+            self._warned[str(why)] = None
+            if len(self._warned) > WARNED_MAX:
+                del self._warned[next(iter(self._warned))]
 
     def put(self, stream: Stream, entry: CachedRun) -> None:
         """Cache a run after a commit; a run that has ended is dropped."""
@@ -165,12 +165,12 @@ class RunCache:
                     LOG.warning("run %s is folded from its first event: %r", tail.stream.key, error)
                 continue
             if before is not None:
-                self._said.pop(str(before), None)
+                self._warned.pop(str(before), None)
             if entry is not None:
                 found[tail.stream] = entry
-        return found if not again else found | await self._from_the_log(again)
+        return found if not again else found | await self._fold_from_start(again)
 
-    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
+    async def _fold_from_start(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Fold runs from their first event; those that cannot be folded are damaged."""
         found: dict[Stream, CachedRun] = {}
         for tail in await self._store.load(dict.fromkeys(streams, 0), snapshots=False):

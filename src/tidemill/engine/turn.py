@@ -18,7 +18,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import rows_beside, run_row, run_terms, what_terms_say
+from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.leases import HandoverPolicy
@@ -44,6 +44,8 @@ from tidemill.stores.contract import (
     Stream,
     VersionConflict,
 )
+
+# Pending commands
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +83,14 @@ class PendingCommand(msgspec.Struct):
 Refusal = VersionConflict | LeasesLost | StatementRefused
 
 
-def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
+def statements_of(commands: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """Statements to execute in the same transaction: those of accepted results, not of discarded ones."""
     wanted: dict[tuple[type, str, int, int], Statement] = {}
-    for ask in asks:
-        if ask.statement is not None:
-            command = ask.command
+    for pending in commands:
+        if pending.statement is not None:
+            command = pending.command
             assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
-            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = ask.statement.statement
+            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = pending.statement.statement
     if not wanted:
         return ()
     ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
@@ -100,63 +102,67 @@ _TAKEN: Mapping[type, type] = {Result: NodeCompleted, CompensationResult: Compen
 """The event that accepts the result of a command."""
 
 
-def still_valid(asks: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
+def still_valid(commands: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
     """The commands to decide again. A result whose lease is lost is kept as late; other such commands are answered."""
     if isinstance(result, VersionConflict):
-        return asks
+        return commands
     if isinstance(result, StatementRefused):
-        return _without_statement(asks, result)
+        return _without_statement(commands, result)
     kept: list[PendingCommand] = []
-    for ask in asks:
-        lease = ask.ack or ask.hold
+    for pending in commands:
+        lease = pending.ack or pending.hold
         if lease is None or lease.key not in result.keys:
-            kept.append(ask)
-        elif isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, late=True)
-            ask.ack = ask.hold = None
-            kept.append(ask)
+            kept.append(pending)
+        elif isinstance(pending.command, Result):
+            pending.command = msgspec.structs.replace(pending.command, late=True)
+            pending.ack = pending.hold = None
+            kept.append(pending)
         else:
             problem = Problem(code="lease_lost", message="somebody else holds the job now")
-            ask.done(ask, CommandOutcome(problem=problem))
+            pending.done(pending, CommandOutcome(problem=problem))
     return kept
 
 
-def _without_statement(asks: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
+def _without_statement(commands: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
     """Make a result whose statement was refused a failure; commands that shared its commit stay unchanged.
 
     After a conflict (`changed`) the result is repeated instead, and so are the statements after it, which were dry-run
     too early. Those before it stay, so of conflicting statements the first succeeds.
     """
-    bearing = [(number, ask.statement) for number, ask in enumerate(asks) if ask.statement is not None]
-    equals = [(number, bears) for number, bears in bearing if bears.statement == refused.statement]
+    with_statement = [
+        (number, pending.statement) for number, pending in enumerate(commands) if pending.statement is not None
+    ]
+    equals = [(number, statement) for number, statement in with_statement if statement.statement == refused.statement]
     place, refused_one = equals[refused.equals]
     if refused.changed:
-        late = [number for number, _ in bearing if number >= place]
+        late = [number for number, _ in with_statement if number >= place]
         for number in late:
-            asks[number].done(asks[number], STATEMENT_CONFLICT)
-        return [ask for number, ask in enumerate(asks) if number not in late]
-    command, failed = asks[place].command, refused_one.refusal(refused)
+            commands[number].done(commands[number], STATEMENT_CONFLICT)
+        return [pending for number, pending in enumerate(commands) if number not in late]
+    command, failed = commands[place].command, refused_one.refusal(refused)
     assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
     routed = {"route": None} if isinstance(command, Result) else {}
-    asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
-    asks[place].statement = None
-    return asks
+    commands[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
+    commands[place].statement = None
+    return commands
 
 
-def mark_unknown_outcome(asks: Iterable[PendingCommand]) -> None:
-    for ask in asks:
-        if isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, again=True)
+def mark_unknown_outcome(commands: Iterable[PendingCommand]) -> None:
+    for pending in commands:
+        if isinstance(pending.command, Result):
+            pending.command = msgspec.structs.replace(pending.command, again=True)
 
 
 def all_pending(batch: Mapping[Stream, list[PendingCommand]]) -> Iterator[PendingCommand]:
-    return (ask for asks in batch.values() for ask in asks)
+    return (pending for commands in batch.values() for pending in commands)
 
 
-def resolve_all(asks: Iterable[PendingCommand], error: TidemillError) -> None:
-    for ask in asks:
-        ask.done(ask, CommandOutcome(error=error))
+def resolve_all(commands: Iterable[PendingCommand], error: TidemillError) -> None:
+    for pending in commands:
+        pending.done(pending, CommandOutcome(error=error))
 
+
+# The loop
 
 LOG = logging.getLogger(__name__)
 
@@ -178,7 +184,7 @@ _encode_task = msgspec.msgpack.Encoder().encode
 class HandoverTarget(Protocol):
     """The worker that takes ready jobs from a commit without a claim (hand-over)."""
 
-    keeping: HandoverPolicy
+    handover: HandoverPolicy
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker."""
@@ -188,7 +194,7 @@ class HandoverTarget(Protocol):
 class PlannedCommit(msgspec.Struct):
     stream: Stream
     entry: CachedRun
-    asks: list[PendingCommand]
+    commands: list[PendingCommand]
     decision: Decision
     problems: list[Problem | None]
     commit: Commit | None = None
@@ -204,10 +210,10 @@ class TurnLoop:
         self._store, self._runs, self._ambient = store, runs, ambient
         self._owner, self._lease_ms = owner, lease_ms
         self._waiting: dict[Stream, list[PendingCommand]] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.taker: HandoverTarget | None = None
+        self.handover_target: HandoverTarget | None = None
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -219,7 +225,7 @@ class TurnLoop:
     def open(self) -> None:
         self._closed = False
         if self._task is None:
-            self._task = asyncio.create_task(self._take_turns(), name="tidemill-turns")
+            self._task = asyncio.create_task(self._loop(), name="tidemill-turns")
 
     async def close(self) -> None:
         """Stop; commands without an outcome are answered with `Unavailable`."""
@@ -231,17 +237,17 @@ class TurnLoop:
         left, self._waiting = self._waiting, {}
         resolve_all(all_pending(left), Unavailable(CLOSED))
 
-    def ask(self, stream: Stream, ask: PendingCommand) -> None:
+    def ask(self, stream: Stream, pending: PendingCommand) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
         if self._closed:
-            ask.done(ask, CommandOutcome(error=Unavailable(CLOSED)))
+            pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
             return
         waiting = self._waiting.get(stream)
         if waiting is None:
-            self._waiting[stream] = [ask]
-            self._bell.set()
+            self._waiting[stream] = [pending]
+            self._wakeup.set()
         else:
-            waiting.append(ask)
+            waiting.append(pending)
 
     async def command(
         self,
@@ -255,7 +261,7 @@ class TurnLoop:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
         future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
 
-        def settle(ask: PendingCommand, answer: CommandOutcome) -> None:
+        def settle(pending: PendingCommand, answer: CommandOutcome) -> None:
             if not future.done():
                 future.set_result(answer)
 
@@ -265,10 +271,10 @@ class TurnLoop:
             raise answer.error
         return answer
 
-    async def _take_turns(self) -> None:
+    async def _loop(self) -> None:
         while True:
-            await self._bell.wait()
-            self._bell.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             batch, self._waiting = self._waiting, {}
             try:
                 await self._process_batch(batch)
@@ -276,7 +282,7 @@ class TurnLoop:
                 resolve_all(all_pending(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                resolve_all(all_pending(batch), self._answerable(error))
+                resolve_all(all_pending(batch), self._as_error(error))
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
             self._reserve(0)
@@ -291,7 +297,7 @@ class TurnLoop:
                 del self._reported[next(iter(self._reported))]
         return internal
 
-    def _answerable(self, error: Exception) -> TidemillError:
+    def _as_error(self, error: Exception) -> TidemillError:
         return error if isinstance(error, TidemillError) else self.report(error)
 
     async def mark_stuck(self, stream: Stream, reason: str) -> None:
@@ -317,7 +323,7 @@ class TurnLoop:
             try:
                 plans = await self._plan(batch, unsure)
                 # The other commands are answered.
-                batch = {plan.stream: plan.asks for plan in plans}
+                batch = {plan.stream: plan.commands for plan in plans}
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
             except Unavailable as error:
                 outages += 1
@@ -340,7 +346,7 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result)
                 else:
-                    batch[plan.stream] = still_valid(plan.asks, result)
+                    batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             unsure = lost
             if batch:
@@ -353,11 +359,11 @@ class TurnLoop:
     async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
         """Process the runs one by one, so that a bug in one commit does not affect the others that shared the call."""
         if isinstance(error, TidemillError) or len(batch) == 1:
-            resolve_all(all_pending(batch), self._answerable(error))
+            resolve_all(all_pending(batch), self._as_error(error))
             return
         mark_unknown_outcome(all_pending(batch))
-        for stream, asks in batch.items():
-            await self._process_batch({stream: asks}, (stream,))
+        for stream, commands in batch.items():
+            await self._process_batch({stream: commands}, (stream,))
 
     async def _plan(
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
@@ -368,8 +374,8 @@ class TurnLoop:
         self._runs.forget_unseen()
         # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
         known = {stream: self._runs.get(stream) for stream in batch}
-        for stream, asks in batch.items():
-            if known[stream] is None and not any(ask.start is not None for ask in asks):
+        for stream, commands in batch.items():
+            if known[stream] is None and not any(pending.start is not None for pending in commands):
                 load[stream] = None
         # An ended run is loaded for this turn only.
         loaded = await self._runs.refresh(load) if load else {}
@@ -380,45 +386,47 @@ class TurnLoop:
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
         plans: list[PlannedCommit] = []
-        for stream, asks in batch.items():
+        for stream, commands in batch.items():
             entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
-                if any(ask.ack is not None for ask in asks):
+                if any(pending.ack is not None for pending in commands):
                     # Only workers need the warning; a caller gets the error itself.
                     self._runs.warn_once(stream, damage)
-                resolve_all(asks, damage)
+                resolve_all(commands, damage)
                 continue
             if entry is None:
-                flow = next((ask.start for ask in asks if ask.start is not None), None)
+                flow = next((pending.start for pending in commands if pending.start is not None), None)
                 if flow is None:
                     problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
-                    for ask in asks:
-                        ask.done(ask, CommandOutcome(problem=problem))
+                    for pending in commands:
+                        pending.done(pending, CommandOutcome(problem=problem))
                     continue
                 entry = CachedRun(State(), flow)
             try:
-                plans.append(self._decide(stream, entry, asks, now_ms))
+                plans.append(self._decide(stream, entry, commands, now_ms))
             except Exception as error:
                 # An error in one run must not fail the others in the batch.
-                resolve_all(asks, self._answerable(error))
+                resolve_all(commands, self._as_error(error))
         return plans
 
-    def _decide(self, stream: Stream, entry: CachedRun, asks: list[PendingCommand], now_ms: int) -> PlannedCommit:
+    def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
         """Turn the commands of a run into one commit."""
         state = entry.state
-        decision, problems = decide_all(entry.flow.workflow, state, [ask.command for ask in asks], now_ms)
-        plan = PlannedCommit(stream, entry, asks, decision, problems)
-        acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None])
-        holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
+        decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
+        plan = PlannedCommit(stream, entry, commands, decision, problems)
+        acks = tuple([(pending.ack.key, pending.ack.token) for pending in commands if pending.ack is not None])
+        holds = tuple([(pending.hold.key, pending.hold.token) for pending in commands if pending.hold is not None])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
             # The decision to write nothing holds only if no other process has moved the run on.
-            plan.commit = Commit(stream=stream, expected=state.seq) if asks else None
+            plan.commit = Commit(stream=stream, expected=state.seq) if commands else None
             return plan
         records, snapshot = encode_events(decision.events), self._snapshot(entry)
         jobs = tuple([_job(put, decision.after.seq) for put in work.put])
-        keep = self.taker.keeping.select(stream, work.put, len(acks)) if jobs and self.taker else ()
+        keep = (
+            self.handover_target.handover.select(stream, work.put, len(acks)) if jobs and self.handover_target else ()
+        )
         plan.commit = Commit(
             stream,
             state.seq,
@@ -433,13 +441,13 @@ class TurnLoop:
             self._lease_ms,
             self._owner,
             self._rows(plan) if records else (),
-            statements_of(asks, decision.events),
+            statements_of(commands, decision.events),
         )
         return plan
 
     def _reserve(self, places: int) -> None:
-        if self.taker is not None:
-            self.taker.keeping.reserve(places)
+        if self.handover_target is not None:
+            self.handover_target.handover.reserve(places)
 
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
         """The state before this commit, once folding the tail costs more than storing it."""
@@ -459,13 +467,13 @@ class TurnLoop:
         others: tuple[Row, ...] = ()
         if after.approvals or after.letters or before.letters:
             others = rows_beside(plan.stream, before, after, plan.decision.events)
-        said = entry.indexed_facts
-        if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+        facts = entry.indexed_facts
+        if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one, because every commit of a busy run does this.
-            status, busy, rollback, labels, _ = said
+            status, busy, rollback, labels, _ = facts
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
-        found_by = what_terms_say(after)
+        found_by = indexed_facts(after)
         entry.row_ms = after.last_ms
         if entry.indexed_facts != found_by:
             retention = entry.flow.workflow.retention
@@ -477,30 +485,30 @@ class TurnLoop:
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
         try:
-            self._take_in(plan)
+            self._update_cache(plan)
         except Exception as error:
             # The commit is durable all the same.
             self.report(error)
             self._runs.forget(plan.stream)
-        for ask, problem in zip(plan.asks, plan.problems, strict=True):
-            ask.done(ask, COMMITTED if problem is None else CommandOutcome(problem=problem))
-        if result.kept and self.taker is not None:
+        for pending, problem in zip(plan.commands, plan.problems, strict=True):
+            pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
+        if result.kept and self.handover_target is not None:
             if plan.commit is not None and plan.commit.acks:
-                self.taker.take(result.kept)
+                self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.
-                asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
+                asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
 
-    def _take_in(self, plan: PlannedCommit) -> None:
+    def _update_cache(self, plan: PlannedCommit) -> None:
         entry, events = plan.entry, plan.decision.events
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
                 entry.since_snapshot = 0
             patched = plan.decision.after.digest != entry.digest
-            flows = [ask.flow for ask in plan.asks if ask.flow is not None] if patched else ()
+            flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
             entry.apply_committed(plan.decision, plan.commit.expected, flows)
             self.commits += 1
-            self.gathered += len(plan.asks) - 1
+            self.gathered += len(plan.commands) - 1
         self._runs.put(plan.stream, entry)
 
 

@@ -82,8 +82,8 @@ class Attempt:
     """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
 
     __slots__ = (
-        "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node",
-        "_speaker", "_started", "_state", "_tools", "admission", "called", "lease", "phase", "started_ms", "statement",
+        "_act", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node", "_output",
+        "_started", "_state", "_tools", "_visit", "admission", "called", "lease", "phase", "started_ms", "statement",
         "task",
     )  # fmt: skip
 
@@ -93,9 +93,9 @@ class Attempt:
         self._tools, self._node, self._handler = tools, node, handler
         self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.map_inputs, entry.state
         self.task, self.lease = task, lease
-        self._cell = cell = entry.state.peek(task.node)
-        self._act: Activation = peek_at(cell, task.index) or QUEUED_ITEM
-        self.phase = phase_of(node, cell, task.index)
+        self._visit = visit = entry.state.peek(task.node)
+        self._act: Activation = peek_at(visit, task.index) or QUEUED_ITEM
+        self.phase = phase_of(node, visit, task.index)
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
@@ -105,7 +105,7 @@ class Attempt:
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._in_task = False
-        self._speaker: AttemptOutput | None = None
+        self._output: AttemptOutput | None = None
 
     async def run(self) -> Result:
         """Load, render, call, store and route.
@@ -115,7 +115,7 @@ class Attempt:
         """
         try:
             if self._state.blobs:
-                await self._look()
+                await self._load()
             match self.phase:
                 case "call" | "expand":
                     program = self._flow.program(self._node)
@@ -126,15 +126,15 @@ class Attempt:
                         self.admission = answer
                     return await (self._call(program) if self.phase == "call" else self._expand(program))
                 case "assemble":
-                    assert self._cell.map is not None
-                    return await self._finish(assembled(self._cell.map, self._fetched))
+                    assert self._visit.map is not None
+                    return await self._finish(assembled(self._visit.map, self._fetched))
                 case "route":
-                    assert self._cell.resumed is not None
-                    return await self._finish(text_of(self._cell.resumed, self._fetched))
+                    assert self._visit.resumed is not None
+                    return await self._finish(text_of(self._visit.resumed, self._fetched))
         except (ExpressionError, SecretUnusable) as error:
             return self._result(failed_by(error))
 
-    async def _leave(self, pending: object = None) -> None:
+    async def _enter_task(self, pending: object = None) -> None:
         """Continue in a task, unless this is one already. Closes `pending` if the task is cancelled first."""
         if not self._in_task:
             self._in_task = True
@@ -145,11 +145,11 @@ class Attempt:
                     pending.close()
                 raise
 
-    async def _settled(self, steps: EvaluationSteps[_T]) -> _T:
+    async def _evaluate(self, steps: EvaluationSteps[_T]) -> _T:
         """Run a computation whose conditions may have to be evaluated in a sandbox process."""
         answer = run_steps(steps, self._tools.runtime.isolation)
         if isawaitable(answer):
-            await self._leave(answer)
+            await self._enter_task(answer)
             return await answer
         return answer
 
@@ -162,12 +162,12 @@ class Attempt:
         task, listed = self.task, (self.task.node, self.task.visit) in self._lists
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
-    async def _look(self) -> None:
+    async def _load(self) -> None:
         """Load the values that are stored as blobs."""
         needed, tenant = self._needed(), self.lease.stream.tenant
         known = self._tools.values.known(tenant, needed)
         if known is None:
-            await self._leave()
+            await self._enter_task()
             known = await self._tools.values.fetch(tenant, needed)
         self._fetched = known
 
@@ -179,13 +179,13 @@ class Attempt:
 
     async def _admission(self, when: Condition) -> Admission | SkipRequested | Failed:
         scope, inputs = self._scope(), self._state.inputs
-        return await self._settled(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
+        return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
     def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
-            assert self._cell.map is not None
-            item = item_of(self._lists, self.task, self._cell.map, self._fetched)
+            assert self._visit.map is not None
+            item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
         return rendered(template, scope, self._tools.runtime.stage.schema(self._handler))
 
@@ -196,55 +196,55 @@ class Attempt:
         context = self._context(config)
         if self._node.delivery == "at_most_once":
             # The start is durable before the handler is called; a superseded attempt does nothing.
-            await self._leave()
+            await self._enter_task()
             if not await self._tools.recorder.record_start(self):
                 raise AttemptSuperseded
         self.called, self.started_ms = True, self._tools.clock()
-        speaker = self._speaker
-        assert speaker is not None, "it speaks through its context"
+        output = self._output
+        assert output is not None, "it speaks through its context"
         ended: Ended | Awaitable[Ended] | BaseException
         try:
-            ground, ended = self._tools.runtime.stage.call(self._handler, context, speaker.capture)
+            call_context, ended = self._tools.runtime.stage.call(self._handler, context, output.capture)
         except BaseException as error:
             ended = error
         else:
             if not isinstance(ended, (Return, Pause, Skip)):
-                await self._leave(ended)
+                await self._enter_task(ended)
                 try:
-                    ended = await bounded(ended, self._node.timeout_ms, ground)
+                    ended = await bounded(ended, self._node.timeout_ms, call_context)
                 finally:
-                    speaker.over = True
+                    output.over = True
         if isinstance(ended, CapabilityMissing):
-            return await self._lacking(ended)
+            return await self._missing_capability(ended)
         try:
             result = await self._ended(ended)
         except Exception:
-            await self._hush(speaker)
+            await self._flush(output)
             raise
         del ended  # The traceback of an exception refers to this frame.
-        if speaker.has_output:
-            await self._hush(speaker)
+        if output.has_output:
+            await self._flush(output)
         return result
 
-    async def _hush(self, speaker: AttemptOutput) -> None:
+    async def _flush(self, output: AttemptOutput) -> None:
         """Write the handler's output before its result is committed."""
-        await self._leave()
-        await speaker.flush_and_close()
+        await self._enter_task()
+        await output.flush_and_close()
 
-    async def _lacking(self, error: CapabilityMissing) -> Result:
+    async def _missing_capability(self, error: CapabilityMissing) -> Result:
         """Leave the job to another worker, unless the log already says that this attempt has begun."""
         result = self._result(failed_by(error))
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
-            lack = missing_for(self._state.digest, self.task, result.outcome.error)
-            await self._leave()
-            await self._tools.runtime.leave(error, lack, self._tools.clock())
+            missing = missing_for(self._state.digest, self.task, result.outcome.error)
+            await self._enter_task()
+            await self._tools.runtime.leave(error, missing, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
         place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
-        self._speaker = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
+        self._output = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
             self._state,
@@ -255,7 +255,7 @@ class Attempt:
             fetched=self._fetched,
             config=config,
             secrets=self._disclosed,
-            voice=self._speaker,
+            voice=self._output,
             checkpoint=self._checkpoint,
             read=partial(read_described, self._tools.blobs, tenant),
         )
@@ -266,7 +266,7 @@ class Attempt:
     @property
     def mask(self) -> Mask:
         """Masks the secrets that were disclosed to the attempt."""
-        return NO_MASK if self._speaker is None or not self._disclosed.values_seen else self._speaker.mask
+        return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
 
     async def _ended(self, ended: Ended | BaseException) -> Result:
         match ended:
@@ -295,7 +295,7 @@ class Attempt:
 
     async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
         """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""
-        await self._leave()
+        await self._enter_task()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
         text = await bounded(stored, self._node.timeout_ms)
         if isinstance(text, Unavailable):
@@ -312,7 +312,7 @@ class Attempt:
                 return self._result(failed_by(broken_promise))
         if MARKED in text:
             # The files that a value describes must exist before a fact refers to them.
-            await self._leave()
+            await self._enter_task()
             wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
             if wrong:
                 return self._result(wrong)
@@ -322,8 +322,8 @@ class Attempt:
         """The handler waits or skips; the request for a child is stored like any other value."""
         if ask is None or isinstance(outcome, SkipRequested):
             return self._result(outcome)
-        kept = await self._kept(ask)
-        return self._result(kept if isinstance(kept, Failed) else msgspec.structs.replace(outcome, ask=kept))
+        payload = await self._payload(ask)
+        return self._result(payload if isinstance(payload, Failed) else msgspec.structs.replace(outcome, ask=payload))
 
     # Maps
 
@@ -339,8 +339,8 @@ class Attempt:
         if not items:
             route = await self._route(b"[]", None)
             return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
-        kept = await self._kept(encode_value(items))
-        return self._result(kept if isinstance(kept, Failed) else MapExpanded(count=len(items), items=kept))
+        payload = await self._payload(encode_value(items))
+        return self._result(payload if isinstance(payload, Failed) else MapExpanded(count=len(items), items=payload))
 
     # Route and store
 
@@ -350,7 +350,7 @@ class Attempt:
         if self._node.routed and self.task.index == NOT_AN_ITEM:
             if self._entry.state.blobs:
                 # Other nodes may have ended while the handler ran, with large values that are not loaded yet.
-                await self._leave()
+                await self._enter_task()
                 self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
             found = await self._route(text, chosen)
             if isinstance(found, Failed):
@@ -359,17 +359,17 @@ class Attempt:
         output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
         return self._result(Done(output, len(text)), route)
 
-    async def _kept(self, text: bytes) -> Payload | Failed:
+    async def _payload(self, text: bytes) -> Payload | Failed:
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
             return text
-        await self._leave()
+        await self._enter_task()
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong:
             return wrong
         return text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
 
     async def _store(self, text: bytes) -> BlobRef:
-        await self._leave()
+        await self._enter_task()
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return BlobRef(digest, len(text))
 
@@ -380,7 +380,7 @@ class Attempt:
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
         program = self._flow.program(self._node)
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
-        return await self._settled(find_route(self._node, program, scope, chosen, reads))
+        return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
 
     def fails(self, error: BaseException) -> Result:
         """The result of an attempt that called its handler and then met a permanent error elsewhere."""
@@ -391,7 +391,7 @@ class Attempt:
             outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
-        queued_since = self._act.since_ms or self._cell.since_ms
+        queued_since = self._act.since_ms or self._visit.since_ms
         return Result(
             node=self.task.node,
             visit=self.task.visit,

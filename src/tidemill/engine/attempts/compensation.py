@@ -38,7 +38,7 @@ from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store
 
 
-def _not_kept(value: Any) -> NoReturn:
+def _refuse_checkpoint(value: Any) -> NoReturn:
     """Refuse a checkpoint: compensators have none."""
     hint = "do without when `context.undoing` is true"
     raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
@@ -61,30 +61,30 @@ class CompensationAttempt:
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
         self._disclosed = SecretAccessLog(tools.runtime.secrets)
-        place = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
-        self._speaker = AttemptOutput(tools.runtime.air, lease, place, self._disclosed)
+        attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
+        self._output = AttemptOutput(tools.runtime.air, lease, attempt_id, self._disclosed)
 
     async def run(self) -> CompensationResult:
         """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
-        state = await self._then()
+        state = await self._state_at_completion()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = self._context(state, fetched, output, item)
-            ground, answer = self._tools.runtime.stage.call(self._handler, context, self._speaker.capture)
+            call_context, answer = self._tools.runtime.stage.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
         if isinstance(answer, Ended):
             return await self._ended(answer)
         try:
-            ended = await bounded(answer, self._compensator.timeout_ms, ground)
+            ended = await bounded(answer, self._compensator.timeout_ms, call_context)
         finally:
-            self._speaker.over = True
+            self._output.over = True
         return await self._ended(ended)
 
-    async def _then(self) -> State:
+    async def _state_at_completion(self) -> State:
         """The current state, or the state at the visit's completion if what the visit read has changed since."""
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
@@ -101,10 +101,10 @@ class CompensationAttempt:
 
     def _values(self, state: State) -> tuple[Payload, Payload | None]:
         """The result of the visit or item, and the list that the item is from."""
-        cell = state.peek(self.task.node)
-        items = cell.map
+        visit = state.peek(self.task.node)
+        items = visit.map
         if self.task.index == NOT_AN_ITEM or items is None:
-            return cell.output if cell.output is not None else b"null", None
+            return visit.output if visit.output is not None else b"null", None
         item = items.get(self.task.index)
         return item.output if item is not None and item.output is not None else b"null", items.items
 
@@ -125,19 +125,19 @@ class CompensationAttempt:
             attempt=self._undo.attempt + 1,
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
-            checkpoint=_not_kept,
+            checkpoint=_refuse_checkpoint,
             read=partial(read_described, self._tools.blobs, stream.tenant),
             compensating=True,
             load_inputs=lambda: decode_value(text_of(state.inputs, fetched)),
-            voice=self._speaker,
+            voice=self._output,
             secrets=self._disclosed,
         )
 
     async def _ended(self, ended: Ended | BaseException) -> CompensationResult:
-        await self._speaker.flush_and_close()
+        await self._output.flush_and_close()
         match ended:
             case TimedOut():
-                return self._undone(timed_out(self._compensator.timeout_ms or 0))
+                return self._result(timed_out(self._compensator.timeout_ms or 0))
             case Return(value=value, statement=statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 return await self._returned(value)
@@ -145,13 +145,13 @@ class CompensationAttempt:
                 return await self._failed(ended)
             case _:
                 message = "a compensator cannot wait or be skipped"
-                return self._undone(failed_by(Fail("answer_invalid", message)))
+                return self._result(failed_by(Fail("answer_invalid", message)))
 
     async def _returned(self, value: Any) -> CompensationResult:
         try:
-            text = encoded(value, self._speaker.mask)
+            text = encoded(value, self._output.mask)
         except NotJson as error:
-            tenant, mask = self.lease.stream.tenant, self._speaker.mask
+            tenant, mask = self.lease.stream.tenant, self._output.mask
             stored = stored_value(self._tools.blobs, tenant, value, error, mask)
             found = await bounded(stored, self._compensator.timeout_ms)
             if isinstance(found, Unavailable):
@@ -161,25 +161,25 @@ class CompensationAttempt:
             text = found
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong is not None:
-            return self._undone(wrong)
+            return self._result(wrong)
         if len(text) <= INLINE_BYTES_MAX:
-            return self._undone(Done(output=text, size=len(text)))
+            return self._result(Done(output=text, size=len(text)))
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
-        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
+        return self._result(Done(output=BlobRef(digest, len(text)), size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
         """Report a failure; a missing capability is left to another worker if one may have it."""
-        undone = self._undone(failed_by(error))
+        result = self._result(failed_by(error))
         if isinstance(error, CapabilityMissing):
-            assert isinstance(undone.outcome, Failed)
-            lack = missing_for(self._entry.state.digest, self.task, undone.outcome.error)
-            await self._tools.runtime.leave(error, lack, self._tools.clock())
-        return undone
+            assert isinstance(result.outcome, Failed)
+            missing = missing_for(self._entry.state.digest, self.task, result.outcome.error)
+            await self._tools.runtime.leave(error, missing, self._tools.clock())
+        return result
 
-    def _undone(self, outcome: Done | Failed) -> CompensationResult:
+    def _result(self, outcome: Done | Failed) -> CompensationResult:
         ambient = self._tools.ambient
-        if isinstance(outcome, Failed) and self._speaker.mask:
-            outcome = masked(outcome, self._speaker.mask)
+        if isinstance(outcome, Failed) and self._output.mask:
+            outcome = masked(outcome, self._output.mask)
         return CompensationResult(
             node=self.task.node,
             visit=self.task.visit,

@@ -59,12 +59,14 @@ ON_STALL: ContextVar[Callable[[str], Awaitable[None]] | None] = ContextVar("tide
 class TimedOut(Exception): ...
 
 
-async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context | None = None) -> T | BaseException:
+async def bounded(
+    pending: Awaitable[T], timeout_ms: int | None, call_context: Context | None = None
+) -> T | BaseException:
     """Await a handler within its time-out. Returns what it raised as a value, and a time-out as `TimedOut`.
 
     `ground` is the context to wait in.
     """
-    handler = asyncio.create_task(guarded(pending), context=ground)
+    handler = asyncio.create_task(guarded(pending), context=call_context)
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
         if not handler.done():
@@ -120,6 +122,8 @@ async def guarded(pending: Awaitable[T]) -> T | BaseException:
     except BaseException as error:
         return error
 
+
+# Exceptions to failures
 
 CODE_MAX = 100
 RETRY_AFTER_MS_MAX = 366 * 86_400_000
@@ -182,11 +186,14 @@ def timed_out(timeout_ms: int) -> Failed:
     )
 
 
-def _delay_ms(said: object) -> int | None:
+def _delay_ms(delay: object) -> int | None:
     """The delay that a failure asks for, if it is a number of milliseconds."""
-    if not isinstance(said, (int, float)) or said != said:
+    if not isinstance(delay, (int, float)) or delay != delay:
         return None
-    return int(min(max(0, said), RETRY_AFTER_MS_MAX))
+    return int(min(max(0, delay), RETRY_AFTER_MS_MAX))
+
+
+# Handlers
 
 
 class HandlerHost:
@@ -206,46 +213,43 @@ class HandlerHost:
         schema = self._compiled("output", handler, handler.type.output_schema)
         _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
 
-    def _check_input(self, handler: Handler, context: NodeContext) -> None:
-        schema = self._compiled("input", handler, handler.type.input_schema)
-        said = f"the nodes before it do not give what {handler.type.key} expects"
-        _check(schema, dict(context.upstream), "input_invalid", said)
-
     def _compiled(self, part: str, handler: Handler, source: Any) -> Schema:
         known = self._schemas.get((part, handler.type.key))
         if known is None:
             known = self._schemas[part, handler.type.key] = compile_schema(source)
         return known
 
-    def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
+    def call(self, handler: Handler, context: NodeContext, sink: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
         """Call a handler with its output captured; an awaitable result must be awaited in the returned context."""
         if handler.type.input_schema is not True:
-            self._check_input(handler, context)
-        ground = copy_context()
-        ground.run(OUTPUT_SINK.set, ear)
+            schema = self._compiled("input", handler, handler.type.input_schema)
+            message = f"the nodes before it do not give what {handler.type.key} expects"
+            _check(schema, dict(context.upstream), "input_invalid", message)
+        call_context = copy_context()
+        call_context.run(OUTPUT_SINK.set, sink)
         if handler.has_lifecycle:
-            return ground, self._staged(handler, context)
+            return call_context, self._call_with_lifecycle(handler, context)
         if handler.close is not None and handler not in self._handlers:
             self._handlers.append(handler)
-        return ground, ground.run(handler.call, context)
+        return call_context, call_context.run(handler.call, context)
 
     async def close(self) -> None:
         """Close the opened handlers; a failing one does not keep the others open."""
         handlers, self._handlers, self._opened = self._handlers, [], {}
         for handler in reversed(handlers):
-            if handler.close is not None and (error := await guarded(_taken(handler.close))) is not None:
+            if handler.close is not None and (error := await guarded(_run_step(handler.close))) is not None:
                 LOG.error("%s could not be closed", handler.type.key, exc_info=error)
 
-    async def _staged(self, handler: Handler, context: NodeContext) -> Ended:
+    async def _call_with_lifecycle(self, handler: Handler, context: NodeContext) -> Ended:
         await self._open(handler)
         try:
             if handler.prepare is not None:
-                await _taken(partial(handler.prepare, context))
+                await _run_step(partial(handler.prepare, context))
             ended = handler.call(context)
             return await ended if inspect.isawaitable(ended) else ended
         finally:
             if handler.finish is not None:
-                error = await guarded(_taken(partial(handler.finish, context)))
+                error = await guarded(_run_step(partial(handler.finish, context)))
                 if error is not None:
                     # The result counts all the same: an effect that has happened must not be repeated.
                     LOG.error("%s could not finish", handler.type.key, exc_info=error)
@@ -257,15 +261,17 @@ class HandlerHost:
         key = handler.type.key
         if key not in self._opened:
             # An opened handler serves all attempts, so its later output is not the first one's.
-            ground = copy_context()
-            ground.run(OUTPUT_SINK.set, None)
-            self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
+            call_context = copy_context()
+            call_context.run(OUTPUT_SINK.set, None)
+            self._opened[key] = asyncio.create_task(
+                self._open_once(handler), name=f"tidemill-open-{key}", context=call_context
+            )
         error = await asyncio.shield(self._opened[key])
         if error is not None:
             raise error
 
-    async def _begin(self, handler: Handler) -> BaseException | None:
-        error = None if handler.open is None else await guarded(_taken(handler.open))
+    async def _open_once(self, handler: Handler) -> BaseException | None:
+        error = None if handler.open is None else await guarded(_run_step(handler.open))
         if error is None:
             self._handlers.append(handler)
         else:
@@ -273,13 +279,13 @@ class HandlerHost:
         return error
 
 
-def _check(schema: Schema, value: Any, code: str, said: str) -> None:
+def _check(schema: Schema, value: Any, code: str, message: str) -> None:
     if not schema.accepts(value):
         first = schema.problems(value)[0]
-        raise Fail(code, f"{said}: {first.sentence}", hint=first.hint)
+        raise Fail(code, f"{message}: {first.sentence}", hint=first.hint)
 
 
-async def _taken(step: Callable[[], Awaitable[None] | None]) -> None:
+async def _run_step(step: Callable[[], Awaitable[None] | None]) -> None:
     pending = step()
     if pending is not None:
         await pending

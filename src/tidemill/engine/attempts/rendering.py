@@ -85,15 +85,15 @@ class Values:
         """All of these values; loads the missing ones."""
         wanted = list(digests)
         absent = [digest for digest in wanted if (tenant, digest) not in self._held]
-        texts = await asyncio.gather(*(self._got(tenant, digest) for digest in absent))
+        texts = await asyncio.gather(*(self._read(tenant, digest) for digest in absent))
         found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
         for digest in wanted:
             if digest not in found:
                 held = self._held.get((tenant, digest))
-                found[digest] = held or Held(await self._got(tenant, digest))
+                found[digest] = held or Held(await self._read(tenant, digest))
         return found
 
-    async def _got(self, tenant: str, digest: str) -> bytes:
+    async def _read(self, tenant: str, digest: str) -> bytes:
         """Read a blob. An error that an operator must fix is logged once, however often the blob is read."""
         try:
             text = await self._blobs.get(tenant, digest)
@@ -181,18 +181,18 @@ class SeenNodes(Mapping[str, Seen | Absent]):
             return Absent("is not an ancestor")
         seen = visible_output(self._workflow, self._state, self._reader, name)
         if isinstance(seen, str):
-            cell = self._state.peek(name)
-            ended = cell.status in ENDED and name not in self._reader.reads_past
-            return Absent(seen, self._meta(cell, cell.status) if ended else {})
+            visit = self._state.peek(name)
+            ended = visit.status in ENDED and name not in self._reader.reads_past
+            return Absent(seen, self._meta(visit, visit.status) if ended else {})
         if not fetched_before(seen.payload, self._fetched):
             return Absent("has not ended")
-        cell = self._state.peek(name)
         self.looked_at[name] = seen.payload
-        meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
+        visit = self._state.peek(name)
+        meta = self._meta(visit, seen.status) if seen.visit == visit.visit else {"status": seen.status}
         return Seen(shared_value(seen.payload, self._fetched), meta)
 
-    def _meta(self, cell: Visit, status: str) -> dict[str, Any]:
-        return {"status": status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
+    def _meta(self, visit: Visit, status: str) -> dict[str, Any]:
+        return {"status": status, "attempts": visit.attempt, "duration_ms": visit.duration_ms}
 
     def _hidden(self, name: str) -> bool:
         """Whether a computed reference names a node that is no ancestor of the reader. Static ones were checked."""
@@ -244,16 +244,11 @@ class Upstream(Mapping[str, Any]):
         return len(self._payloads())
 
 
-def facts_of(run_id: str, state: State) -> dict[str, Any]:
-    """The value of the root `run`."""
-    return {"id": run_id, "workflow": state.workflow, "version": state.version}
-
-
 def scope_of(workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED) -> Scope:
     return Scope(
         nodes=SeenNodes(workflow, state, reader, fetched),
         inputs=shared_value(state.inputs, fetched),
-        run=facts_of(run_id, state),
+        run={"id": run_id, "workflow": state.workflow, "version": state.version},
         iteration=iteration(state, reader),
     )
 
@@ -269,10 +264,10 @@ def needed_for(
     workflow: Workflow, state: State, node: Node, index: int = NOT_AN_ITEM, *, list_known: bool = False
 ) -> dict[str, None]:
     """Digests to load before an attempt at a node, or at an item of a map whose list may be known."""
-    cell = state.peek(node.id)
-    act, items = peek_at(cell, index) or QUEUED_ITEM, cell.map
+    visit = state.peek(node.id)
+    act, items = peek_at(visit, index) or QUEUED_ITEM, visit.map
     more: list[Payload | None] = [act.resumed, act.checkpoint]
-    if items is not None and phase_of(node, cell, index) != "call":
+    if items is not None and phase_of(node, visit, index) != "call":
         more += outputs_of(items)
     elif items is not None and not list_known:
         more.append(items.items)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ MARKED = b'"$blob"'
 """Contained in every text that describes a file. A search for it is the fast check, because nearly no text does."""
 NAME_LENGTH_MAX = 255
 UNREADABLE = "blob_file_unreadable"
-_END = object()
+_END: Any = object()
 """Marks the end of an iterator, because no future can hold a StopIteration."""
 
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
@@ -268,11 +268,9 @@ def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
     if not found:
         raise refusal
     held = sum(len(blob.data) for blob in found.values() if isinstance(blob.data, (bytes, bytearray, memoryview)))
-    return msgspec.to_builtins(value, enc_hook=_promised), held
-
-
-def _promised(blob: Blob) -> dict[str, str]:
-    return {"media_type": blob.media_type, "name": _name_of(blob)}
+    return msgspec.to_builtins(
+        value, enc_hook=lambda blob: {"media_type": blob.media_type, "name": _name_of(blob)}
+    ), held
 
 
 def _name_of(blob: Blob) -> str:
@@ -322,14 +320,10 @@ async def _chunks(data: Any) -> AsyncIterator[bytes]:
             yield _checked(chunk)
     elif isinstance(data, Iterable) and not isinstance(data, str):
         chunks = iter(data)
-        while (chunk := await asyncio.to_thread(_next, chunks)) is not _END:
+        while (chunk := await asyncio.to_thread(lambda: next(chunks, _END))) is not _END:
             yield _checked(chunk)
     else:
         raise _not_bytes(data)
-
-
-def _next(chunks: Iterator[Any]) -> Any:
-    return next(chunks, _END)
 
 
 async def _of_file(path: Path) -> AsyncIterator[bytes]:

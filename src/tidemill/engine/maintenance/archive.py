@@ -201,6 +201,8 @@ def _damaged(name: str, why: str, *, hint: str = "restore the archive from a bac
     return rejected("archive_damaged", f"{name} cannot be read: {why}", hint=hint)
 
 
+# The reader
+
 PAGE = 200
 ENTRY_DEPTH = 2
 """Folders above an entry: its month and its workflow."""
@@ -244,14 +246,12 @@ class ArchiveReader:
 
     async def read(self, wanted: str) -> tuple[ArchiveEntry, ArchivedRun]:
         """The newest entry of a run, or the entry of this name."""
-        name, others = (wanted, []) if await self._is_entry(wanted) else await self._newest(wanted)
+        # Only a listed name is read, so no name leads out of the archive.
+        likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
+        is_entry = likely and wanted in await self._archive.names(wanted, limit=1)
+        name, others = (wanted, []) if is_entry else await self._newest(wanted)
         found = decode_archived(name, await self._archive.get(name) or b"")
         return _listed(found.header, name, others), found
-
-    async def _is_entry(self, wanted: str) -> bool:
-        """Whether an entry of this name is listed. Only listed names are read, so no name leads out of the archive."""
-        likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
-        return likely and wanted in await self._archive.names(wanted, limit=1)
 
     async def _newest(self, run_id: str) -> tuple[str, list[str]]:
         """The newest entry of a run, and its other entries."""

@@ -38,6 +38,8 @@ from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.stores.contract import Commit, Store, Stream, Tail
 
+# The binding of a store to its blob location
+
 REMEMBERED = Stream("", "store", "blobs")
 
 
@@ -140,6 +142,8 @@ def _elsewhere(path: Path, given: str, address: str) -> Rejected:
     return rejected("blobs_elsewhere", f"{path} keeps its blobs {where}, not {given}", hint=hint)
 
 
+# References between blobs
+
 _MAY_REFER = re.compile(rb'\s*[\[{"]')
 """The beginning of JSON that can contain a string."""
 _OVERLAP = DIGEST_LENGTH + len('"$blob":""')
@@ -157,6 +161,8 @@ async def referring_texts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield text
             rest = text[-_OVERLAP:]
 
+
+# Collection
 
 KINDS = (RUN, WORKFLOW)
 """Every kind of stream whose records may refer to a blob."""

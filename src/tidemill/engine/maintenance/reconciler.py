@@ -62,7 +62,7 @@ class Reconciler:
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._errands, self._sampling, self._every_ms = errands, sampling, every_ms
+        self._messenger, self._sampling, self._every_ms = errands, sampling, every_ms
         self._waiting_after: str | None = None
         """Where the next sweep continues with the waiting runs."""
         self._task: asyncio.Task[None] | None = None
@@ -98,11 +98,9 @@ class Reconciler:
     async def sweep(self) -> None:
         """Check every active run once, and some of the waiting ones."""
         for term in ("active", "rollback:running"):
-            after: str | None = None
-            while True:
+            after = await self._scan(term, None, PAGE)
+            while after is not None:
                 after = await self._scan(term, after, PAGE)
-                if after is None:
-                    break
         self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
         await self._sampling.audit_next()
 
@@ -139,7 +137,7 @@ class Reconciler:
             await self._turns.command(stream, repair)
         else:
             await self._mark(stream, again, jobs, shown)
-            await self._errands.look_after(stream, again)
+            await self._messenger.look_after(stream, again)
 
     async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
         """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while."""
@@ -169,6 +167,8 @@ class Reconciler:
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 
 
+# The sample of ended runs
+
 ONE_IN = {SUSPECT: 1, "status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
 AUDITS_MAX = 10
 """Logs read per call."""
@@ -186,38 +186,36 @@ class AuditSampler:
 
     def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
         self._tenant, self._store, self._auditor, self._ambient = tenant, store, auditor, ambient
-        self._places: dict[str, str | None] = dict.fromkeys(ONE_IN)
+        self._cursors: dict[str, str | None] = dict.fromkeys(ONE_IN)
         """Where each walk continues; a finished walk restarts with the newest runs."""
         self._round = dict.fromkeys(ONE_IN, 0)
-        self._rest_until_ms = 0.0
-        self._called_out: dict[str, None] = {}
+        self._pause_until_ms = 0.0
+        self._reported: dict[str, None] = {}
         self.audited = 0
         self.findings = 0
 
     async def audit_next(self) -> None:
         """Audit the next few runs, unless the last call is too recent for what it cost."""
         began = self._ambient.monotonic_ms()
-        if began < self._rest_until_ms:
+        if began < self._pause_until_ms:
             return
         for term in ONE_IN:
             await self._walk(term)
         ended = self._ambient.monotonic_ms()
-        self._rest_until_ms = ended + REST_FACTOR * (ended - began)
+        self._pause_until_ms = ended + REST_FACTOR * (ended - began)
 
     async def _walk(self, term: str) -> None:
-        page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=PAGE)
-        chosen = [row for row in page.rows if self._chosen(term, row)]
+        page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=PAGE)
+        turn, one_in = self._round[term], ONE_IN[term]
+        chosen = [row for row in page.rows if zlib.crc32(f"{turn}/{row.key}".encode()) % one_in == 0]
         for row in chosen[:AUDITS_MAX]:
             await self._audit(row)
         if len(chosen) > AUDITS_MAX:
             # A page's cursor is behind its last row: query again, only as far as this call came.
             until = page.rows.index(chosen[AUDITS_MAX - 1]) + 1
-            page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=until)
-        self._places[term] = page.after
+            page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=until)
+        self._cursors[term] = page.after
         self._round[term] += page.after is None
-
-    def _chosen(self, term: str, row: Row) -> bool:
-        return zlib.crc32(f"{self._round[term]}/{row.key}".encode()) % ONE_IN[term] == 0
 
     async def _audit(self, row: Row) -> None:
         shown = read_run_row(row)
@@ -238,20 +236,19 @@ class AuditSampler:
         if sure and self._report_once(sure[0], f" {row.key}"):
             await self._mark(stream, row, sure[0].code, found.events or None)
         elif shown.suspect and not found.findings:
-            self._called_out.pop(row.key, None)
+            self._reported.pop(row.key, None)
             await self._mark(stream, row, "", found.events)
 
     async def _mark(self, stream: Stream, row: Row, code: str, version: int | None) -> None:
-        marked = marked_suspect(row, code)
-        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked,))])
+        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked_suspect(row, code),))])
 
     def _report_once(self, finding: Finding, which: str) -> bool:
         """Log the finding, and the command that tells more, once per run."""
-        if finding.run in self._called_out:
+        if finding.run in self._reported:
             return False
-        self._called_out[finding.run] = None
-        while len(self._called_out) > SUSPECTS_MAX:
-            self._called_out.pop(next(iter(self._called_out)))
+        self._reported[finding.run] = None
+        while len(self._reported) > SUSPECTS_MAX:
+            self._reported.pop(next(iter(self._reported)))
         self.findings += 1
         LOG.error(
             "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",

@@ -214,13 +214,13 @@ class Indexer:
                 self._unreadable.append(stream.key)
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
-            wrong = [row for row in wrong if not agrees(await self._there(stream.tenant, row), row, state)]
+            if not self._blind:
+                wrong = [
+                    row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)
+                ]
             if await self._write(stream, version, wrong):
                 self._count(listed, rows, wrong)
                 return
-
-    async def _there(self, tenant: str, row: Row) -> Row | None:
-        return None if self._blind else await row_like(self._store, tenant, row)
 
     def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
         self._tally["rows"] += len(rows)

@@ -95,12 +95,12 @@ class RetentionSweep:
     ) -> None:
         self._tenant, self._store, self._blobs, self._catalog = tenant, store, blobs, catalog
         self._runs, self._archive, self._days, self._dry_run = runs, archive, days, dry_run
-        self._agenda: list[str] = []
+        self._terms: list[str] = []
         """Terms still to process, oldest last."""
         self._today = -1
         self._after: str | None = None
         """The cursor within the oldest term."""
-        self._in_vain = ""
+        self._last_failed = ""
         """The run at which the last sweep stopped because something did not answer."""
         self.retired = 0
 
@@ -108,33 +108,35 @@ class RetentionSweep:
         """Archive and delete a bounded number of due runs; the next sweep continues from there."""
         today = (self._store.now_ms() - GRACE_MS) // DAY_MS
         if today != self._today:
-            self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
-        restored = await self._restored_at()
+            self._today, self._terms, self._after = today, list(self._due_terms(today)), None
+        restored = {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
         if not self._dry_run:
-            await self._finish()
+            # A killed sweep may have left the lines of runs that it deleted.
+            for row in [row async for row in all_rows(self._store, self._tenant, LOGGED)]:
+                await self._forget_lines(row.key, row.sort)
         retired: list[str] = []
         left: dict[str, KeptRun] = {}
         # Every due day is queried, because empty days are cheap and a process that is restarted often would
         # otherwise never reach the others.
-        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP:
-            term = self._agenda[-1]
+        while self._terms and len(retired) + len(left) < RUNS_PER_SWEEP:
+            term = self._terms[-1]
             page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
             for row in page.rows:
-                stay = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
-                if stay is not None:
-                    left[row.key] = stay
+                kept = await self._archive_and_delete(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
+                if kept is not None:
+                    left[row.key] = kept
                 else:
                     retired.append(row.key)
             self._after = page.after
             if page.after is None:
-                self._agenda.pop()
-                if len(self._agenda) % DAYS_AT_A_TIME == 0:
+                self._terms.pop()
+                if len(self._terms) % DAYS_AT_A_TIME == 0:
                     await asyncio.sleep(0)
         return SweepResult(
             retired=tuple(retired),
-            left=tuple((run_id, stay.why) for run_id, stay in left.items()),
-            failed=tuple(run_id for run_id, stay in left.items() if stay.failed),
-            more=bool(self._agenda),
+            left=tuple((run_id, kept.why) for run_id, kept in left.items()),
+            failed=tuple(run_id for run_id, kept in left.items() if kept.failed),
+            more=bool(self._terms),
             dry_run=self._dry_run,
         )
 
@@ -146,15 +148,7 @@ class RetentionSweep:
             if last is not None and last - back >= 0:
                 yield f"ended:{last - back}"
 
-    async def _restored_at(self) -> dict[str, int]:
-        return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
-
-    async def _finish(self) -> None:
-        """Delete the log lines of deleted runs that a killed sweep left behind."""
-        for row in [row async for row in all_rows(self._store, self._tenant, LOGGED)]:
-            await self._forget_lines(row.key, row.sort)
-
-    async def _retire(self, stream: Stream, restored_ms: int) -> KeptRun | None:
+    async def _archive_and_delete(self, stream: Stream, restored_ms: int) -> KeptRun | None:
         """Archive and delete a run; returns the reason if it stays."""
         try:
             (tail,) = await self._store.load({stream: 0}, snapshots=False)
@@ -168,19 +162,20 @@ class RetentionSweep:
                 return KeptRun(why) if why else None
             await self._put(stream, tail, state)
         except (TidemillError, *DAMAGE) as error:
-            if self._may_pass(error) and self._in_vain != stream.key:
+            lost = isinstance(error, (BlobMissing, BlobDamaged))
+            if isinstance(error, Unavailable) and not lost and self._last_failed != stream.key:
                 # Probably an outage: the next sweep begins here. If this run fails again, the cause is the run.
-                self._in_vain = stream.key
+                self._last_failed = stream.key
                 raise
             return KeptRun(str(error), failed=True)
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
-        spoken = await last_token(self._store, stream.tenant, stream.key)
-        if spoken is not None:
-            gone.append(Row(kind=LOGGED, key=stream.key, sort=spoken))
+        token = await last_token(self._store, stream.tenant, stream.key)
+        if token is not None:
+            gone.append(Row(kind=LOGGED, key=stream.key, sort=token))
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
             return KeptRun("it has moved on")
-        if spoken is not None:
-            await self._forget_lines(stream.key, spoken)
+        if token is not None:
+            await self._forget_lines(stream.key, token)
         self.retired += 1
         return None
 
@@ -189,11 +184,6 @@ class RetentionSweep:
         await forget_journals(self._store, self._tenant, run_id, up_to=token)
         done = Row(kind=LOGGED, key=run_id, sort=0, deleted=True)
         await self._store.forget(Stream(self._tenant, LOGGED, run_id), rows=[done])
-
-    @staticmethod
-    def _may_pass(error: Exception) -> bool:
-        """Whether the cause may be temporary; a missing value is permanent for this run."""
-        return isinstance(error, Unavailable) and not isinstance(error, (BlobMissing, BlobDamaged))
 
     async def _reason_to_stay(self, stream: Stream, state: State, restored_ms: int) -> str:
         if state.busy:
@@ -236,7 +226,7 @@ class RetentionSweep:
                 if digest in needed:
                     raise missing(digest)
                 continue
-            large = info.size > INLINE_BYTES_MAX and await self._put_apart(tenant, digest)
+            large = info.size > INLINE_BYTES_MAX and await self._put_blob(tenant, digest)
             body = None if large else await self._blobs.get(tenant, digest)
             async for piece in referring_texts(self._blobs.read(tenant, digest) if body is None else at_once(body)):
                 needed.update(files_in(piece) if digest in values else ())
@@ -244,7 +234,7 @@ class RetentionSweep:
             blobs[digest] = body
         return blobs
 
-    async def _put_apart(self, tenant: str, digest: str) -> bool:
+    async def _put_blob(self, tenant: str, digest: str) -> bool:
         """Store a large blob as a separate object, unless the archive holds something damaged under its name."""
         name = blob_name(tenant, digest)
         return await self._archive.put_stream(name, self._blobs.read(tenant, digest)) or await self._has(name, digest)
@@ -288,6 +278,8 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
         return False
     return max(quiet_day(state), restored_ms // DAY_MS) + 1 + ceil(days) <= today
 
+
+# The periodic task
 
 SWEEP_EVERY_MS = 60_000
 

@@ -45,6 +45,8 @@ from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, en
 from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
 from tidemill.stores.optional import IndexProblems
 
+# Blobs that events refer to
+
 DAMAGES = frozenset({"blob_damaged", "store_damaged"})
 
 
@@ -123,6 +125,8 @@ class BlobAuditor:
         return files
 
 
+# Audit of runs and workflows
+
 T = TypeVar("T")
 
 EVENTS_AT_A_TIME = 500
@@ -192,7 +196,7 @@ class Auditor:
         flows = await self._flows(stream, events, found)
         if flows is None:
             return
-        await self._laws(events, flows, found)
+        await self._invariants(events, flows, found)
         try:
             state, rows = rows_along(stream, events)
         except Exception as error:
@@ -201,7 +205,7 @@ class Auditor:
             return
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
-        await self._blobs_there(stream, events, found)
+        await self._check_blobs(stream, events, found)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
         doubts = RunAudit(stream.key)
         audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
@@ -273,7 +277,7 @@ class Auditor:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
 
-    async def _laws(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
+    async def _invariants(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
         # Imported here, because only audits need the checker.
         from tidemill.kernel.invariants.checker import LogChecker
 
@@ -301,11 +305,11 @@ class Auditor:
         if not same:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
-    async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
-        evidence = BlobAuditor(self._blobs, stream.tenant)
+    async def _check_blobs(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
+        auditor = BlobAuditor(self._blobs, stream.tenant)
         async for seq, event in _paced(events):
-            for fault in await evidence.faults(event):
-                found.problem(fault.code, f"{type(event).__name__} {fault.message}", seq)
+            for problem in await auditor.faults(event):
+                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
 
     async def _rows(
         self,
@@ -374,6 +378,8 @@ def blobs_in(value: Any) -> Iterator[BlobRef]:
     return (payload for payload in payloads_in(value) if isinstance(payload, BlobRef))
 
 
+# Rows without a log
+
 LOG_MISSING = "log_missing"
 KINDS = (WORKFLOW, RUN, APPROVAL, DEAD_LETTER)
 END = 2**53
@@ -405,6 +411,9 @@ async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
         else:
             found.problem("row_surplus", f"{row.kind} {row.key} in the lists has no ground: there is no log")
         yield found
+
+
+# Jobs
 
 
 class JobComparison(msgspec.Struct, frozen=True, kw_only=True):

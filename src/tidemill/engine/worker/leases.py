@@ -27,10 +27,12 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream, in_run_tree
 
 LOG = logging.getLogger(__name__)
 
-BEATS_PER_LEASE = 3
+# Renewal
+
+RENEWALS_PER_LEASE = 3
 
 Held = Callable[[], Sequence[Lease]]
-OnBeat = Callable[[Sequence[Lease]], None]
+OnRenewed = Callable[[Sequence[Lease]], None]
 """Called in the holder's loop after each renewal with the leases that were lost."""
 
 
@@ -38,12 +40,12 @@ class LeaseRenewer:
     """Renews the leases that `held` returns, at least three times per lease time."""
 
     def __init__(
-        self, store: Store, ambient: Ambient, held: Held, on_beat: OnBeat, lease_ms: int, beat_ms: int
+        self, store: Store, ambient: Ambient, held: Held, on_renewed: OnRenewed, lease_ms: int, beat_ms: int
     ) -> None:
-        self._store, self._ambient, self._held, self._on_beat = store, ambient, held, on_beat
+        self._store, self._ambient, self._held, self._on_renewed = store, ambient, held, on_renewed
         self._lease_ms = lease_ms
         # With long leases too, the worker learns of a lost one within `beat_ms`.
-        self.pause_ms = min(lease_ms / BEATS_PER_LEASE, beat_ms)
+        self.pause_ms = min(lease_ms / RENEWALS_PER_LEASE, beat_ms)
         self._failing = False
 
     async def renew_once(self) -> Sequence[Lease]:
@@ -65,25 +67,25 @@ class LeaseRenewer:
             LOG.exception("renewing leases failed and will be repeated")
             return ()
 
-    async def beat_in_loop(self) -> None:
+    async def renew_in_loop(self) -> None:
         """Renew for ever in the caller's loop: for simulations, and for stores that live in one loop."""
         while True:
             await self._ambient.sleep(self.pause_ms)
-            self._on_beat(await self.renew_once())
+            self._on_renewed(await self.renew_once())
 
 
 class LeaseRenewalThread:
     """Renews in its own thread and loop, so a handler that blocks the worker's loop loses no lease."""
 
-    def __init__(self, heart: LeaseRenewer) -> None:
-        self._heart = heart
+    def __init__(self, renewer: LeaseRenewer) -> None:
+        self._renewer = renewer
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, on_beat: OnBeat) -> None:
+    def start(self, on_renewed: OnRenewed) -> None:
         """Start; `on_beat` is called in the loop that calls this."""
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, args=(loop, on_beat), name="tidemill-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(loop, on_renewed), name="tidemill-heart", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,14 +93,16 @@ class LeaseRenewalThread:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, loop: asyncio.AbstractEventLoop, on_beat: OnBeat) -> None:
-        while not self._stop.wait(self._heart.pause_ms / 1000):
-            lost = asyncio.run(self._heart.renew_once())
+    def _run(self, loop: asyncio.AbstractEventLoop, on_renewed: OnRenewed) -> None:
+        while not self._stop.wait(self._renewer.pause_ms / 1000):
+            lost = asyncio.run(self._renewer.renew_once())
             try:
-                loop.call_soon_threadsafe(on_beat, lost)
+                loop.call_soon_threadsafe(on_renewed, lost)
             except RuntimeError:
                 return
 
+
+# Hand-over
 
 HAND_OVERS_PER_CLAIM = 256
 HAND_OVER_MS = 100
@@ -124,57 +128,59 @@ class HandoverPolicy:
         self.is_only_worker = False
         """No other worker is known to be alive."""
         self.stopped = False
-        self.promised = 0
+        self.reserved = 0
         """Slots reserved for jobs that a pending commit keeps beyond those that it settles."""
         self._handed_over = 0
         """Jobs kept since the last claim."""
-        self._asked_ms = clock_ms()
+        self._claimed_ms = clock_ms()
 
     @property
     def free(self) -> int:
         """Free slots."""
-        return self._concurrency - self._held() - self.promised
+        return self._concurrency - self._held() - self.reserved
 
     def reserve(self, places: int) -> None:
         """Set the number of reserved slots; freeing some wakes the claim loop."""
-        freed, self.promised = places < self.promised, places
+        freed, self.reserved = places < self.reserved, places
         if freed:
             self._wake()
 
     def claim(self) -> None:
         """Record a claim."""
-        self._handed_over, self._asked_ms = 0, self._clock_ms()
+        self._handed_over, self._claimed_ms = 0, self._clock_ms()
 
     def record_taken(self, jobs: int) -> None:
         """Record jobs that were kept."""
         self._handed_over += jobs
 
-    def select(self, stream: Stream, puts: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
+    def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
         """The keys of the jobs of a commit to keep; `settled`: how many jobs of this worker it settles."""
         room = self.room(stream)
-        if self.stopped or not (settled + room and (self.free > 0 or self._asked_lately())):
+        if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
             return ()
-        kept = [put.key for put in puts if self._may_keep(put)][: settled + room]
+        kept = [job.key for job in jobs if self._may_keep(job)][: settled + room]
         if len(kept) > settled:
-            self.reserve(self.promised + len(kept) - settled)
+            self.reserve(self.reserved + len(kept) - settled)
         return tuple(kept)
 
-    def _may_keep(self, put: JobSpec) -> bool:
+    def _may_keep(self, job: JobSpec) -> bool:
         """Whether a job is ready and this worker could claim it."""
         return (
-            put.task.kind == "run"
-            and not (put.ready_at_ms or put.caps)
-            and (not self._queues or put.queue in self._queues)
+            job.task.kind == "run"
+            and not (job.ready_at_ms or job.caps)
+            and (not self._queues or job.queue in self._queues)
         )
 
-    def _asked_lately(self) -> bool:
-        within = self._clock_ms() - self._asked_ms < HAND_OVER_MS
+    def _claimed_lately(self) -> bool:
+        within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
         return within and self._handed_over < HAND_OVERS_PER_CLAIM
 
     def room(self, stream: Stream) -> int:
         """How many jobs of a run may be kept beyond those that the same commit settles."""
         return max(0, self.free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
+
+# Release
 
 STEP_MS = 800
 """Delayed jobs come due at multiples of this, by the store's clock: another worker has them within a second."""
@@ -198,11 +204,11 @@ class UnrunnableBackoff:
         self._clock = clock
         self._met: dict[Hashable, int] = {}
         """When each was last met, oldest first."""
-        self._resting: dict[Hashable, int] = {}
+        self._delayed: dict[Hashable, int] = {}
         """When the delayed ones come due."""
         self._offers: tuple[int, int] = (0, 0)
         """The current step, and how many jobs were released in it without delay."""
-        self._offered_ms = self._stood_back_ms = 0
+        self._offered_ms = self._paused_ms = 0
 
     def delay_ms(self, place: Hashable, claimed_ms: int) -> int:
         """The delay for releasing a job that was claimed at `claimed_ms` and cannot run here."""
@@ -213,9 +219,9 @@ class UnrunnableBackoff:
             self._offered_ms = now
             return 0
         self._forget(now)
-        self._resting.pop(place, None)
-        steps = 1 + min(len(self._resting) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
-        self._resting[place] = due = (now // STEP_MS + steps) * STEP_MS
+        self._delayed.pop(place, None)
+        steps = 1 + min(len(self._delayed) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
+        self._delayed[place] = due = (now // STEP_MS + steps) * STEP_MS
         return due - now
 
     def _may_offer(self, now: int) -> bool:
@@ -225,7 +231,7 @@ class UnrunnableBackoff:
 
     def _forget(self, now: int) -> None:
         """Forget jobs that came due a while ago and were not met again: another worker took them."""
-        _drop_before(self._resting, now - 2 * STEP_MS)
+        _drop_before(self._delayed, now - 2 * STEP_MS)
         _drop_before(self._met, now - MEMORY_MS)
 
     def claim_pause_ms(self) -> int:
@@ -235,9 +241,9 @@ class UnrunnableBackoff:
         now = self._clock()
         self._forget(now)
         moment = max(self._offered_ms, (now + EARLY_MS) // STEP_MS * STEP_MS)
-        if not self._met or moment <= self._stood_back_ms:
+        if not self._met or moment <= self._paused_ms:
             return 0
-        self._stood_back_ms = moment
+        self._paused_ms = moment
         return max(0, moment + ROOM_MS - now)
 
     def wait_ms(self, wanted_ms: int) -> int:
@@ -294,10 +300,12 @@ class ReleaseQueue:
             LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
 
 
+# Claims
+
 NOTHING_MS = 5
 """Pause after a claim that returned nothing, in addition to the store's own wait."""
 
-Wanted = Callable[[], Claim | None]
+NextClaim = Callable[[], Claim | None]
 """The next claim; None while there is no free slot."""
 
 
@@ -312,12 +320,12 @@ class ClaimLoop:
         self,
         store: Store,
         ambient: Ambient,
-        aside: UnrunnableBackoff,
-        wanted: Wanted,
+        backoff: UnrunnableBackoff,
+        next_claim: NextClaim,
         accept: Callable[[Sequence[Lease]], Awaitable[None]],
     ) -> None:
-        self._store, self._ambient, self._aside = store, ambient, aside
-        self._wanted, self._accept = wanted, accept
+        self._store, self._ambient, self._backoff = store, ambient, backoff
+        self._next_claim, self._accept = next_claim, accept
         self.refusals = ClaimErrors()
         self._room = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -343,9 +351,9 @@ class ClaimLoop:
 
     async def _forever(self) -> None:
         while True:
-            while pause_ms := self._aside.claim_pause_ms():
+            while pause_ms := self._backoff.claim_pause_ms():
                 await self._ambient.sleep(pause_ms)
-            request = self._wanted()
+            request = self._next_claim()
             if request is None:
                 self._room.clear()
                 await self._room.wait()
@@ -371,7 +379,7 @@ class ClaimLoop:
                 await self._ambient.sleep(1_000)
 
     async def _claim(self, request: Claim) -> list[Lease]:
-        wait_ms = self._aside.wait_ms(request.wait_ms)
+        wait_ms = self._backoff.wait_ms(request.wait_ms)
         if wait_ms != request.wait_ms:
             request = msgspec.structs.replace(request, wait_ms=wait_ms)
         return await self._store.claim(request)
@@ -381,7 +389,7 @@ class ClaimErrors:
     """Reports why the store refuses claims: once per reason."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._reported = ""
         self._in_a_row = 0
         self.listener: Callable[[Rejected], None] | None = None
         """Receives the refusals; without it they are logged."""
@@ -398,9 +406,9 @@ class ClaimErrors:
             if self._in_a_row > 1:
                 self.give_up(refusal)
             return
-        if str(refusal) == self._said:
+        if str(refusal) == self._reported:
             return
-        self._said = str(refusal)
+        self._reported = str(refusal)
         if self.listener is None:
             LOG.error("no work can be claimed: %s", refusal)
         else:

@@ -27,7 +27,7 @@ WORKER = "worker"
 WORKER_FORMAT = 1
 HELD_SHOWN_MAX = 20
 FORGET_AFTER_MS = 3_600_000
-FORGET_EVERY_BEATS = 12
+FORGET_EVERY_WRITES = 12
 NEWS_MS = 1_000
 """Jobs held longer than this are shown before the next regular write."""
 LEAVE_MS_MAX = 2_000
@@ -106,10 +106,10 @@ class Registry:
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._lacks = tuple(sorted(types)), lacks
         self._started_ms = 0
-        self._beats = 0
+        self._writes = 0
         self._loop: asyncio.Task[None] | None = None
-        self._rest: asyncio.Task[None] | None = None
-        self._trouble = ""
+        self._pause: asyncio.Task[None] | None = None
+        self._unreachable = ""
         """The last reported reason why the store does not answer."""
         self.on_reach: Callable[[TidemillError | None], None] | None = None
         """Called with the reason when the store stops answering, and with None when it answers again."""
@@ -138,15 +138,15 @@ class Registry:
 
     def announce(self) -> None:
         """Write the row now, because other processes need its change."""
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
 
     async def close(self) -> None:
         """Remove the row, so that the worker does not count as dead."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        for task in filter(None, (loop, self._rest)):
+        for task in filter(None, (loop, self._pause)):
             task.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         gone = Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, deleted=True)
@@ -155,7 +155,7 @@ class Registry:
                 await self._commit((gone,))
 
     def row(self) -> WorkerRow:
-        options, hands = self._options, self._worker.held_jobs
+        options, jobs = self._options, self._worker.held_jobs
         return WorkerRow(
             name=options.name,
             host=options.host,
@@ -168,45 +168,45 @@ class Registry:
             types=self._types,
             concurrency=options.concurrency,
             draining=self._worker.draining,
-            holding=len(hands),
-            held=tuple(_held(hand, options.lease_ms) for hand in islice(hands, HELD_SHOWN_MAX)),
+            holding=len(jobs),
+            held=tuple(_held(job, options.lease_ms) for job in islice(jobs, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
             lacks=self._lacks.known(self._store.now_ms()),
         )
 
     async def _forever(self) -> None:
         while True:
-            held, lacks = self._in_hand(), self._lacks.known(self._store.now_ms())
-            await self._beat()
-            await self._look_around()
-            self._beats += 1
-            if self._beats % FORGET_EVERY_BEATS == 0:
+            held, lacks = self._held_tokens(), self._lacks.known(self._store.now_ms())
+            await self._write()
+            await self._find_others()
+            self._writes += 1
+            if self._writes % FORGET_EVERY_WRITES == 0:
                 await self._forget()
-            self._rest = asyncio.create_task(self._until_news(held, lacks), name="tidemill-beat")
-            await asyncio.wait({self._rest})
+            self._pause = asyncio.create_task(self._until_outdated(held, lacks), name="tidemill-beat")
+            await asyncio.wait({self._pause})
 
-    async def _until_news(self, told: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
+    async def _until_outdated(self, written: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
         """Wait until the next write is due or the row is outdated; jobs shorter than `NEWS_MS` do not outdate it."""
-        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, told
+        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, written
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
             await self._ambient.sleep(min(left_ms, NEWS_MS))
-            held = self._in_hand()
+            held = self._held_tokens()
             lasting, idle = held & before, not held | before
-            if lasting - told or (told and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
+            if lasting - written or (written and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
                 return
             before = held
 
-    def _in_hand(self) -> frozenset[int]:
-        return frozenset(hand.lease.token for hand in self._worker.held_jobs)
+    def _held_tokens(self) -> frozenset[int]:
+        return frozenset(job.lease.token for job in self._worker.held_jobs)
 
-    async def _beat(self) -> None:
+    async def _write(self) -> None:
         """Write the row. A store that takes longer than `dead_after_ms` is reported as unreachable."""
         late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._is_late)
         try:
-            trouble = await self._commit((self._index_row(),))
+            reason = await self._commit((self._index_row(),))
         finally:
             late.cancel()
-        self._reach(trouble)
+        self._report_reach(reason)
 
     def _index_row(self) -> Row:
         queues = self._options.queues or ("*",)
@@ -228,22 +228,22 @@ class Registry:
         return None
 
     def _is_late(self) -> None:
-        if not self._trouble:
-            self._reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
+        if not self._unreachable:
+            self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
 
-    def _reach(self, trouble: TidemillError | None) -> None:
+    def _report_reach(self, reason: TidemillError | None) -> None:
         """Report a change of reachability; the same reason is reported once."""
-        words = "" if trouble is None else str(trouble) or type(trouble).__name__
-        if words != self._trouble and self.on_reach is not None:
-            self.on_reach(trouble)
-        self._trouble = words
+        text = "" if reason is None else str(reason) or type(reason).__name__
+        if text != self._unreachable and self.on_reach is not None:
+            self.on_reach(reason)
+        self._unreachable = text
 
-    async def _look_around(self) -> None:
+    async def _find_others(self) -> None:
         """Find out whether this is the only live worker: then it may keep more of its jobs."""
         rows = await self._registered()
         now = self._store.now_ms()
         others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
-        self._worker.keeping.is_only_worker = rows is not None and not others
+        self._worker.handover.is_only_worker = rows is not None and not others
 
     async def _registered(self) -> list[WorkerRow] | None:
         try:
@@ -276,7 +276,7 @@ def _read(row: Row) -> WorkerRow | None:
     return found if found.v <= WORKER_FORMAT else None
 
 
-def _held(hand: HeldJob, lease_ms: int) -> Held:
-    lease, task = hand.lease, hand.task
+def _held(job: HeldJob, lease_ms: int) -> Held:
+    lease, task = job.lease, job.task
     # The lease began one lease time before its first expiry, by the store's clock.
     return Held(lease.stream.key, task.kind, task.node, task.visit, task.index, lease.expires_at_ms - lease_ms)
