@@ -241,18 +241,18 @@ class ChildRunMessenger:
 
 
 def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:
-    cell = state.peek(node)
-    return peek_at(cell, index) if cell.visit == visit else None
+    current = state.peek(node)
+    return peek_at(current, index) if current.visit == visit else None
 
 
 def _children(state: State) -> list[tuple[str, int, int, Wait]]:
     """Every wait for a child that is known to exist."""
     found: list[tuple[str, int, int, Wait]] = []
-    for name, cell in state.cells.items():
-        acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]
+    for name, current in state.cells.items():
+        acts = [(-1, current), *(current.map.known() if current.map is not None else ())]
         for index, act in acts:
             if act.wait is not None and act.wait.on == "child" and act.wait.started:
-                found.append((name, cell.visit, index, act.wait))
+                found.append((name, current.visit, index, act.wait))
     return found
 
 

@@ -127,10 +127,10 @@ def check_command_id(command_id: Any) -> None:
         )
 
 
-def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
+def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
     """Refuse names and reasons that cannot be stored, each under its field."""
-    for field, words in said.items():
-        if not _is_text(words, limit):
+    for field, value in fields.items():
+        if not _is_text(value, limit):
             message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
             raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
 
@@ -166,8 +166,8 @@ def check_labels(labels: Any) -> dict[str, str]:
     return dict(labels)
 
 
-def _is_text(said: Any, limit: int) -> bool:
-    if type(said) is not str or len(said) > limit:
+def _is_text(value: Any, limit: int) -> bool:
+    if type(value) is not str or len(value) > limit:
         return False
     # A lone surrogate is a valid str in Python, but cannot be stored.
-    return said.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in said)
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)

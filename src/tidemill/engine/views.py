@@ -166,17 +166,17 @@ async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blo
     return (await _outputs(stream, state, workflow, nodes, blobs))[0]
 
 
-async def _node_view(stream: Stream, cell: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
-    output, missing = (None, "") if cell.output is None else await _value(stream, cell.output, blobs, gaps=gaps)
+async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
+    output, missing = (None, "") if visit.output is None else await _value(stream, visit.output, blobs, gaps=gaps)
     shown: dict[str, Any] = {
-        "status": cell.status,
-        "visits": cell.visit,
-        "attempts": cell.attempt,
+        "status": visit.status,
+        "visits": visit.visit,
+        "attempts": visit.attempt,
         "output": output,
-        "error": error_view(cell.error) if cell.status in ("FAILED", "QUEUED", "RUNNING") else None,
+        "error": error_view(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
     }
-    if cell.map is not None:
-        shown["items"] = {"count": cell.map.count, "done": cell.map.done, "failed": cell.map.failed}
+    if visit.map is not None:
+        shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
     if missing:
         shown["output_missing"] = missing
     return shown
@@ -220,13 +220,13 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     """What a run waits for that has a name, in a few words each; works on drafts too."""
     found: list[str] = []
     for node in workflow.nodes:
-        name, cell = node.id, state.peek(node.id)
-        wait = cell.wait if cell.status == "WAITING" else _wait_of_items(cell)
+        name, visit = node.id, state.peek(node.id)
+        wait = visit.wait if visit.status == "WAITING" else _wait_of_items(visit)
         if wait is not None:
             found.append(f"{wait.on} ({name})")
-        elif cell.held and cell.map is None:
+        elif visit.held and visit.map is None:
             found.append(f"limit max_parallel ({name})")
-        elif cell.retry_at_ms is not None and cell.status == "QUEUED":
+        elif visit.retry_at_ms is not None and visit.status == "QUEUED":
             found.append(f"retry ({name})")
         if len(found) >= WAITING_SHOWN_MAX:
             break
@@ -235,9 +235,9 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _wait_of_items(cell: Visit) -> Wait | None:
+def _wait_of_items(visit: Visit) -> Wait | None:
     """What an item of a map waits for, of those queued last: they are the least likely to have ended."""
-    items = cell.map
+    items = visit.map
     if items is None or not items.flying:
         return None
     latest = range(items.next - 1, max(-1, items.next - 1 - ITEMS_LOOKED_AT_MAX), -1)
@@ -249,8 +249,8 @@ def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
     """Whether a run waits for something that has a name: a timer, a person, a pause."""
     if state.status == "PAUSED":
         return True
-    if any(cell.status == "WAITING" or _wait_of_items(cell) is not None for cell in state.cells.values()):
+    if any(visit.status == "WAITING" or _wait_of_items(visit) is not None for visit in state.cells.values()):
         return True
-    if not state.in_flight and any(cell.map is not None and cell.map.flying for cell in state.cells.values()):
+    if not state.in_flight and any(visit.map is not None and visit.map.flying for visit in state.cells.values()):
         return True
     return any(job.ready_at_ms > now_ms and job.task.kind != "deadline" for job in expected_jobs(workflow, state))

@@ -102,9 +102,9 @@ def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -
 
 
 def _none_matched(verdicts: Sequence[Verdict]) -> str:
-    said = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
+    named = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
     more = [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
-    return f"no rule matched: {', '.join(said + more)}" if said else "no rule matched"
+    return f"no rule matched: {', '.join(named + more)}" if named else "no rule matched"
 
 
 def _ask(condition: Condition, scope: Scope, asked: list[References]) -> EvaluationSteps[Verdict]:
@@ -124,8 +124,8 @@ def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Rout
         return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids", hint=_choices(branch)))
     strange = [name for name in names if name not in branch.available]
     if strange:
-        said = truncate(", ".join(strange[:NAMED_MAX]), 500)
-        message = f"{said} is not among the nodes it may choose"
+        named = truncate(", ".join(strange[:NAMED_MAX]), 500)
+        message = f"{named} is not among the nodes it may choose"
         return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
     return replace(route, branch=tuple(names), reason="chosen by the node")
 

@@ -104,7 +104,7 @@ class AttemptLogWriter:
             line = StoredLine(line.at_ms, line.source, line.text[-KEPT_BYTES:])
         with self._lock:
             last = self._lines[-1] if self._lines else None
-            if last is not None and _goes_on(last, line):
+            if last is not None and _continues(last, line):
                 self._lines[-1] = StoredLine(last.at_ms, last.source, last.text + line.text)
                 self._waiting += len(line.text)
             else:
@@ -116,16 +116,12 @@ class AttemptLogWriter:
     async def write(self, store: Store) -> None:
         """Write the buffered lines and delete segments beyond the limit; returns when all are written."""
         async with self._writing:
-            lines = self._taken()
+            with self._lock:
+                lines, self._lines, self._waiting = self._lines, deque(), 0
             if lines:
-                await self._written(store, _ENCODER.encode(lines))
+                await self._append(store, _ENCODER.encode(list(lines)))
 
-    def _taken(self) -> list[StoredLine]:
-        with self._lock:
-            lines, self._lines, self._waiting = self._lines, deque(), 0
-        return list(lines)
-
-    async def _written(self, store: Store, body: bytes) -> None:
+    async def _append(self, store: Store, body: bytes) -> None:
         stream = self._stream(self._segment)
         (result,) = await store.commit([Commit(stream=stream, expected=self._version, records=(body,))])
         if not isinstance(result, Committed):
@@ -141,7 +137,7 @@ class AttemptLogWriter:
         return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-def _goes_on(last: StoredLine, line: StoredLine) -> bool:
+def _continues(last: StoredLine, line: StoredLine) -> bool:
     """Whether a text continues an unfinished line: `print` writes each of its arguments separately."""
     joined = len(last.text) + len(line.text) <= JOINED_MAX
     return joined and last.source == line.source and not last.text.endswith("\n")
@@ -171,13 +167,13 @@ async def read_journals(
     found.sort(key=lambda segment: segment.order)
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []
-    spoken: list[LogRecord] = []
+    records: list[LogRecord] = []
     for segment, tail in zip(found, tails, strict=True):
         seen[tail.stream] = tail.version
         if tail.damage:
             LOG.warning("some of what %s has said is damaged and left out: %s", segment.place.node, tail.damage)
-        spoken += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
-    return spoken
+        records += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
+    return records
 
 
 async def last_token(store: Store, tenant: str, run_id: str) -> int | None:

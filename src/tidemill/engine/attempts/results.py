@@ -92,10 +92,10 @@ def _moment(ms: Any, field: str, most: int) -> int | None:
     return ms
 
 
-def _word(said: object, field: str, limit: int = WORDS_MAX) -> str:
-    if not isinstance(said, str):
-        raise Fail("answer_invalid", f"{field} is {type(said).__name__}, not text")
-    return truncate(said, limit)
+def _word(value: object, field: str, limit: int = WORDS_MAX) -> str:
+    if not isinstance(value, str):
+        raise Fail("answer_invalid", f"{field} is {type(value).__name__}, not text")
+    return truncate(value, limit)
 
 
 def _request(asked: Asked) -> Request:

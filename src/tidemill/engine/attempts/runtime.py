@@ -67,24 +67,24 @@ class MissingCapabilities:
     def __init__(self) -> None:
         self._met: dict[tuple[str, str], tuple[MissingCapability, int]] = {}
         """Each with the time it was last met, oldest first."""
-        self._said: dict[str, None] = {}
+        self._warned: dict[str, None] = {}
 
-    def note(self, lack: MissingCapability, now_ms: int) -> None:
+    def note(self, missing: MissingCapability, now_ms: int) -> None:
         """Record that a job was left to others; logged the first time."""
-        place = (lack.digest, lack.work)
-        self._met.pop(place, None)
-        self._met[place] = (lack, now_ms)
+        key = (missing.digest, missing.work)
+        self._met.pop(key, None)
+        self._met[key] = (missing, now_ms)
         if len(self._met) > KEPT_MAX:
             del self._met[next(iter(self._met))]
-        if lack.message not in self._said:
-            LOG.warning("left to other workers: %s", lack.message)
-            self._said[lack.message] = None
-            if len(self._said) > WARNED_MAX:
-                del self._said[next(iter(self._said))]
+        if missing.message not in self._warned:
+            LOG.warning("left to other workers: %s", missing.message)
+            self._warned[missing.message] = None
+            if len(self._warned) > WARNED_MAX:
+                del self._warned[next(iter(self._warned))]
 
     def known(self, now_ms: int) -> tuple[MissingCapability, ...]:
         """The capabilities that recent jobs lacked; earlier jobs have found a worker since."""
-        return tuple(lack for lack, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
+        return tuple(missing for missing, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
 
 
 class AttemptSuperseded(Exception):
@@ -123,10 +123,10 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
         self.air.open()
         self.overhearing.install()
 
-    async def leave(self, lacking: CapabilityMissing, lack: MissingCapability, now_ms: int) -> None:
+    async def leave(self, error: CapabilityMissing, missing: MissingCapability, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""
-        if await self.another_worker_may_have(lacking):
-            self.lacks.note(lack, now_ms)
+        if await self.another_worker_may_have(error):
+            self.lacks.note(missing, now_ms)
             raise LeaveToOtherWorker
 
     async def close(self) -> None:

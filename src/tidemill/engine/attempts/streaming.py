@@ -62,12 +62,12 @@ _DECODER = msgspec.json.Decoder(list[Frame])
 
 def shown(body: bytes) -> list[dict[str, Any]]:
     """Decode a published batch into the frames that followers get."""
-    return [_told(frame) for frame in _DECODER.decode(body)]
+    return [_to_dict(frame) for frame in _DECODER.decode(body)]
 
 
-def _told(frame: Frame) -> dict[str, Any]:
+def _to_dict(frame: Frame) -> dict[str, Any]:
     """A frame has no seq, because it is no event."""
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
         "live": True,
         "node": frame.node,
@@ -76,21 +76,21 @@ def _told(frame: Frame) -> dict[str, Any]:
         "attempt": frame.attempt,
     }
     if frame.kind == "part":
-        return told | {"number": frame.number, "value": decode_value(bytes(frame.value))}
-    return told | {"fraction": frame.fraction, "message": frame.message}
+        return result | {"number": frame.number, "value": decode_value(bytes(frame.value))}
+    return result | {"fraction": frame.fraction, "message": frame.message}
 
 
-def _handfuls(bodies: Iterable[bytes]) -> Iterator[bytes]:
+def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
     """Batches that `shown` reads; a large frame has a batch of its own."""
-    gathered: list[bytes] = []
+    batch: list[bytes] = []
     size = 0
     for body in bodies:
-        if gathered and size + len(body) > HANDFUL_BYTES:
-            yield b"[" + b",".join(gathered) + b"]"
-            gathered, size = [], 0
-        gathered.append(body)
+        if batch and size + len(body) > HANDFUL_BYTES:
+            yield b"[" + b",".join(batch) + b"]"
+            batch, size = [], 0
+        batch.append(body)
         size += len(body)
-    yield b"[" + b",".join(gathered) + b"]"
+    yield b"[" + b",".join(batch) + b"]"
 
 
 class OutputBroadcaster:
@@ -98,7 +98,7 @@ class OutputBroadcaster:
 
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
-        self._lock, self._telling = threading.Lock(), asyncio.Lock()
+        self._lock, self._publishing = threading.Lock(), asyncio.Lock()
         self._frames: dict[Stream, deque[bytes]] = {}
         self._journals: dict[AttemptLogWriter, None] = {}
         self._awake = False
@@ -115,7 +115,7 @@ class OutputBroadcaster:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         with suppress(Unavailable):
-            await self._hand_on()
+            await self._publish()
             await self._write()
         self._loop, self._awake = None, False
 
@@ -138,31 +138,31 @@ class OutputBroadcaster:
     async def flush_attempt(self, journal: AttemptLogWriter | None) -> None:
         """Publish the frames and write the lines of an ended attempt, before its result is known."""
         try:
-            await self._hand_on()
+            await self._publish()
         except Unavailable as error:
             LOG.warning("what a handler has shown is not handed on: %s", error)
         if journal is not None:
             with self._lock:
                 self._journals.pop(journal, None)
-            await self._kept(journal)
+            await self._write_lines(journal)
 
     def _wake(self) -> None:
         if not self._awake and self._loop is not None:
             self._awake = True
-            with suppress(RuntimeError):  # The loop is closed: nobody listens any more.
+            with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._go_on(), name="tidemill-air")
+            self._task = asyncio.create_task(self._publish_loop(), name="tidemill-air")
 
-    async def _go_on(self) -> None:
+    async def _publish_loop(self) -> None:
         """Publish as long as there is output."""
         due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
         while True:
             await self._ambient.sleep(HAND_ON_MS)
             try:
-                await self._hand_on()
+                await self._publish()
                 if self._ambient.monotonic_ms() >= due:
                     due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
                     await self._write()
@@ -173,21 +173,21 @@ class OutputBroadcaster:
                     self._awake = False
                     return
 
-    async def _hand_on(self) -> None:
+    async def _publish(self) -> None:
         # One publication at a time keeps the order.
-        async with self._telling:
+        async with self._publishing:
             with self._lock:
                 frames, self._frames = self._frames, {}
             for stream, bodies in frames.items():
-                await self._store.publish(stream, list(_handfuls(bodies)))
+                await self._store.publish(stream, list(_batches(bodies)))
 
     async def _write(self) -> None:
         with self._lock:
             journals, self._journals = list(self._journals), {}
         for journal in journals:
-            await self._kept(journal)
+            await self._write_lines(journal)
 
-    async def _kept(self, journal: AttemptLogWriter) -> None:
+    async def _write_lines(self, journal: AttemptLogWriter) -> None:
         try:
             await journal.write(self._store)
         except Unavailable as error:
@@ -247,11 +247,11 @@ class AttemptOutput:
         if self._size > PARTS_BYTES_MAX:
             raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
         self._parts.append(kept)
-        self._tell("part", number=len(self._parts), value=msgspec.Raw(text))
+        self._add_frame("part", number=len(self._parts), value=msgspec.Raw(text))
 
     def progress(self, fraction: float | None, message: str) -> None:
-        said = None if fraction is None else min(1.0, max(0.0, float(fraction)))
-        self._tell("progress", fraction=said, message=self.mask.text(str(message))[:MESSAGE_MAX])
+        shown = None if fraction is None else min(1.0, max(0.0, float(fraction)))
+        self._add_frame("progress", fraction=shown, message=self.mask.text(str(message))[:MESSAGE_MAX])
 
     def raise_if_cancelled(self) -> None:
         if self.over:
@@ -264,10 +264,10 @@ class AttemptOutput:
 
     def capture(self, source: str, text: str) -> str:
         """Record what was printed or logged; returns it masked."""
-        said = self._masked_so_far(source, text)
-        if said:
-            self._write(source, said)
-        return said
+        masked = self._masked_so_far(source, text)
+        if masked:
+            self._write(source, masked)
+        return masked
 
     def _masked_so_far(self, source: str, text: str) -> str:
         """The masked text without its possibly unfinished end: a secret may be printed in pieces."""
@@ -275,12 +275,12 @@ class AttemptOutput:
         if not mask:
             return text
         with self._holding:
-            said = mask.text(self._held.pop(source, "") + text)
-            begun = 0 if said.endswith("\n") else mask.partial_match(said)
+            masked = mask.text(self._held.pop(source, "") + text)
+            begun = 0 if masked.endswith("\n") else mask.partial_match(masked)
             if not begun:
-                return said
-            self._held[source] = said[-begun:]
-            return said[:-begun]
+                return masked
+            self._held[source] = masked[-begun:]
+            return masked[:-begun]
 
     def _write(self, source: str, text: str) -> None:
         if self._journal is None:
@@ -302,7 +302,7 @@ class AttemptOutput:
         """Whether there is output that must be written before the result."""
         return self._journal is not None or self._shown or bool(self._held)
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _add_frame(self, kind: str, **fields: Any) -> None:
         place, self._shown = self._place, True
         frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
         self._air.frame(self._stream, frame)
