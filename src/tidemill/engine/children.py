@@ -11,7 +11,7 @@ import logging
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.results import child_id, read_ask
+from tidemill.engine.attempts.results import as_payload, child_id, read_ask
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.corruption import retry_until_repaired
 from tidemill.engine.index_rows import RUN
@@ -24,7 +24,7 @@ from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.waits import AGAIN, served
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
@@ -212,9 +212,7 @@ class ChildRunMessenger:
         if entry.state.outputs is not None:
             return entry.state.outputs
         text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
-        if len(text) <= INLINE_BYTES_MAX:
-            return text
-        return BlobRef(await self._blobs.put(child.tenant, text), len(text))
+        return await as_payload(self._blobs, child.tenant, text)
 
     # For the reconciler
 

@@ -13,11 +13,11 @@ import msgspec
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, encode_given
-from tidemill.engine.attempts.results import unknown_file
+from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
+from tidemill.kernel.events import Payload
 
 
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) -> Payload:
@@ -90,9 +90,7 @@ async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
     await check_described(tenant, text, blobs, path=path)
-    if len(text) <= INLINE_BYTES_MAX:
-        return text
-    return BlobRef(await blobs.put(tenant, text), len(text))
+    return await as_payload(blobs, tenant, text)
 
 
 async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) -> None:

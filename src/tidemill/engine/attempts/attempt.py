@@ -43,6 +43,7 @@ from tidemill.engine.attempts.rendering import (
 from tidemill.engine.attempts.results import (
     MARKED,
     TransactionalStatement,
+    as_payload,
     asked_for,
     check_files,
     child_id,
@@ -426,9 +427,7 @@ async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blob
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         text = encode_value(entry.flow.outputs.render(scope))
         await check_files(blobs, tenant, text)
-        if len(text) <= INLINE_BYTES_MAX:
-            return Done(output=text, size=len(text))
-        return Done(output=BlobRef(await blobs.put(tenant, text), len(text)), size=len(text))
+        return Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise
     except Exception as error:

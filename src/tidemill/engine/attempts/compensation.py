@@ -16,6 +16,7 @@ from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
     TransactionalStatement,
+    as_payload,
     read_described,
     stored_value,
     transactional,
@@ -29,7 +30,7 @@ from tidemill.errors import Unavailable
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import CompensationResult, Done, Failed
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Node
@@ -162,10 +163,8 @@ class CompensationAttempt:
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong is not None:
             return self._result(wrong)
-        if len(text) <= INLINE_BYTES_MAX:
-            return self._result(Done(output=text, size=len(text)))
-        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
-        return self._result(Done(output=BlobRef(digest, len(text)), size=len(text)))
+        output = await surely(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
+        return self._result(Done(output=output, size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
         """Report a failure; a missing capability is left to another worker if one may have it."""

@@ -29,7 +29,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
 from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Error
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
 
@@ -165,6 +165,11 @@ class TransactionalStatement:
 
 def transactional(statement: Statement | None, secrets: Mapping[str, str]) -> TransactionalStatement | None:
     return None if statement is None else TransactionalStatement(statement, tuple(secrets.values()))
+
+
+async def as_payload(blobs: Blobs, tenant: str, text: bytes) -> Payload:
+    """The text itself, or the reference to a blob if it is long."""
+    return text if len(text) <= INLINE_BYTES_MAX else BlobRef(await blobs.put(tenant, text), len(text))
 
 
 MARK = "$blob"

@@ -23,7 +23,7 @@ from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
 from tidemill.engine.attempts.rendering import Values, encoded
-from tidemill.engine.attempts.results import TransactionalStatement, check_files, stored_value
+from tidemill.engine.attempts.results import TransactionalStatement, as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -52,7 +52,7 @@ from tidemill.kernel.commands import (
 )
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (
     JOB_FORMAT,
     MESSAGES,
@@ -87,9 +87,7 @@ class AttemptLog:
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
-        payload: Payload = text
-        if len(text) > INLINE_BYTES_MAX:
-            payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))
+        payload = await surely(lambda: as_payload(self._blobs, lease.stream.tenant, text))
         command = Checkpoint(
             node=task.node,
             visit=task.visit,
