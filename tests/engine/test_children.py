@@ -400,7 +400,7 @@ def worker_of(process: Process) -> Worker:
 
 
 def errands_of(process: Process) -> ChildRunMessenger:
-    return worker_of(process)._errands
+    return worker_of(process)._messenger
 
 
 @simulated

@@ -158,7 +158,7 @@ async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back
     async def claimed_while_another_starts(claim: Call) -> Any:
         leases = await claim()
         assert leases and worker.engine.worker is not None
-        worker.engine.worker.keeping.is_only_worker = True
+        worker.engine.worker.handover.is_only_worker = True
         second.append(await worker.start(document(call("b", args={"seconds": 1}))))
         return leases
 

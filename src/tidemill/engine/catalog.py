@@ -1,8 +1,8 @@
 """Published workflows: versions by name, compiled forms by digest.
 
-A version is a record in the workflow's stream; the compiled form is a blob under the digest that runs are
-pinned to. Publishing content that is already there answers the version it has and writes nothing. Who loses a
-race for the next record looks again at what is there now, and decides anew.
+A version is a record in the workflow's stream; the compiled form is a blob under the digest that runs are pinned to.
+Publishing content that already is a version returns that version and writes nothing. A writer that loses a race for
+the next record reads the stream again and decides again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ FLOWS_MAX = 256
 HELD_MAX = 256
 RACES_MAX = 16
 NAMES_MAX = 1_000
-"""Names that are looked through for the one somebody may have meant."""
+"""Names searched for the nearest match of an unknown one."""
 
 __all__ = ["Catalog", "Diff", "Published", "TagMoved", "Tagged", "Version", "WorkflowRow"]
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a publication."""
-
     name: str
     version: int
     digest: str
@@ -65,7 +63,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tagged(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a move of a tag; `version` is 0 when it was taken away, `was` when it was not there."""
+    """The answer to a move of a tag; `version` is 0 when it was removed, `was` when it did not exist."""
 
     name: str
     tag: str
@@ -79,12 +77,12 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies between two versions."""
+    """The difference between two versions."""
 
     left: Version
     right: Version
     document: tuple[dict[str, Any], ...]
-    """A JSON Patch that makes the right document of the left one."""
+    """A JSON Patch from the left document to the right one."""
     graph: GraphDiff
 
 
@@ -112,19 +110,19 @@ class Catalog:
         self._store, self._blobs, self._ambient, self._types, self._in_vain = store, blobs, ambient, types, in_vain
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
-        """Histories as they were last read, for reading only."""
+        """Histories as last read; read-only."""
 
     # Publishing
 
     async def compile(self, tenant: str, document: Any) -> Compiled:
-        """Compile a document, with all that it refers to by content filled in. Nothing is stored."""
-        # The compiler is large, and only whoever publishes needs it.
+        """Compile a document, with all content that it refers to inlined. Nothing is stored."""
+        # Imported here, because the compiler is large and only publishing needs it.
         from tidemill.kernel.compile.compiler import compile_document
 
         return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._in_vain)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
-        """Store a compiled workflow and its document; answers the digests of both."""
+        """Store a compiled workflow and its document; returns the digests of both."""
         digest = await self._blobs.put(tenant, encode_workflow(compiled.workflow))
         text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
         self._keep(tenant, digest, CompiledWorkflow(compiled.workflow))
@@ -151,10 +149,10 @@ class Catalog:
         message: str = "",
         base_digest: str | None = None,
     ) -> Published:
-        """Make a new version by a JSON Patch of the version that a reference means, or answer the one it equals.
+        """Make a new version by a JSON Patch of the referenced version, or return the version it equals.
 
         With `base_digest` it is refused (`patch_stale`) once the reference means other content. Without, a patch of
-        `name` or of a tag that loses a race is applied again, to what the reference means by then.
+        `name` or of a tag that loses a race is applied again, to the version that the reference means by then.
         """
         from tidemill.kernel.document.json_patch import apply_patch
 
@@ -163,10 +161,15 @@ class Catalog:
 
         async def offer(history: History) -> _Offer:
             base = history.meant_by(reference)
-            _check_fresh(base, base_digest)
+            if base_digest not in (None, base.digest):
+                stale = f"the patch was made for other content than that of {base.name}@{base.version}"
+                hint = "look at what is there now and make it again"
+                raise rejected("patch_stale", stale, path="/base_digest", hint=hint)
             patched = apply_patch(await self.document(tenant, base), operations)
             compiled = await self.compile(tenant, patched)
-            _check_same_name(name, compiled.workflow.name)
+            if compiled.workflow.name != name:
+                renamed = f"the patch would turn {name} into {compiled.workflow.name}"
+                raise rejected("patch_invalid", renamed, path="/name", hint="publish the document under its new name")
             digests = await self.store_flow(tenant, compiled)
             return _Offer(compiled, *digests, parent=base.version, patch=encode_value(operations))
 
@@ -198,7 +201,7 @@ class Catalog:
         raise Unavailable(f"workflow {name} is being published by too many at once")
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
-        """Write the record that follows a history, and the row that shows both; false when somebody was faster."""
+        """Write the record that follows a history, and the row of both; false when another writer was faster."""
         expected = history.length
         history.add(record)
         commit = Commit(
@@ -215,12 +218,12 @@ class Catalog:
     async def tag(
         self, tenant: str, name: str, tag: str, version: int, *, actor: str = "", message: str = ""
     ) -> Tagged:
-        """Make a tag point to a version. Where it already points there, nothing is written."""
+        """Make a tag point to a version. Writes nothing if it already does."""
         check_tag(tag)
         return await self._move_tag(tenant, name, tag, version, actor, message)
 
     async def untag(self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
-        """Take a tag away; its history stays. Once it is gone, doing so again changes nothing."""
+        """Remove a tag; its history stays. Idempotent."""
         check_tag(tag)
         return await self._move_tag(tenant, name, tag, None, actor, message)
 
@@ -246,7 +249,7 @@ class Catalog:
         raise Unavailable(f"the tags of {name} are being moved by too many at once")
 
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
-        """Where each tag of a workflow points, `latest` among them."""
+        """Where each tag of a workflow points, including `latest`."""
         return (await self._known(tenant, name)).all_tags()
 
     async def tag_history(self, tenant: str, name: str, tag: str | None = None) -> list[TagMoved]:
@@ -257,19 +260,19 @@ class Catalog:
             history.tagged(tag)
         return moves
 
-    # Looking
+    # Lookup
 
     async def versions(self, tenant: str, name: str) -> list[Version]:
         """All versions of a workflow, oldest first."""
         return (await self._history(tenant, name)).versions
 
     async def resolve(self, tenant: str, reference: str) -> Version:
-        """`name` and `name:latest` are the newest version, `name@3` that one, `name:stable` the one so tagged."""
+        """Find a version: `name` and `name:latest` are the newest, `name@3` is version 3, `name:stable` a tag."""
         name = split_reference(reference)[0]
         stream = Stream(tenant, WORKFLOW, name)
         held = self._held.get(stream)
         if held is not None:
-            # Asked at every start of a run: whether anything was published since is one look.
+            # Every start of a run resolves a reference: one load tells whether anything was published since.
             (tail,) = await self._store.load({stream: held.length})
             if tail.version == held.length:
                 return held.meant_by(reference)
@@ -282,14 +285,13 @@ class Catalog:
     async def find(
         self, tenant: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[WorkflowRow], str | None]:
-        """Workflows that have all terms (`tag:stable`), those that changed last first."""
+        """Workflows that have all terms (`tag:stable`), last changed first."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
         page = await self._store.find(tenant, WORKFLOW, terms, after=after, limit=limit)
         return [read_workflow_row(row) for row in page.rows], page.after
 
     async def diff(self, tenant: str, left: str, right: str) -> Diff:
-        """What lies between the versions that two references mean."""
         from tidemill.kernel.document.diff import diff_documents, diff_workflows
 
         old, new = await self.resolve(tenant, left), await self.resolve(tenant, right)
@@ -307,7 +309,7 @@ class Catalog:
         return decode_value(await self._blobs.get(tenant, version.document))
 
     async def patch_of(self, tenant: str, version: Version) -> Any:
-        """The JSON Patch that made a version of its parent; None when it was published whole."""
+        """The JSON Patch that made a version from its parent; None when it was published whole."""
         return None if version.patch is None else decode_value(await self._blobs.get(tenant, version.patch))
 
     async def _history(self, tenant: str, name: str) -> History:
@@ -317,7 +319,7 @@ class Catalog:
         return read_history(name, tail)
 
     async def _known(self, tenant: str, name: str) -> History:
-        """The history of a workflow that must exist; the refusal names the nearest one that does."""
+        """The history of a workflow that must exist; the refusal names the nearest existing name."""
         history = await self._history(tenant, name)
         if history.versions:
             return history
@@ -325,7 +327,7 @@ class Catalog:
         names = [row.key for row in page.rows]
         if name not in names:
             raise unknown_workflow(name, names)
-        # Lists are written with the records: it was published a moment ago, or its records were lost since.
+        # Rows are written with the records, so it was published just now or its records were lost.
         history = await self._history(tenant, name)
         if not history.versions:
             raise corrupt_stream(Stream(tenant, WORKFLOW, name), "it is listed, and there are none")
@@ -334,7 +336,6 @@ class Catalog:
     # Compiled workflows
 
     async def flow(self, tenant: str, digest: str) -> CompiledWorkflow:
-        """The compiled workflow behind a digest."""
         known = self._flows.get((tenant, digest))
         if known is not None:
             self._flows.move_to_end((tenant, digest))
@@ -362,21 +363,8 @@ def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
     )
 
 
-def _check_fresh(base: Version, digest: str | None) -> None:
-    if digest is not None and base.digest != digest:
-        message = f"the patch was made for other content than that of {base.name}@{base.version}"
-        raise rejected("patch_stale", message, path="/base_digest", hint="look at what is there now and make it again")
-
-
-def _check_same_name(name: str, patched: str) -> None:
-    """A version stands in its workflow's line, so a patch cannot make one of another workflow."""
-    if patched != name:
-        message = f"the patch would turn {name} into {patched}"
-        raise rejected("patch_invalid", message, path="/name", hint="publish the document under its new name")
-
-
 def _tag_target(history: History, tag: str, to: int | None) -> int:
-    """Where the tag shall point, checked against what there is; 0 is nowhere."""
+    """The version that the tag shall point to, checked against the history; 0 removes it."""
     if to is not None:
         history.check_new_tag(tag)
         return history.numbered(to).version

@@ -1,8 +1,8 @@
-"""Messages between runs: start a child, close one that nobody waits for, report an end to the parent.
+"""Messages between runs: start a child, close a child that its parent no longer needs, report an end to the parent.
 
-A message is a job of the run that sends it. It is delivered as a command to the other run, which recognises a
-repetition, and only then is the job settled: a worker that dies in between delivers it once more, which changes
-nothing. Messages that were lost altogether are noticed by the keeper, who runs the same errands.
+A message is a job of the sending run. It is delivered as a command to the other run, which recognises a repetition,
+and only then is the job settled: a worker that dies in between delivers it once more, which changes nothing. The
+reconciler notices lost messages and delivers them by the same methods.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import logging
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.results import ChildAsk, child_id, read_ask
+from tidemill.engine.attempts.results import as_payload, child_id, read_ask
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import retry_until_repaired
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
-from tidemill.engine.versions import Version
 from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.waits import AGAIN, served
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
@@ -34,24 +32,24 @@ from tidemill.stores.contract import Stream
 LOG = logging.getLogger(__name__)
 
 DEPTH_MAX = 32
-"""How many parents a run may have above it: a workflow that starts itself comes to an end."""
+"""How many ancestors a run may have: bounds a workflow that starts itself."""
 REFUSED = "REFUSED"
 """The status of a child that could not be started."""
 
 
 class ChildRunMessenger:
-    """Delivers messages. Every verb may be repeated, and raises `Unavailable` when the store does not answer."""
+    """Delivers messages. Every method is idempotent, and raises `Unavailable` when the store does not answer."""
 
     def __init__(self, runs: RunCache, turns: TurnLoop, catalog: Catalog, blobs: Blobs) -> None:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
         self._waiting: set[Stream] = set()
-        """Whose messages wait for a repair, which is said once."""
+        """Streams whose messages wait for a repair; logged once each."""
 
     async def run(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
-        """Deliver a message; answers the command that settles its job.
+        """Deliver a message; returns the command that settles its job.
 
-        `state` is what this process knows of the sender, which may be older than the message: it is looked at anew,
-        because a message that seems to say nothing any more would be settled without having arrived.
+        `state` may be older than the message, so the sender is loaded again: a message that seems obsolete would
+        otherwise be settled without having arrived.
         """
         entry = await self._find(stream)
         state = state if entry is None else entry.state
@@ -79,7 +77,7 @@ class ChildRunMessenger:
     # From the parent
 
     async def start_child(self, stream: Stream, state: State, node: str, visit: int, index: int) -> AnyCommand:
-        """Make sure that the child exists which a visit waits for, and tell the parent what it finds."""
+        """Make sure that the child of a waiting visit exists, and report to the parent what was found."""
         act = _activation(state, node, visit, index)
         wait = act.wait if act is not None else None
         if act is None or wait is None or wait.on != "child" or not state.live:
@@ -118,14 +116,18 @@ class ChildRunMessenger:
     async def _start(
         self, stream: Stream, state: State, child: Stream, where: tuple[str, int, int], wait: Wait
     ) -> CachedRun:
-        """Start the child; raises `Rejected` when it cannot be."""
+        """Start the child; raises `Rejected` when that is impossible."""
         damage = self._runs.damage(child)
         if damage is not None:
             raise damage
-        ask = await self._asked(stream, wait)
+        payload = wait.ask
+        assert payload is not None, "a child is asked for"
+        text = await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+        ask = read_ask(text)
         if state.depth >= DEPTH_MAX:
             raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")
-        version, flow = await self._workflow(stream, ask)
+        version = await self._catalog.resolve(stream.tenant, ask.workflow)
+        flow = await self._catalog.flow(stream.tenant, version.digest)
         inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs)
         start = Start(
             id=f"start:{child.key}",
@@ -149,21 +151,10 @@ class ChildRunMessenger:
             raise Unavailable(f"run {child.key} was started, but cannot be read")
         return entry
 
-    async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, CompiledWorkflow]:
-        version = await self._catalog.resolve(stream.tenant, ask.workflow)
-        return version, await self._catalog.flow(stream.tenant, version.digest)
-
-    async def _asked(self, stream: Stream, wait: Wait) -> ChildAsk:
-        assert wait.ask is not None, "a child is asked for"
-        return read_ask(await self._text(stream, wait.ask))
-
-    async def _text(self, stream: Stream, payload: Payload) -> bytes:
-        return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
-
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
-        """The parent tries again: so does a child that had failed or was cancelled, once per attempt.
+        """Retry a child that failed or was cancelled, once per attempt of the parent.
 
-        One that still runs takes note, so that nobody closes it for the sake of an earlier attempt.
+        A child that still runs records the attempt, so that a close for an earlier one is ignored.
         """
         if entry.state.status == "COMPLETED":
             return entry
@@ -187,7 +178,7 @@ class ChildRunMessenger:
     # From the child
 
     async def report(self, stream: Stream, state: State) -> None:
-        """Tell the parent how its child has ended."""
+        """Report the end of a child to its parent."""
         if state.live or state.parent is None:
             return
         entry = await self._find(stream)
@@ -221,11 +212,9 @@ class ChildRunMessenger:
         if entry.state.outputs is not None:
             return entry.state.outputs
         text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
-        if len(text) <= INLINE_BYTES_MAX:
-            return text
-        return BlobRef(await self._blobs.put(child.tenant, text), len(text))
+        return await as_payload(self._blobs, child.tenant, text)
 
-    # For the keeper
+    # For the reconciler
 
     async def look_after(self, stream: Stream, entry: CachedRun) -> None:
         """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""
@@ -250,18 +239,18 @@ class ChildRunMessenger:
 
 
 def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:
-    cell = state.peek(node)
-    return peek_at(cell, index) if cell.visit == visit else None
+    current = state.peek(node)
+    return peek_at(current, index) if current.visit == visit else None
 
 
 def _children(state: State) -> list[tuple[str, int, int, Wait]]:
     """Every wait for a child that is known to exist."""
     found: list[tuple[str, int, int, Wait]] = []
-    for name, cell in state.cells.items():
-        acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]
+    for name, current in state.cells.items():
+        acts = [(-1, current), *(current.map.known() if current.map is not None else ())]
         for index, act in acts:
             if act.wait is not None and act.wait.on == "child" and act.wait.started:
-                found.append((name, cell.visit, index, act.wait))
+                found.append((name, current.visit, index, act.wait))
     return found
 
 

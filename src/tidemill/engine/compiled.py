@@ -1,11 +1,7 @@
-"""Workflow with compiled expressions per digest; content inlined by digest.
+"""Workflows with compiled expressions, cached per digest; content that a document refers to by digest is inlined.
 
-Content that a document refers to by digest, put into it before it is compiled.
-
-So a version holds all that it needs to run, and its digest says everything about what it does; the blobs may be
+Content is inlined before compiling, so the digest of a version covers everything that it runs, and the blobs may be
 collected afterwards.
-
-A workflow with its expressions compiled: what a worker keeps per digest, for as long as it is in use.
 """
 
 from __future__ import annotations
@@ -24,11 +20,11 @@ from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
 
 CONTENT_BYTES_MAX = 8 * 1024 * 1024
-"""What may be put into a document; whatever is larger is data and no schema, code or configuration."""
+"""Limit of content that a document refers to; larger content is data, not schema, code or configuration."""
 
 
 async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
-    """Fill in what a document refers to: schemas and code of conditions, and configurations.
+    """Inline the content that a document refers to: schemas and code of conditions, and configurations.
 
     Raises Rejected with everything that cannot be read.
     """
@@ -93,7 +89,7 @@ async def _config(tenant: str, digest: str, path: str, node: str, blobs: Blobs) 
 
 
 async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
-    """Read a blob whole, unless it is too large for that."""
+    """Read a whole blob, up to the limit."""
     known = await blobs.stat(tenant, digest)
     if known is not None and known.size > CONTENT_BYTES_MAX:
         raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
@@ -102,11 +98,9 @@ async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CompiledNode:
-    """The expressions of one node."""
-
     config: Template
     constant: bytes | None
-    """The config's text when it has no templates: each attempt gets its own copy of it."""
+    """The config's text if it has no templates: each attempt decodes its own copy."""
     when: Condition | None
     over: Template | None
     again: Condition | None
@@ -114,7 +108,7 @@ class CompiledNode:
 
 
 class CompiledWorkflow:
-    """A workflow and its programs, each compiled the first time it is needed."""
+    """A workflow and its expressions, each compiled on first use."""
 
     __slots__ = ("_outputs", "_programs", "_undoing", "workflow")
 
@@ -133,7 +127,6 @@ class CompiledWorkflow:
         return known
 
     def program(self, node: Node) -> CompiledNode:
-        """The node's expressions."""
         known = self._programs.get(node.id)
         if known is None:
             known = self._programs[node.id] = _compile(node)
@@ -141,7 +134,6 @@ class CompiledWorkflow:
 
     @property
     def outputs(self) -> Template:
-        """The run's outputs."""
         if self._outputs is None:
             self._outputs = compile_template(self.workflow.outputs)
         return self._outputs

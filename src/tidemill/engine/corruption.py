@@ -1,8 +1,8 @@
-"""Records that are not what was written: how that is told, and who waits for it to be mended.
+"""How damaged records are reported, and which work waits for their repair.
 
-A store answers a damaged stream with no records at all, as it does one that nobody ever wrote to. So whoever takes
-records for facts looks here first. A command is refused; what is under way waits, because a run must not fail for
-good over something that a backup puts right.
+A store returns no records for a damaged stream, as for one that was never written, so every reader that takes records
+for facts calls `require_intact` first. A command is refused; work under way waits, because a run must not fail for good
+over damage that a backup repairs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ UNREADABLE = frozenset({"event_unreadable", "event_newer"})
 
 
 def require_intact(tail: Tail) -> Tail:
-    """The same tail; refused, by its name, when what is stored is not what was written."""
+    """Return the tail, or raise if the stored records are damaged."""
     if tail.damage:
         raise corrupt_stream(tail.stream, tail.damage)
     return tail
 
 
 def corrupt_stream(stream: Stream, why: object) -> Rejected:
-    """The refusal of records that nobody can read."""
+    """The refusal of unreadable records."""
     message = f"the records of {stream.kind} {stream.key} are damaged: {why}"
     return rejected("event_unreadable", message, hint=RESTORE)
 
 
 @contextmanager
 def retry_until_repaired() -> Iterator[None]:
-    """For work that is under way: a refusal that blames the store and not the work is `Unfit`, which is waited for."""
+    """Convert a refusal that blames the store into `StoreUnusable`, which work under way waits for."""
     try:
         yield
     except Rejected as refusal:

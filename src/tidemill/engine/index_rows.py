@@ -34,12 +34,12 @@ APPROVAL = "approval"
 SUSPECT = "suspect"
 
 ANYONE = "anyone"
-"""Whom an approval without approvers is found under."""
+"""The term of an approval without approvers."""
 
 DAY_MS = 24 * 3600 * 1000
 
-Said = tuple[str, bool, str, dict[str, str], int]
-"""What the terms of a run are made from, as far as it changes."""
+IndexedFacts = tuple[str, bool, str, dict[str, str], int]
+"""The changing facts that the terms of a run are derived from."""
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -54,7 +54,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     last_event_ms: int
     counter: int
     events: int
-    """How many events the row has taken in: its watermark."""
+    """How many events the row reflects: its watermark."""
     v: int = ROW_FORMAT
     tag_used: str = ""
     submitted_by: str = ""
@@ -75,9 +75,9 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     rollback: str = "none"
     revision: int = 0
     suspect: str = ""
-    """What the audit found wrong with the run's log, in one word."""
+    """The code of what the audit found wrong with the run's log."""
     stuck_reason: str = ""
-    """Why a worker or the reconciler gave up on the run for the time being; it counts until the next event."""
+    """Why a worker or the reconciler gave up on the run for now; valid until the next event."""
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -111,7 +111,7 @@ class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A failure that nobody will try again by itself."""
+    """A failure that is not retried automatically."""
 
     run_id: str
     workflow: str
@@ -135,21 +135,21 @@ _DEAD_LETTER = msgspec.msgpack.Decoder(DeadLetterRow)
 _APPROVAL = msgspec.msgpack.Decoder(ApprovalRow)
 
 
-def what_terms_say(state: State) -> Said:
-    """What would have to change for a run to be found by other terms."""
+def indexed_facts(state: State) -> IndexedFacts:
+    """The facts whose change makes a run findable by other terms."""
     return state.status, state.in_flight > 0, state.rollback, state.labels, quiet_day(state)
 
 
 def quiet_day(state: State) -> int:
-    """The day, counted from 1970, on which the last thing happened to a run that is over; 0 for any other."""
+    """The day, counted from 1970, of the last event of an ended run; 0 for any other."""
     return 0 if state.busy else state.last_ms // DAY_MS
 
 
 def retention_term(day: int, retention: Retention) -> str:
-    """What a run that is over is found by when it has been kept long enough.
+    """The term by which retention finds an ended run.
 
-    Runs whose workflow says nothing are found by the day they ended on, since how long they are kept is a setting;
-    the others by the first day on which they are no longer kept.
+    Without retention in the workflow it is the day of the end, because the default is a setting that may change; with
+    it, the first day on which the run is no longer kept.
     """
     if retention.keep:
         return "kept"
@@ -159,11 +159,10 @@ def retention_term(day: int, retention: Retention) -> str:
 def run_terms(
     state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
 ) -> tuple[str, ...]:
-    """The plain strings a run can be found by."""
     terms = [f"status:{state.status}", f"workflow:{state.workflow}", f"version:{state.workflow}@{state.version}"]
     terms += [f"label:{key}={value}" for key, value in state.labels.items()]
     if state.live:
-        # A run that only waits costs nothing: whoever looks after the others can leave it alone for longer.
+        # The reconciler checks runs that only wait less often.
         terms += ["live", "active" if state.in_flight else "waiting"]
     elif not state.busy:
         terms.append(retention_term(quiet_day(state), retention))
@@ -193,7 +192,7 @@ def run_row(
     stuck_reason: str = "",
 ) -> Row:
     """The row of a run after a commit."""
-    # The fields of `RunRow` in their order, encoded as it would be: this runs for every start and end of a run.
+    # The fields of `RunRow` in order, encoded without the struct: this runs at every start and end of a run.
     body = (
         stream.key,
         state.workflow,
@@ -244,9 +243,9 @@ Key = tuple[str, int, int]
 
 
 def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[tuple[str, str], Row]]:
-    """Fold a whole log; answers the state and every row of an approval or dead letter that it has led to.
+    """Fold a whole log; returns the state and every row of an approval or dead letter.
 
-    They are what `rows_beside` wrote commit by commit, whatever the commits were.
+    The rows equal what `rows_beside` wrote commit by commit, however the events were grouped.
     """
     state, rows = State(), dict[tuple[str, str], Row]()
     own_from = 0
@@ -264,13 +263,17 @@ def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[
 
 
 def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]:
-    """Approvals as these events leave them. A visit that ends takes its approval with it."""
+    """Approvals as these events leave them. The end of a visit ends its approval."""
     known: dict[Key, Approval] = {}
     for event in events:
         if not isinstance(event, NodeEvent):
             continue
         key = (event.node, event.visit, event.index)
-        approval = known.get(key) or _approval_at(before, key)
+        approval = known.get(key)
+        if approval is None:
+            current = before.peek(event.node)
+            act = peek_at(current, event.index) if current.visit == event.visit else None
+            approval = None if act is None else act.approval
         if isinstance(event, ApprovalEvent):
             changed = folded(approval, event)
             if changed is not None:
@@ -281,19 +284,12 @@ def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]
 
 
 def _ends(event: NodeEvent) -> bool:
-    """Whether the wait of a visit or item is over with this event, whatever it waited for."""
+    """Whether this event ends the wait of a visit or item, whatever it waited for."""
     return isinstance(event, Ending) or (isinstance(event, NodeScheduled) and event.resumed is not None)
 
 
-def _approval_at(state: State, key: Key) -> Approval | None:
-    node, visit, index = key
-    cell = state.peek(node)
-    act = peek_at(cell, index) if cell.visit == visit else None
-    return None if act is None else act.approval
-
-
 def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
-    """The events that are this run's own: what a fork shares with another run was decided there."""
+    """The events of this run itself, without those that a fork shares with its source."""
     first = events[0]
     return events[first.forked_from[1] :] if isinstance(first, RunCreated) and first.forked_from else events
 
@@ -317,7 +313,7 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
         votes=tuple(vote.by for vote in approval.votes),
         delegated=approval.delegated,
         expires_ms=approval.expires_ms,
-        # Interned, because a default is only left out as the very object: equal rows must be equal bytes.
+        # Interned, because msgspec omits a default only by identity, and equal rows must be equal bytes.
         on_timeout=intern(approval.on_timeout),
         escalated=approval.escalated,
         url=approval.url,
@@ -336,7 +332,7 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
 
 
 def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> Iterator[Row]:
-    """One row for each failure that was given up on or taken care of in this commit."""
+    """One row for each failure that was given up on or resolved in this commit."""
     for event in events:
         if isinstance(event, (DeadLettered, DeadLetterClosed)):
             letter = state.letters.get(key_at(event.node, event.visit, event.index))
@@ -381,22 +377,19 @@ def _letter_row(letter: DeadLetterRow) -> Row:
 
 
 def marked_suspect(row: Row, code: str) -> Row:
-    """A run's row with what the audit found, and found by it; without a code it is above suspicion again."""
+    """A run's row with the audit's finding and the term for it; an empty code removes both."""
     body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
     terms = (*(term for term in row.terms if term != SUSPECT), *([SUSPECT] if code else []))
     return msgspec.structs.replace(row, terms=terms, body=body)
 
 
 def read_run_row(row: Row) -> RunRow:
-    """A run's row, decoded."""
     return _RUN.decode(row.body)
 
 
 def read_dead_letter_row(row: Row) -> DeadLetterRow:
-    """A dead letter's row, decoded."""
     return _DEAD_LETTER.decode(row.body)
 
 
 def read_approval_row(row: Row) -> ApprovalRow:
-    """An approval's row, decoded."""
     return _APPROVAL.decode(row.body)

@@ -1,8 +1,8 @@
-"""The runs this process knows: states by stream, each at some version, brought up to date from the tail.
+"""The runs that this process knows: states by stream, brought up to date from the tail.
 
-A cached state is never wrong, only old: whoever decides with it commits against its version and is told when
-somebody else was faster. The cache is bounded, and a run that has ended leaves it. One that nobody here has looked at
-for a while leaves it too: it may have ended elsewhere and been retired, and another run may have its name by now.
+A cached state is never wrong, only old: a decision over it commits against its version and fails if another process
+was faster. The cache is bounded. Ended runs leave it, and so do runs that were not used for a while: they may have
+ended elsewhere and been deleted, and another run may have the name by now.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.engine.attempts.rendering import Lists
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import corrupt_stream, require_intact
-from tidemill.engine.index_rows import Said
+from tidemill.engine.index_rows import IndexedFacts
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.decide.builder import Decision
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 WARNED_MAX = 1_000
 CACHED_RUNS_MAX = 4_096
 KNOWN_FOR_MS = 600_000
-"""How long a run is taken to be the one that this process knew: less than the hour that every ended run is kept."""
+"""How long a cached run counts as current without news: less than the hour that every ended run is kept."""
 
 
 class CachedRun:
@@ -55,17 +55,17 @@ class CachedRun:
         """Events since the newest snapshot."""
         self.map_inputs: Lists = {}
         self.terms: tuple[str, ...] = ()
-        self.indexed_facts: Said | None = None
-        """What `terms` were made from."""
+        self.indexed_facts: IndexedFacts | None = None
+        """The facts that `terms` were derived from."""
         self.row_ms = 0
         """When this process last wrote the run's row."""
         self.seen_ms = 0
-        """When the store last said that the run is at work, by its own clock."""
+        """When the store last reported the run as active, by the store's clock."""
 
     def apply_committed(self, decision: Decision, expected: int, flows: Sequence[CompiledWorkflow] = ()) -> None:
-        """A decision taken at version `expected` is durable: it becomes the state.
+        """A decision taken at version `expected` is durable: make it the state.
 
-        While it was on its way, a reload may have folded its events, and others behind them, already.
+        A reload may already have applied its events, and later ones, in the meantime.
         """
         if self.state.seq == expected:
             self.state = adopt(decision.after)
@@ -76,7 +76,6 @@ class CachedRun:
             self.digest = self.digest or self.state.digest
 
     def switch_workflow(self, flow: CompiledWorkflow) -> None:
-        """Go on under another workflow."""
         self.flow, self.digest = flow, self.state.digest
         self.map_inputs.clear()
 
@@ -88,17 +87,16 @@ class RunCache:
         self._store, self._catalog = store, catalog
         self._entries: OrderedDict[Stream, CachedRun] = OrderedDict()
         self._now_ms = store.now_ms()
-        """When a batch of work last began: near enough for what is forgotten after minutes."""
+        """When the last batch of work began: precise enough for expiry after minutes."""
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
-        self._said: dict[str, None] = {}
+        self._warned: dict[str, None] = {}
 
     def get(self, stream: Stream) -> CachedRun | None:
-        """The run as this process last knew it."""
         return self._entries.get(stream)
 
     def forget_unseen(self) -> None:
-        """Let go of what nobody here has looked at for long; asked for before a batch of work begins."""
+        """Drop runs that were not used for long; called before a batch of work begins."""
         now_ms = self._now_ms = self._store.now_ms()
         while self._entries:
             stream, entry = next(iter(self._entries.items()))
@@ -107,23 +105,23 @@ class RunCache:
             del self._entries[stream]
 
     def forget(self, stream: Stream) -> None:
-        """Read a run anew when it is next asked for."""
+        """Reload a run from the store on next use."""
         self._entries.pop(stream, None)
 
     def damage(self, stream: Stream) -> TidemillError | None:
-        """Why a run could not be read when that was last tried."""
+        """Why the last attempt to read a run failed."""
         return self._damaged.get(stream)
 
     def warn_once(self, stream: Stream, why: TidemillError) -> None:
-        """Say that jobs of a run cannot be done; once, however many runs have the same reason."""
-        if str(why) not in self._said:
+        """Log that jobs of a run cannot be done; once per reason, however many runs have it."""
+        if str(why) not in self._warned:
             LOG.warning("run %s waits, as does whatever else needs it: %s", stream.key, why)
-            self._said[str(why)] = None
-            if len(self._said) > WARNED_MAX:
-                del self._said[next(iter(self._said))]
+            self._warned[str(why)] = None
+            if len(self._warned) > WARNED_MAX:
+                del self._warned[next(iter(self._warned))]
 
     def put(self, stream: Stream, entry: CachedRun) -> None:
-        """Remember a run after a commit; one that has ended for good is of no further interest."""
+        """Cache a run after a commit; a run that has ended is dropped."""
         if entry.state.busy and entry.digest == entry.state.digest:
             self._remember(stream, entry)
         else:
@@ -141,7 +139,7 @@ class RunCache:
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
         self.forget_unseen()
-        # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
+        # A run that ends during the load leaves the cache, but its state is still needed here.
         known = {stream: self.get(stream) for stream in streams}
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
         found: dict[Stream, CachedRun] = {}
@@ -149,30 +147,30 @@ class RunCache:
         for tail in await self._store.load(after):
             before = self._damaged.pop(tail.stream, None)
             if tail.version == 0 and after[tail.stream] and not tail.damage:
-                # It ended elsewhere and was retired since.
+                # It ended in another process and was deleted since.
                 self._entries.pop(tail.stream, None)
                 continue
             try:
                 entry = await self._absorb(tail, self._entries.get(tail.stream) or known[tail.stream])
             except TidemillError as error:
-                # One run that cannot be read must not keep the others from going on.
+                # An unreadable run must not block the others.
                 self._entries.pop(tail.stream, None)
                 self._damaged[tail.stream] = error
                 continue
             except Exception as error:
-                # The snapshot or the cached state is unusable; the log says the same.
+                # The snapshot or the cached state is unusable; fold the whole log instead.
                 self._entries.pop(tail.stream, None)
                 again.append(tail.stream)
                 if not isinstance(error, SnapshotFormatUnknown):
                     LOG.warning("run %s is folded from its first event: %r", tail.stream.key, error)
                 continue
             if before is not None:
-                self._said.pop(str(before), None)
+                self._warned.pop(str(before), None)
             if entry is not None:
                 found[tail.stream] = entry
-        return found if not again else found | await self._from_the_log(again)
+        return found if not again else found | await self._fold_from_start(again)
 
-    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
+    async def _fold_from_start(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Fold runs from their first event; those that cannot be folded are damaged."""
         found: dict[Stream, CachedRun] = {}
         for tail in await self._store.load(dict.fromkeys(streams, 0), snapshots=False):
@@ -201,7 +199,7 @@ class RunCache:
             return entry
         fresh = _fold(entry.state, tail)
         if fresh:
-            # Somebody else has moved the run on, and may have written its row since this process did.
+            # Another process has moved the run on, and may have written its row.
             entry.since_snapshot += fresh
             entry.indexed_facts = None
         if entry.digest != entry.state.digest:
@@ -212,7 +210,7 @@ class RunCache:
 
 
 def _fold(state: State, tail: Tail) -> int:
-    """Apply the records that a state does not have yet; the rest of a tail is old news."""
+    """Apply the records that a state does not have yet, and skip the others."""
     first = tail.version - len(tail.records)
     fresh = tail.records[state.seq - first :] if state.seq >= first else ()
     for record in fresh:

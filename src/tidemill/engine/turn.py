@@ -1,13 +1,9 @@
-"""Load → decide → commit; pending commands, races, outages, snapshots.
+"""The turn: load → decide → commit. The only way a run changes, and the only writer of its stream.
 
-The turn: load → decide → commit. The only way a run changes, and the only writer of its stream.
-
-Callers hand in an `Ask` (a command and the lease it settles) and are answered when it is durable. Asks that
-gather for the same run while a commit is under way are decided together and committed once; commits of many
-runs share one call to the store. Losing a race (another version, a lost lease, an unknown outcome) always means
-the same: load the tail, decide again. The handler is never called again for that.
-
-Commands on their way to a decision, and what becomes of them when a commit is refused.
+Callers submit a `PendingCommand` (a command and the lease it settles) and get its outcome once it is durable. Commands
+for one run that arrive during a commit are decided together and committed once; commits of many runs share one call to
+the store. After a lost race (another version, a lost lease, an unknown outcome) the turn loads the tail and decides
+again; it never calls a handler again for that.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import rows_beside, run_row, run_terms, what_terms_say
+from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.leases import HandoverPolicy
@@ -49,9 +45,11 @@ from tidemill.stores.contract import (
     VersionConflict,
 )
 
+# Pending commands
+
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an ask. Without a problem or an error it is durable."""
+    """The outcome of a command. Without a problem or an error it is durable."""
 
     problem: Problem | None = None
     error: Exception | None = None
@@ -59,7 +57,7 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 COMMITTED = CommandOutcome()
 STATEMENT_CONFLICT = CommandOutcome(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
-"""Nothing is written, and the same attempt is made again: what it was to do has to be rehearsed anew."""
+"""Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
 
 
 class PendingCommand(msgspec.Struct):
@@ -69,30 +67,30 @@ class PendingCommand(msgspec.Struct):
     done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""
     about: Any = None
-    """Whatever the asker wants to find again when it is answered."""
+    """The caller's own reference, for `done`."""
     ack: Lease | None = None
-    """The lease this command settles: its job is removed in the same commit."""
+    """The lease that this command settles: the same commit removes its job."""
     hold: Lease | None = None
-    """The lease that must still be held, and stays so."""
+    """The lease that must still be held; the commit does not settle it."""
     start: CompiledWorkflow | None = None
-    """The workflow of a run that is to be created."""
+    """The workflow of a run to create."""
     flow: CompiledWorkflow | None = None
-    """The workflow that the run goes on under, when the command changes it."""
+    """The new workflow of the run, when the command changes it."""
     statement: TransactionalStatement | None = None
-    """What the store is to do in the transaction that takes the result."""
+    """The statement that the store executes in the same transaction."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused
 
 
-def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
-    """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
+def statements_of(commands: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
+    """Statements to execute in the same transaction: those of accepted results, not of discarded ones."""
     wanted: dict[tuple[type, str, int, int], Statement] = {}
-    for ask in asks:
-        if ask.statement is not None:
-            command = ask.command
+    for pending in commands:
+        if pending.statement is not None:
+            command = pending.command
             assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
-            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = ask.statement.statement
+            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = pending.statement.statement
     if not wanted:
         return ()
     ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
@@ -101,100 +99,102 @@ def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) ->
 
 
 _TAKEN: Mapping[type, type] = {Result: NodeCompleted, CompensationResult: CompensationCompleted}
-"""Which event says that what a command brings is taken."""
+"""The event that accepts the result of a command."""
 
 
-def still_valid(asks: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
-    """The asks to decide again. One whose lease is gone has nothing to say any more, except that it came too late."""
+def still_valid(commands: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
+    """The commands to decide again. A result whose lease is lost is kept as late; other such commands are answered."""
     if isinstance(result, VersionConflict):
-        return asks
+        return commands
     if isinstance(result, StatementRefused):
-        return _without_statement(asks, result)
+        return _without_statement(commands, result)
     kept: list[PendingCommand] = []
-    for ask in asks:
-        lease = ask.ack or ask.hold
+    for pending in commands:
+        lease = pending.ack or pending.hold
         if lease is None or lease.key not in result.keys:
-            kept.append(ask)
-        elif isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, late=True)
-            ask.ack = ask.hold = None
-            kept.append(ask)
+            kept.append(pending)
+        elif isinstance(pending.command, Result):
+            pending.command = msgspec.structs.replace(pending.command, late=True)
+            pending.ack = pending.hold = None
+            kept.append(pending)
         else:
             problem = Problem(code="lease_lost", message="somebody else holds the job now")
-            ask.done(ask, CommandOutcome(problem=problem))
+            pending.done(pending, CommandOutcome(problem=problem))
     return kept
 
 
-def _without_statement(asks: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
-    """A result whose statement was refused is a failure; the others that shared its commit stay what they are.
+def _without_statement(commands: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
+    """Make a result whose statement was refused a failure; commands that shared its commit stay unchanged.
 
-    Where somebody was quicker, it does not count, and those behind it were rehearsed too early as well. Those before it
-    stay, so of statements that get into each other's way the first is done.
+    After a conflict (`changed`) the result is repeated instead, and so are the statements after it, which were dry-run
+    too early. Those before it stay, so of conflicting statements the first succeeds.
     """
-    bearing = [(number, ask.statement) for number, ask in enumerate(asks) if ask.statement is not None]
-    equals = [(number, bears) for number, bears in bearing if bears.statement == refused.statement]
+    with_statement = [
+        (number, pending.statement) for number, pending in enumerate(commands) if pending.statement is not None
+    ]
+    equals = [(number, statement) for number, statement in with_statement if statement.statement == refused.statement]
     place, refused_one = equals[refused.equals]
     if refused.changed:
-        late = [number for number, _ in bearing if number >= place]
+        late = [number for number, _ in with_statement if number >= place]
         for number in late:
-            asks[number].done(asks[number], STATEMENT_CONFLICT)
-        return [ask for number, ask in enumerate(asks) if number not in late]
-    command, failed = asks[place].command, refused_one.refusal(refused)
+            commands[number].done(commands[number], STATEMENT_CONFLICT)
+        return [pending for number, pending in enumerate(commands) if number not in late]
+    command, failed = commands[place].command, refused_one.refusal(refused)
     assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
     routed = {"route": None} if isinstance(command, Result) else {}
-    asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
-    asks[place].statement = None
-    return asks
+    commands[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
+    commands[place].statement = None
+    return commands
 
 
-def mark_unknown_outcome(asks: Iterable[PendingCommand]) -> None:
-    for ask in asks:
-        if isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, again=True)
+def mark_unknown_outcome(commands: Iterable[PendingCommand]) -> None:
+    for pending in commands:
+        if isinstance(pending.command, Result):
+            pending.command = msgspec.structs.replace(pending.command, again=True)
 
 
 def all_pending(batch: Mapping[Stream, list[PendingCommand]]) -> Iterator[PendingCommand]:
-    return (ask for asks in batch.values() for ask in asks)
+    return (pending for commands in batch.values() for pending in commands)
 
 
-def resolve_all(asks: Iterable[PendingCommand], error: TidemillError) -> None:
-    for ask in asks:
-        ask.done(ask, CommandOutcome(error=error))
+def resolve_all(commands: Iterable[PendingCommand], error: TidemillError) -> None:
+    for pending in commands:
+        pending.done(pending, CommandOutcome(error=error))
 
+
+# The loop
 
 LOG = logging.getLogger(__name__)
 
 RACES_MAX = 64
-"""How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
+"""How often a turn decides again before it gives up: every lost race means progress elsewhere."""
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CLOSED = "the engine is closed; whether it still happened, the run will tell"
 SNAPSHOT_TAIL_MIN = 500
 REPORTED_MAX = 1_000
 ROW_LAG_MS = 1_000
-"""How long the row of a run that makes progress may lag behind its log."""
+"""How long the row of an active run may lag behind its log."""
 NODES_LOOKED_AT_MAX = 1_000
-"""What a larger run waits for is found by the keeper, off the way of its progress."""
+"""In larger runs the reconciler finds what they wait for, off the commit path."""
 
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
 class HandoverTarget(Protocol):
-    """Who takes the jobs that became ready, without a detour through the queue (hand-over)."""
+    """The worker that takes ready jobs from a commit without a claim (hand-over)."""
 
-    keeping: HandoverPolicy
+    handover: HandoverPolicy
 
     def take(self, leases: tuple[Lease, ...]) -> None:
-        """Begin with jobs that the commit left in its hands."""
+        """Start jobs that a commit leased to this worker."""
         ...
 
 
 class PlannedCommit(msgspec.Struct):
-    """A commit in the making."""
-
     stream: Stream
     entry: CachedRun
-    asks: list[PendingCommand]
+    commands: list[PendingCommand]
     decision: Decision
     problems: list[Problem | None]
     commit: Commit | None = None
@@ -202,7 +202,7 @@ class PlannedCommit(msgspec.Struct):
 
 
 class TurnLoop:
-    """The turns of one process."""
+    """Commits the commands of one process, batch by batch."""
 
     def __init__(
         self, store: Store, runs: RunCache, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
@@ -210,10 +210,10 @@ class TurnLoop:
         self._store, self._runs, self._ambient = store, runs, ambient
         self._owner, self._lease_ms = owner, lease_ms
         self._waiting: dict[Stream, list[PendingCommand]] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.taker: HandoverTarget | None = None
+        self.handover_target: HandoverTarget | None = None
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -223,13 +223,12 @@ class TurnLoop:
         """Digests of tracebacks that were logged."""
 
     def open(self) -> None:
-        """Begin to take turns."""
         self._closed = False
         if self._task is None:
-            self._task = asyncio.create_task(self._take_turns(), name="tidemill-turns")
+            self._task = asyncio.create_task(self._loop(), name="tidemill-turns")
 
     async def close(self) -> None:
-        """Stop; whoever was not answered yet is told that nobody will."""
+        """Stop; commands without an outcome are answered with `Unavailable`."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -238,17 +237,17 @@ class TurnLoop:
         left, self._waiting = self._waiting, {}
         resolve_all(all_pending(left), Unavailable(CLOSED))
 
-    def ask(self, stream: Stream, ask: PendingCommand) -> None:
+    def ask(self, stream: Stream, pending: PendingCommand) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
         if self._closed:
-            ask.done(ask, CommandOutcome(error=Unavailable(CLOSED)))
+            pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
             return
         waiting = self._waiting.get(stream)
         if waiting is None:
-            self._waiting[stream] = [ask]
-            self._bell.set()
+            self._waiting[stream] = [pending]
+            self._wakeup.set()
         else:
-            waiting.append(ask)
+            waiting.append(pending)
 
     async def command(
         self,
@@ -259,10 +258,10 @@ class TurnLoop:
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
     ) -> CommandOutcome:
-        """Queue a command and wait for its answer; raises when the store cannot be reached."""
+        """Queue a command and wait for its outcome; raises when the store cannot be reached."""
         future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
 
-        def settle(ask: PendingCommand, answer: CommandOutcome) -> None:
+        def settle(pending: PendingCommand, answer: CommandOutcome) -> None:
             if not future.done():
                 future.set_result(answer)
 
@@ -272,10 +271,10 @@ class TurnLoop:
             raise answer.error
         return answer
 
-    async def _take_turns(self) -> None:
+    async def _loop(self) -> None:
         while True:
-            await self._bell.wait()
-            self._bell.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             batch, self._waiting = self._waiting, {}
             try:
                 await self._process_batch(batch)
@@ -283,13 +282,13 @@ class TurnLoop:
                 resolve_all(all_pending(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                resolve_all(all_pending(batch), self._answerable(error))
+                resolve_all(all_pending(batch), self._as_error(error))
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
             self._reserve(0)
 
     def report(self, error: Exception) -> InternalError:
-        """An exception that is a bug, as an error to answer with; its traceback is logged once."""
+        """Convert a bug into an `InternalError`; its traceback is logged once."""
         internal = error if isinstance(error, InternalError) else internal_error(error)
         if internal.digest not in self._reported:
             LOG.error("%s", internal, exc_info=internal.__cause__ or internal)
@@ -298,11 +297,11 @@ class TurnLoop:
                 del self._reported[next(iter(self._reported))]
         return internal
 
-    def _answerable(self, error: Exception) -> TidemillError:
+    def _as_error(self, error: Exception) -> TidemillError:
         return error if isinstance(error, TidemillError) else self.report(error)
 
     async def mark_stuck(self, stream: Stream, reason: str) -> None:
-        """Let lists, `why` and `show` say why a run does not go on. Its next event removes the mark."""
+        """Show in lists, `why` and `show` why a run makes no progress. Its next event removes the mark."""
         try:
             entry = (await self._runs.refresh([stream])).get(stream)
             if entry is None or not entry.state.busy:
@@ -318,20 +317,20 @@ class TurnLoop:
             self.report(error)
 
     async def _process_batch(self, batch: dict[Stream, list[PendingCommand]], unsure: Iterable[Stream] = ()) -> None:
-        """Commit a batch, deciding again for whatever lost a race."""
+        """Commit a batch, deciding again for runs that lost a race."""
         races = outages = 0
         while batch:
             try:
                 plans = await self._plan(batch, unsure)
-                # The other asks are answered.
-                batch = {plan.stream: plan.asks for plan in plans}
+                # The other commands are answered.
+                batch = {plan.stream: plan.commands for plan in plans}
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:
                     resolve_all(all_pending(batch), error)
                     return
-                # Nobody knows whether the commit happened: the tail will tell.
+                # The outcome of the commit is unknown until the tail is loaded.
                 unsure = dict.fromkeys(batch)
                 mark_unknown_outcome(all_pending(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
@@ -347,7 +346,7 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result)
                 else:
-                    batch[plan.stream] = still_valid(plan.asks, result)
+                    batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             unsure = lost
             if batch:
@@ -358,74 +357,76 @@ class TurnLoop:
                     return
 
     async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
-        """A bug in the commit of one run must not keep the others that shared the call from theirs."""
+        """Process the runs one by one, so that a bug in one commit does not affect the others that shared the call."""
         if isinstance(error, TidemillError) or len(batch) == 1:
-            resolve_all(all_pending(batch), self._answerable(error))
+            resolve_all(all_pending(batch), self._as_error(error))
             return
         mark_unknown_outcome(all_pending(batch))
-        for stream, asks in batch.items():
-            await self._process_batch({stream: asks}, (stream,))
+        for stream, commands in batch.items():
+            await self._process_batch({stream: commands}, (stream,))
 
     async def _plan(
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
     ) -> list[PlannedCommit]:
-        """Decide what each run's asks come to."""
+        """Load the runs and decide their commands."""
         load = dict.fromkeys(unsure)
         self._reserve(0)
         self._runs.forget_unseen()
-        # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
+        # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
         known = {stream: self._runs.get(stream) for stream in batch}
-        for stream, asks in batch.items():
-            if known[stream] is None and not any(ask.start is not None for ask in asks):
+        for stream, commands in batch.items():
+            if known[stream] is None and not any(pending.start is not None for pending in commands):
                 load[stream] = None
-        # A run that has ended is loaded for this turn alone.
+        # An ended run is loaded for this turn only.
         loaded = await self._runs.refresh(load) if load else {}
         for stream in unsure:
             if stream in loaded:
-                # The row that went with a commit in doubt may not have been written.
+                # A commit with unknown outcome may not have written the row.
                 loaded[stream].indexed_facts = None
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
         plans: list[PlannedCommit] = []
-        for stream, asks in batch.items():
+        for stream, commands in batch.items():
             entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
-                if any(ask.ack is not None for ask in asks):
-                    # A worker's job. Whoever gave a command is told anyway.
+                if any(pending.ack is not None for pending in commands):
+                    # Only workers need the warning; a caller gets the error itself.
                     self._runs.warn_once(stream, damage)
-                resolve_all(asks, damage)
+                resolve_all(commands, damage)
                 continue
             if entry is None:
-                flow = next((ask.start for ask in asks if ask.start is not None), None)
+                flow = next((pending.start for pending in commands if pending.start is not None), None)
                 if flow is None:
                     problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
-                    for ask in asks:
-                        ask.done(ask, CommandOutcome(problem=problem))
+                    for pending in commands:
+                        pending.done(pending, CommandOutcome(problem=problem))
                     continue
                 entry = CachedRun(State(), flow)
             try:
-                plans.append(self._decide(stream, entry, asks, now_ms))
+                plans.append(self._decide(stream, entry, commands, now_ms))
             except Exception as error:
-                # One run's trouble is not that of the others whose commits would have shared the call.
-                resolve_all(asks, self._answerable(error))
+                # An error in one run must not fail the others in the batch.
+                resolve_all(commands, self._as_error(error))
         return plans
 
-    def _decide(self, stream: Stream, entry: CachedRun, asks: list[PendingCommand], now_ms: int) -> PlannedCommit:
-        """Turn the asks into one commit."""
+    def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
+        """Turn the commands of a run into one commit."""
         state = entry.state
-        decision, problems = decide_all(entry.flow.workflow, state, [ask.command for ask in asks], now_ms)
-        plan = PlannedCommit(stream, entry, asks, decision, problems)
-        acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None])
-        holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
+        decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
+        plan = PlannedCommit(stream, entry, commands, decision, problems)
+        acks = tuple([(pending.ack.key, pending.ack.token) for pending in commands if pending.ack is not None])
+        holds = tuple([(pending.hold.key, pending.hold.token) for pending in commands if pending.hold is not None])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
-            # Nothing follows, as far as this process knows. It is only true if nobody else has moved the run on.
-            plan.commit = Commit(stream=stream, expected=state.seq) if asks else None
+            # The decision to write nothing holds only if no other process has moved the run on.
+            plan.commit = Commit(stream=stream, expected=state.seq) if commands else None
             return plan
         records, snapshot = encode_events(decision.events), self._snapshot(entry)
         jobs = tuple([_job(put, decision.after.seq) for put in work.put])
-        keep = self.taker.keeping.select(stream, work.put, len(acks)) if jobs and self.taker else ()
+        keep = (
+            self.handover_target.handover.select(stream, work.put, len(acks)) if jobs and self.handover_target else ()
+        )
         plan.commit = Commit(
             stream,
             state.seq,
@@ -440,39 +441,39 @@ class TurnLoop:
             self._lease_ms,
             self._owner,
             self._rows(plan) if records else (),
-            statements_of(asks, decision.events),
+            statements_of(commands, decision.events),
         )
         return plan
 
     def _reserve(self, places: int) -> None:
-        if self.taker is not None:
-            self.taker.keeping.reserve(places)
+        if self.handover_target is not None:
+            self.handover_target.handover.reserve(places)
 
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
-        """The state before this commit, when folding the tail has become dearer than storing it."""
+        """The state before this commit, once folding the tail costs more than storing it."""
         state = entry.state
         if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, (len(state.cells) + state.items) // 4):
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
     def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
-        """What lists show of the run, where it matters.
+        """The run's index rows, where they change.
 
-        The row is written whenever the run can be found by other terms, has nothing in flight or has not been
-        written for a while. In between, a busy run's row may lag behind its log; it says by how much (`events`),
-        and the keeper brings it up to date should nothing follow.
+        The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
+        while. In between, the row of a busy run may lag behind its log; its `events` says by how much, and the
+        reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
         others: tuple[Row, ...] = ()
         if after.approvals or after.letters or before.letters:
             others = rows_beside(plan.stream, before, after, plan.decision.events)
-        said = entry.indexed_facts
-        if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
-            # Compared one by one: this is asked in every commit of a busy run.
-            status, busy, rollback, labels, _ = said
+        facts = entry.indexed_facts
+        if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+            # Compared one by one, because every commit of a busy run does this.
+            status, busy, rollback, labels, _ = facts
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
-        found_by = what_terms_say(after)
+        found_by = indexed_facts(after)
         entry.row_ms = after.last_ms
         if entry.indexed_facts != found_by:
             retention = entry.flow.workflow.retention
@@ -482,32 +483,32 @@ class TurnLoop:
         return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)
 
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
-        """The commit is durable: bring the cached state up to it, answer, hand over."""
+        """Update the cached state, answer the commands, hand over jobs."""
         try:
-            self._take_in(plan)
+            self._update_cache(plan)
         except Exception as error:
-            # It is in the store all the same.
+            # The commit is durable all the same.
             self.report(error)
             self._runs.forget(plan.stream)
-        for ask, problem in zip(plan.asks, plan.problems, strict=True):
-            ask.done(ask, COMMITTED if problem is None else CommandOutcome(problem=problem))
-        if result.kept and self.taker is not None:
+        for pending, problem in zip(plan.commands, plan.problems, strict=True):
+            pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
+        if result.kept and self.handover_target is not None:
             if plan.commit is not None and plan.commit.acks:
-                self.taker.take(result.kept)
+                self.handover_target.take(result.kept)
             else:
-                # Whoever started the run hears of it before its first node can hold up the loop.
-                asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
+                # The caller learns of the start before the run's first node can block the loop.
+                asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
 
-    def _take_in(self, plan: PlannedCommit) -> None:
+    def _update_cache(self, plan: PlannedCommit) -> None:
         entry, events = plan.entry, plan.decision.events
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
                 entry.since_snapshot = 0
             patched = plan.decision.after.digest != entry.digest
-            flows = [ask.flow for ask in plan.asks if ask.flow is not None] if patched else ()
+            flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
             entry.apply_committed(plan.decision, plan.commit.expected, flows)
             self.commits += 1
-            self.gathered += len(plan.asks) - 1
+            self.gathered += len(plan.commands) - 1
         self._runs.put(plan.stream, entry)
 
 

@@ -1,11 +1,7 @@
-"""Request fields, labels, ids, inputs against the schema.
+"""Check what callers send: ids, labels, names, reasons, and inputs against the workflow's schema.
 
-The inputs of a run: completed with the schema's defaults, checked, and packed as the log keeps them.
-
-What callers may say beside a document and its inputs: keys, labels, names and reasons.
-
-All of it goes into the log as it is and is read for ever, so it is checked at the door: text, valid Unicode,
-bounded. A refusal names the field.
+All of it goes into the log unchanged and is read for ever, so it must be text, valid Unicode and bounded. A refusal
+names the field.
 """
 
 from __future__ import annotations
@@ -17,11 +13,11 @@ import msgspec
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, encode_given
-from tidemill.engine.attempts.results import unknown_file
+from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
+from tidemill.kernel.events import Payload
 
 
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) -> Payload:
@@ -35,9 +31,10 @@ async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) ->
 
 
 def with_defaults(inputs: Any, schema: Any) -> Any:
-    """The inputs, completed with the `default` of every property that they lack; the argument is not changed.
+    """The inputs with the `default` of every missing property; the argument is not changed.
 
-    An object that is there, or is itself a default, is completed too. A missing object without a default stays missing.
+    An object that is present, or is itself a default, is completed too. A missing object without a default stays
+    missing.
     """
     if not isinstance(schema, dict) or b'"default"' not in msgspec.json.encode(schema):
         return {} if inputs is None else inputs
@@ -49,7 +46,7 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
 def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
     """Complete a value with the defaults of all schemas that apply to it.
 
-    `root` is where references lead. It is None inside a default, where a recursive reference would never end.
+    `root` resolves references. It is None inside a default, where a recursive reference would never end.
     """
     parts = _applied(schemas, root)
     if isinstance(value, list):
@@ -87,19 +84,17 @@ def _applied(schemas: list[Any], root: Any) -> list[dict[str, Any]]:
 
 
 async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
-    """A value that a caller gave, as the log keeps it."""
+    """Encode a caller's value as the log stores it."""
     try:
         text = encode_given(value)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
     await check_described(tenant, text, blobs, path=path)
-    if len(text) <= INLINE_BYTES_MAX:
-        return text
-    return BlobRef(await blobs.put(tenant, text), len(text))
+    return await as_payload(blobs, tenant, text)
 
 
 async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) -> None:
-    """Refuse a value that describes a file which is not there: what is written down must not point to nothing."""
+    """Refuse a value that describes a file which does not exist."""
     problem = await unknown_file(blobs, tenant, text)
     if problem is not None:
         raise Rejected(msgspec.structs.replace(problem, path=path + problem.path))
@@ -112,7 +107,6 @@ LABEL_LENGTH_MAX = 200
 
 
 def check_run_id(run_id: Any) -> None:
-    """Refuse what cannot name a run."""
     if not isinstance(run_id, str) or not run_id.isprintable() or not 0 < len(run_id.encode()) <= RUN_ID_BYTES_MAX:
         raise rejected(
             "run_key_invalid",
@@ -122,7 +116,6 @@ def check_run_id(run_id: Any) -> None:
 
 
 def check_command_id(command_id: Any) -> None:
-    """Refuse what cannot name a request."""
     if command_id is not None and (not _is_text(command_id, LABEL_LENGTH_MAX) or not command_id):
         raise rejected(
             "command_id_invalid",
@@ -132,16 +125,16 @@ def check_command_id(command_id: Any) -> None:
         )
 
 
-def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
-    """Refuse names and reasons that cannot be stored, each under the field it was given for."""
-    for field, words in said.items():
-        if not _is_text(words, limit):
+def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
+    """Refuse names and reasons that cannot be stored, each under its field."""
+    for field, value in fields.items():
+        if not _is_text(value, limit):
             message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
             raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
 
 
 def check_roles(roles: Any) -> None:
-    """Refuse roles that are not a sequence of names; a single text is none, though it could be gone through."""
+    """Refuse roles that are not a sequence of names; a single string is iterable but no sequence of names."""
     if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):
         hint = "pass a list of names, also for a single one"
         raise rejected(
@@ -152,7 +145,7 @@ def check_roles(roles: Any) -> None:
 
 
 def check_place(visit: Any, index: Any) -> None:
-    """Refuse what cannot count a visit or an item of a map."""
+    """Refuse what is no number of a visit or of a map's item."""
     for field, value in (("visit", visit), ("index", index)):
         if value is not None and type(value) is not int:
             hint = "visits are counted from 1, items from 0; leave it out for the latest visit itself"
@@ -171,8 +164,8 @@ def check_labels(labels: Any) -> dict[str, str]:
     return dict(labels)
 
 
-def _is_text(said: Any, limit: int) -> bool:
-    if type(said) is not str or len(said) > limit:
+def _is_text(value: Any, limit: int) -> bool:
+    if type(value) is not str or len(value) > limit:
         return False
-    # Half of a surrogate pair is a str in Python, but no text that could be stored.
-    return said.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in said)
+    # A lone surrogate is a valid str in Python, but cannot be stored.
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)

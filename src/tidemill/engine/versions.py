@@ -1,8 +1,7 @@
-"""What is on record about one workflow: its versions, and where its tags have pointed.
+"""The records of one workflow: its versions, and the moves of its tags.
 
-A workflow's stream holds two kinds of records, a version and a move of a tag; `History` is all of them, folded.
-Everything that can be answered from them alone lives here: which version a reference means, what a tag may be
-called, what lists show. Reading and writing streams is left to the catalog.
+`History` folds both and answers everything that follows from them alone: which version a reference means, which tag
+names are valid, the index row. The catalog reads and writes the streams.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ _SEPARATOR = re.compile(r"[@:]")
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True, tag="version"):
-    """A published version of a workflow."""
-
     name: str
     version: int
     digest: str
@@ -46,21 +43,19 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, tag="version"):
     parent: int = 0
     """The version it was made from; 0 for the first."""
     patch: str | None = None
-    """Digest of the blob with the JSON Patch that made it of its parent; None when it was published whole."""
+    """Digest of the blob with the JSON Patch from its parent; None when it was published whole."""
     description: str = ""
     """The beginning of the document's description, for lists."""
     v: int = RECORD_FORMAT
 
 
 class TagMoved(msgspec.Struct, frozen=True, kw_only=True, tag="tag_moved"):
-    """Somebody made a tag point somewhere else."""
-
     name: str
     tag: str
     version: int
-    """Where it points now; 0 when it was taken away."""
+    """The new target; 0 when the tag was removed."""
     was: int
-    """Where it pointed before; 0 when it was not there."""
+    """The previous target; 0 when the tag did not exist."""
     at_ms: int
     actor: str = ""
     message: str = ""
@@ -72,7 +67,7 @@ class WorkflowRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: int
-    """The latest one."""
+    """The latest version."""
     digest: str
     versions: int
     tags: dict[str, int]
@@ -99,7 +94,7 @@ class History:
         self.versions: list[Version] = []
         self.moves: list[TagMoved] = []
         self.tags: dict[str, int] = {}
-        """Where each tag points, without `latest`."""
+        """The target of each tag, without `latest`."""
         for record in records:
             self.add(record)
 
@@ -109,7 +104,6 @@ class History:
         return len(self.versions) + len(self.moves)
 
     def add(self, record: Record) -> None:
-        """Take in one more record."""
         if isinstance(record, Version):
             self.versions.append(record)
             return
@@ -120,12 +114,11 @@ class History:
             self.tags.pop(record.tag, None)
 
     def of_content(self, digest: str) -> Version | None:
-        """The version with this content, if there is one."""
         return next((version for version in self.versions if version.digest == digest), None)
 
     def numbered(self, number: int | str) -> Version:
         """The version of a number, as a caller gave it."""
-        # A number of more digits than anybody publishes is not even read.
+        # Longer numbers than any published version are not parsed.
         text = number if isinstance(number, str) else f"{number:d}" if abs(number) < 10**9 else "so large"
         known = not isinstance(number, bool) and _NUMBER.fullmatch(text) and 1 <= int(text) <= len(self.versions)
         if known:
@@ -135,7 +128,6 @@ class History:
         raise rejected("version_unknown", f"{self.name} has no version {shown(text)}", hint=hint)
 
     def tagged(self, tag: str) -> Version:
-        """The version that a tag points to."""
         tags = self.all_tags()
         if tag in tags:
             return self.versions[tags[tag] - 1]
@@ -151,18 +143,18 @@ class History:
         return self.tagged(rest) if separator else self.versions[-1]
 
     def all_tags(self) -> dict[str, int]:
-        """Where each tag points, with `latest`, which is the newest version."""
+        """The target of each tag, including `latest`, the newest version."""
         return {LATEST: len(self.versions), **self.tags}
 
     def check_new_tag(self, tag: str) -> None:
-        """Refuse what a tag cannot be called, and one tag more than a workflow may have."""
+        """Refuse an invalid tag name, and a tag beyond the limit of a workflow."""
         check_tag(tag)
         if tag not in self.tags and len(self.tags) >= TAGS_MAX:
             message = f"{self.name} has {len(self.tags)} tags, and at most {TAGS_MAX} are kept"
             raise rejected("too_many_tags", message, path="/tag", hint="take away the tags that nobody uses")
 
     def row(self) -> Row:
-        """What lists show of the workflow."""
+        """The workflow's index row."""
         last, tags = self.versions[-1], self.all_tags()
         updated_ms = max(last.at_ms, *(move.at_ms for move in self.moves[-1:]), 0)
         body = WorkflowRow(
@@ -180,12 +172,12 @@ class History:
 
 
 def is_name(name: Any) -> bool:
-    """Whether a workflow can be called so; nothing else is asked of a store."""
+    """Whether a workflow can have this name; the store is asked for no other."""
     return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
 def check_tag(tag: Any) -> None:
-    """Refuse what a tag that people move cannot be called."""
+    """Refuse an invalid name of a movable tag."""
     if tag == LATEST:
         hint = "publish something new, or use a tag of your own"
         raise rejected("tag_reserved", "`latest` moves by itself to the newest version", path="/tag", hint=hint)
@@ -195,7 +187,7 @@ def check_tag(tag: Any) -> None:
 
 
 def split_reference(reference: Any) -> tuple[str, str, str]:
-    """The parts of `name`, `name@3` or `name:stable`: the name, the sign, and what follows it."""
+    """The parts of `name`, `name@3` or `name:stable`: the name, the separator, and what follows it."""
     if not isinstance(reference, str):
         message = f"a workflow is meant by its name, not by a {type(reference).__name__}"
         raise rejected("reference_invalid", message, hint="publish the document first; `run` does both")
@@ -206,7 +198,7 @@ def split_reference(reference: Any) -> tuple[str, str, str]:
 
 
 def read_history(name: str, tail: Tail) -> History:
-    """The history in a workflow's stream; refused when it cannot be read, which is not the same as none."""
+    """The history in a workflow's stream; refused when it cannot be read, which differs from an empty one."""
     try:
         return History(name, map(_RECORD.decode, require_intact(tail).records))
     except DAMAGE as error:
@@ -214,16 +206,13 @@ def read_history(name: str, tail: Tail) -> History:
 
 
 def encode_record(record: Record) -> bytes:
-    """A record as it is stored."""
     return _ENCODE(record)
 
 
 def read_workflow_row(row: Row) -> WorkflowRow:
-    """A workflow's row, decoded."""
     return _ROW.decode(row.body)
 
 
 def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
-    """The refusal of a name that nothing is published under."""
     hint = ProblemCollector().nearest(name, known) or "publish it first"
     return rejected("workflow_unknown", f"no workflow {shown(name)} is published", hint=hint)

@@ -16,7 +16,7 @@ from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
 ITEMS_LOOKED_AT_MAX = 200
-"""A map may have a hundred thousand items, and this is asked in every commit of a run that only waits."""
+"""A map may have a hundred thousand items, and every commit of a waiting run asks this."""
 
 
 class RunView:
@@ -27,7 +27,7 @@ class RunView:
         self.status: str = state.status
         self.outputs = outputs
         self.outputs_missing = ""
-        """Why `outputs` lack something that the run returned; empty, because nearly always nothing is missing."""
+        """Why `outputs` are incomplete; nearly always empty."""
         self.counter = state.counter
         self.events = state.seq
         self.nodes = nodes
@@ -41,9 +41,9 @@ class RunView:
         self.created_ms, self.ended_ms, self.last_event_ms = state.created_ms, state.ended_ms, state.last_ms
         self.failed_node = state.failed_node or None
         self.waiting_for: tuple[str, ...] = ()
-        """In a few words, what it waits for that has a name."""
+        """What the run waits for, in a few words each."""
         self.stuck = ""
-        """Why a worker gave up on it for the time being."""
+        """Why a worker gave up on the run for now."""
         self.rollback = {"status": state.rollback, "undone": _undone(state), "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
@@ -77,13 +77,13 @@ class RunView:
 
 
 def _undone(state: State) -> list[str]:
-    """What a rollback has undone, in its order."""
+    """What a rollback has compensated, in its order."""
     done = (undo for undo in items_merged(state.undo).values() if undo.status == "done")
     return [key_at(undo.node, undo.visit, undo.index) for undo in sorted(done, key=lambda undo: -undo.seq)]
 
 
 class ApprovalView:
-    """An approval with everything that somebody needs to decide."""
+    """An approval with everything that its decider needs."""
 
     def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
@@ -129,7 +129,7 @@ def _vote_view(vote: Vote) -> dict[str, Any]:
 
 
 def error_view(error: Error | None) -> dict[str, Any] | None:
-    """An error without what only a debugger wants."""
+    """An error without the fields that only debugging needs."""
     if error is None:
         return None
     shown: dict[str, Any] = {"code": error.code, "message": error.message}
@@ -146,10 +146,10 @@ def error_view(error: Error | None) -> dict[str, Any] | None:
 async def view_run(
     stream: Stream, state: State, flow: CompiledWorkflow, blobs: Blobs, *, gaps: bool = False
 ) -> RunView:
-    """Look at a run; values that live in blobs are fetched.
+    """Build the view of a run; values stored as blobs are loaded.
 
-    With `gaps` a value whose blob is lost is null, and beside it stands why: the rest of the run is intact. Without,
-    whoever wants the values is told that they cannot be had.
+    With `gaps` a value whose blob is lost is null, with the reason beside it: the rest of the run is intact. Without,
+    the loss raises.
     """
     workflow = flow.workflow
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
@@ -166,24 +166,24 @@ async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blo
     return (await _outputs(stream, state, workflow, nodes, blobs))[0]
 
 
-async def _node_view(stream: Stream, cell: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
-    output, missing = (None, "") if cell.output is None else await _value(stream, cell.output, blobs, gaps=gaps)
+async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
+    output, missing = (None, "") if visit.output is None else await _value(stream, visit.output, blobs, gaps=gaps)
     shown: dict[str, Any] = {
-        "status": cell.status,
-        "visits": cell.visit,
-        "attempts": cell.attempt,
+        "status": visit.status,
+        "visits": visit.visit,
+        "attempts": visit.attempt,
         "output": output,
-        "error": error_view(cell.error) if cell.status in ("FAILED", "QUEUED", "RUNNING") else None,
+        "error": error_view(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
     }
-    if cell.map is not None:
-        shown["items"] = {"count": cell.map.count, "done": cell.map.done, "failed": cell.map.failed}
+    if visit.map is not None:
+        shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
     if missing:
         shown["output_missing"] = missing
     return shown
 
 
 async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) -> tuple[Any, str]:
-    """A value, and why it is not there where gaps are allowed and it is lost."""
+    """A value, and the reason if it is lost and gaps are allowed."""
     if not isinstance(payload, BlobRef):
         return decode_value(payload), ""
     try:
@@ -203,7 +203,7 @@ async def _outputs(
     *,
     gaps: bool = False,
 ) -> tuple[Any, str]:
-    """Declared outputs, else those of the terminal nodes that have one, and why something of them is not there.
+    """Declared outputs, else those of the terminal nodes that have one, and why any of them is missing.
 
     They are null until the run is COMPLETED.
     """
@@ -217,16 +217,16 @@ async def _outputs(
 
 
 def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
-    """In a few words, what a run waits for that has a name; works on drafts too."""
+    """What a run waits for that has a name, in a few words each; works on drafts too."""
     found: list[str] = []
     for node in workflow.nodes:
-        name, cell = node.id, state.peek(node.id)
-        wait = cell.wait if cell.status == "WAITING" else _wait_of_items(cell)
+        name, visit = node.id, state.peek(node.id)
+        wait = visit.wait if visit.status == "WAITING" else _wait_of_items(visit)
         if wait is not None:
             found.append(f"{wait.on} ({name})")
-        elif cell.held and cell.map is None:
+        elif visit.held and visit.map is None:
             found.append(f"limit max_parallel ({name})")
-        elif cell.retry_at_ms is not None and cell.status == "QUEUED":
+        elif visit.retry_at_ms is not None and visit.status == "QUEUED":
             found.append(f"retry ({name})")
         if len(found) >= WAITING_SHOWN_MAX:
             break
@@ -235,9 +235,9 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _wait_of_items(cell: Visit) -> Wait | None:
-    """What an item of a map waits for: one of those queued last, which are the least likely to have ended."""
-    items = cell.map
+def _wait_of_items(visit: Visit) -> Wait | None:
+    """What an item of a map waits for, of those queued last: they are the least likely to have ended."""
+    items = visit.map
     if items is None or not items.flying:
         return None
     latest = range(items.next - 1, max(-1, items.next - 1 - ITEMS_LOOKED_AT_MAX), -1)
@@ -249,8 +249,8 @@ def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
     """Whether a run waits for something that has a name: a timer, a person, a pause."""
     if state.status == "PAUSED":
         return True
-    if any(cell.status == "WAITING" or _wait_of_items(cell) is not None for cell in state.cells.values()):
+    if any(visit.status == "WAITING" or _wait_of_items(visit) is not None for visit in state.cells.values()):
         return True
-    if not state.in_flight and any(cell.map is not None and cell.map.flying for cell in state.cells.values()):
+    if not state.in_flight and any(visit.map is not None and visit.map.flying for visit in state.cells.values()):
         return True
     return any(job.ready_at_ms > now_ms and job.task.kind != "deadline" for job in expected_jobs(workflow, state))

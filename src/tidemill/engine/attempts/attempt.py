@@ -1,14 +1,9 @@
-"""One attempt: scope → render → call → store → route → Result; the run's outputs.
+"""One attempt at a visit or item: load → render → call → store → route → `Result`; and the run's outputs.
 
-One try at an activation, read from top to bottom: look → render → call → pack → route → result.
+An attempt that awaits nothing (no blob, no awaiting handler) runs without a task of its own. Conditions are evaluated
+here, off the run's serial path; the kernel only checks that the route is legal.
 
-An attempt that needs nothing from outside (no blob, no awaiting handler) runs in one go without a task of its own.
-Conditions are evaluated here, right after the handler and off the run's serial path; the kernel only checks that the
-route is legal.
-
-The run's last step: its outputs, rendered by a worker as the document declares them.
-
-It is no attempt: it has no node, is not retried after a failure, and fails the run as a whole.
+The outputs of a run are no attempt: they have no node, are not retried after a failure, and fail the whole run.
 """
 
 from __future__ import annotations
@@ -48,6 +43,7 @@ from tidemill.engine.attempts.rendering import (
 from tidemill.engine.attempts.results import (
     MARKED,
     TransactionalStatement,
+    as_payload,
     asked_for,
     check_files,
     child_id,
@@ -84,11 +80,11 @@ _T = TypeVar("_T")
 
 
 class Attempt:
-    """Everything that one try needs."""
+    """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
 
     __slots__ = (
-        "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node",
-        "_speaker", "_started", "_state", "_tools", "admission", "called", "lease", "phase", "started_ms", "statement",
+        "_act", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node", "_output",
+        "_started", "_state", "_tools", "_visit", "admission", "called", "lease", "phase", "started_ms", "statement",
         "task",
     )  # fmt: skip
 
@@ -98,30 +94,29 @@ class Attempt:
         self._tools, self._node, self._handler = tools, node, handler
         self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.map_inputs, entry.state
         self.task, self.lease = task, lease
-        self._cell = cell = entry.state.peek(task.node)
-        self._act: Activation = peek_at(cell, task.index) or QUEUED_ITEM
-        self.phase = phase_of(node, cell, task.index)
+        self._visit = visit = entry.state.peek(task.node)
+        self._act: Activation = peek_at(visit, task.index) or QUEUED_ITEM
+        self.phase = phase_of(node, visit, task.index)
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
-        """The handler was called."""
         self.started_ms = 0
-        """When it was called, by the store's clock."""
+        """When the handler was called, by the store's clock."""
         self._disclosed = SecretAccessLog(tools.runtime.secrets)
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._in_task = False
-        self._speaker: AttemptOutput | None = None
+        self._output: AttemptOutput | None = None
 
     async def run(self) -> Result:
-        """Look, render, call, pack and route.
+        """Load, render, call, store and route.
 
-        The worker takes the first step of this coroutine itself, outside a task. It never suspends if nothing has to
-        be waited for; everything that waits comes after `_leave`.
+        The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
+        `_leave`, so an attempt that awaits nothing ends in that first step.
         """
         try:
             if self._state.blobs:
-                await self._look()
+                await self._load()
             match self.phase:
                 case "call" | "expand":
                     program = self._flow.program(self._node)
@@ -132,16 +127,16 @@ class Attempt:
                         self.admission = answer
                     return await (self._call(program) if self.phase == "call" else self._expand(program))
                 case "assemble":
-                    assert self._cell.map is not None
-                    return await self._finish(assembled(self._cell.map, self._fetched))
+                    assert self._visit.map is not None
+                    return await self._finish(assembled(self._visit.map, self._fetched))
                 case "route":
-                    assert self._cell.resumed is not None
-                    return await self._finish(text_of(self._cell.resumed, self._fetched))
+                    assert self._visit.resumed is not None
+                    return await self._finish(text_of(self._visit.resumed, self._fetched))
         except (ExpressionError, SecretUnusable) as error:
             return self._result(failed_by(error))
 
-    async def _leave(self, pending: object = None) -> None:
-        """Go on in a task, unless this is one already. `pending` is closed if the task is cancelled before that."""
+    async def _enter_task(self, pending: object = None) -> None:
+        """Continue in a task, unless this is one already. Closes `pending` if the task is cancelled first."""
         if not self._in_task:
             self._in_task = True
             try:
@@ -151,15 +146,15 @@ class Attempt:
                     pending.close()
                 raise
 
-    async def _settled(self, steps: EvaluationSteps[_T]) -> _T:
-        """The end of a computation, which may have errands to another process."""
+    async def _evaluate(self, steps: EvaluationSteps[_T]) -> _T:
+        """Run a computation whose conditions may have to be evaluated in a sandbox process."""
         answer = run_steps(steps, self._tools.runtime.isolation)
         if isawaitable(answer):
-            await self._leave(answer)
+            await self._enter_task(answer)
             return await answer
         return answer
 
-    # Look and render
+    # Load and render
 
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
@@ -168,30 +163,30 @@ class Attempt:
         task, listed = self.task, (self.task.node, self.task.visit) in self._lists
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
-    async def _look(self) -> None:
-        """Have the values at hand that are kept as blobs."""
+    async def _load(self) -> None:
+        """Load the values that are stored as blobs."""
         needed, tenant = self._needed(), self.lease.stream.tenant
         known = self._tools.values.known(tenant, needed)
         if known is None:
-            await self._leave()
+            await self._enter_task()
             known = await self._tools.values.fetch(tenant, needed)
         self._fetched = known
 
     @property
     def _is_first(self) -> bool:
-        """`when` is asked once per visit, before its first attempt. A worker that was lost may never have asked."""
+        """True until the first attempt of a visit has evaluated `when`; a lost worker may not have done so."""
         act = self._act
         return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall)
 
     async def _admission(self, when: Condition) -> Admission | SkipRequested | Failed:
         scope, inputs = self._scope(), self._state.inputs
-        return await self._settled(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
+        return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
     def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
-            assert self._cell.map is not None
-            item = item_of(self._lists, self.task, self._cell.map, self._fetched)
+            assert self._visit.map is not None
+            item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
         return rendered(template, scope, self._tools.runtime.stage.schema(self._handler))
 
@@ -201,56 +196,56 @@ class Attempt:
         config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
-            # The log knows before the handler does anything; a stale attempt does nothing at all.
-            await self._leave()
+            # The start is durable before the handler is called; a superseded attempt does nothing.
+            await self._enter_task()
             if not await self._tools.recorder.record_start(self):
                 raise AttemptSuperseded
         self.called, self.started_ms = True, self._tools.clock()
-        speaker = self._speaker
-        assert speaker is not None, "it speaks through its context"
+        output = self._output
+        assert output is not None, "it speaks through its context"
         ended: Ended | Awaitable[Ended] | BaseException
         try:
-            ground, ended = self._tools.runtime.stage.call(self._handler, context, speaker.capture)
+            call_context, ended = self._tools.runtime.stage.call(self._handler, context, output.capture)
         except BaseException as error:
             ended = error
         else:
             if not isinstance(ended, (Return, Pause, Skip)):
-                await self._leave(ended)
+                await self._enter_task(ended)
                 try:
-                    ended = await bounded(ended, self._node.timeout_ms, ground)
+                    ended = await bounded(ended, self._node.timeout_ms, call_context)
                 finally:
-                    speaker.over = True
+                    output.over = True
         if isinstance(ended, CapabilityMissing):
-            return await self._lacking(ended)
+            return await self._missing_capability(ended)
         try:
             result = await self._ended(ended)
         except Exception:
-            await self._hush(speaker)
+            await self._flush(output)
             raise
         del ended  # The traceback of an exception refers to this frame.
-        if speaker.has_output:
-            await self._hush(speaker)
+        if output.has_output:
+            await self._flush(output)
         return result
 
-    async def _hush(self, speaker: AttemptOutput) -> None:
-        """Have it written what the handler has said; its result comes after."""
-        await self._leave()
-        await speaker.flush_and_close()
+    async def _flush(self, output: AttemptOutput) -> None:
+        """Write the handler's output before its result is committed."""
+        await self._enter_task()
+        await output.flush_and_close()
 
-    async def _lacking(self, error: CapabilityMissing) -> Result:
-        """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
+    async def _missing_capability(self, error: CapabilityMissing) -> Result:
+        """Leave the job to another worker, unless the log already says that this attempt has begun."""
         result = self._result(failed_by(error))
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
-            lack = missing_for(self._state.digest, self.task, result.outcome.error)
-            await self._leave()
-            await self._tools.runtime.leave(error, lack, self._tools.clock())
+            missing = missing_for(self._state.digest, self.task, result.outcome.error)
+            await self._enter_task()
+            await self._tools.runtime.leave(error, missing, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
         place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
-        self._speaker = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
+        self._output = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
             self._state,
@@ -261,7 +256,7 @@ class Attempt:
             fetched=self._fetched,
             config=config,
             secrets=self._disclosed,
-            voice=self._speaker,
+            voice=self._output,
             checkpoint=self._checkpoint,
             read=partial(read_described, self._tools.blobs, tenant),
         )
@@ -271,8 +266,8 @@ class Attempt:
 
     @property
     def mask(self) -> Mask:
-        """Hides the secrets that were disclosed to the attempt."""
-        return NO_MASK if self._speaker is None or not self._disclosed.values_seen else self._speaker.mask
+        """Masks the secrets that were disclosed to the attempt."""
+        return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
 
     async def _ended(self, ended: Ended | BaseException) -> Result:
         match ended:
@@ -300,8 +295,8 @@ class Attempt:
                 return self._result(failed_by(ended))
 
     async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
-        """The value holds bytes, or is not JSON at all. Storing them takes no longer than a handler may."""
-        await self._leave()
+        """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""
+        await self._enter_task()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
         text = await bounded(stored, self._node.timeout_ms)
         if isinstance(text, Unavailable):
@@ -317,19 +312,19 @@ class Attempt:
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
         if MARKED in text:
-            # The value describes files: they must be there before a fact says that they are.
-            await self._leave()
+            # The files that a value describes must exist before a fact refers to them.
+            await self._enter_task()
             wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
             if wrong:
                 return self._result(wrong)
         return await self._finish(text, chosen)
 
     async def _asked(self, outcome: WaitRequested | SkipRequested, ask: bytes | None) -> Result:
-        """The handler waits or skips; what it asks of a child is kept like any other value."""
+        """The handler waits or skips; the request for a child is stored like any other value."""
         if ask is None or isinstance(outcome, SkipRequested):
             return self._result(outcome)
-        kept = await self._kept(ask)
-        return self._result(kept if isinstance(kept, Failed) else msgspec.structs.replace(outcome, ask=kept))
+        payload = await self._payload(ask)
+        return self._result(payload if isinstance(payload, Failed) else msgspec.structs.replace(outcome, ask=payload))
 
     # Maps
 
@@ -345,18 +340,18 @@ class Attempt:
         if not items:
             route = await self._route(b"[]", None)
             return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
-        kept = await self._kept(encode_value(items))
-        return self._result(kept if isinstance(kept, Failed) else MapExpanded(count=len(items), items=kept))
+        payload = await self._payload(encode_value(items))
+        return self._result(payload if isinstance(payload, Failed) else MapExpanded(count=len(items), items=payload))
 
-    # Route and pack
+    # Route and store
 
     async def _finish(self, text: bytes, chosen: Chosen = None) -> Result:
-        """The visit has its output: find the way it goes on, and keep a long value by content."""
+        """Choose the route for the visit's output; a large output is stored as a blob."""
         route: Route | None = None
         if self._node.routed and self.task.index == NOT_AN_ITEM:
             if self._entry.state.blobs:
-                # Other nodes may have ended while the handler ran, with values too large to be at hand.
-                await self._leave()
+                # Other nodes may have ended while the handler ran, with large values that are not loaded yet.
+                await self._enter_task()
                 self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
             found = await self._route(text, chosen)
             if isinstance(found, Failed):
@@ -365,32 +360,31 @@ class Attempt:
         output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
         return self._result(Done(output, len(text)), route)
 
-    async def _kept(self, text: bytes) -> Payload | Failed:
-        """A text as the log keeps it."""
+    async def _payload(self, text: bytes) -> Payload | Failed:
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
             return text
-        await self._leave()
+        await self._enter_task()
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong:
             return wrong
         return text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
 
     async def _store(self, text: bytes) -> BlobRef:
-        await self._leave()
+        await self._enter_task()
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return BlobRef(digest, len(text))
 
     async def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
-        """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
+        """Conditions read the value as it will be stored, not the object that the handler returned."""
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
         program = self._flow.program(self._node)
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
-        return await self._settled(find_route(self._node, program, scope, chosen, reads))
+        return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
 
     def fails(self, error: BaseException) -> Result:
-        """What the attempt comes to when it has called its handler and something else went wrong for good."""
+        """The result of an attempt that called its handler and then met a permanent error elsewhere."""
         return self._result(failed_by(error))
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
@@ -398,7 +392,7 @@ class Attempt:
             outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
-        queued_since = self._act.since_ms or self._cell.since_ms
+        queued_since = self._act.since_ms or self._visit.since_ms
         return Result(
             node=self.task.node,
             visit=self.task.visit,
@@ -418,7 +412,7 @@ class Attempt:
 
 @coroutine
 def _next_step() -> Generator[None, None, None]:
-    """Suspend once; whoever drives the coroutine resumes it."""
+    """Suspend once; the driver of the coroutine resumes it."""
     yield
 
 
@@ -433,9 +427,7 @@ async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blob
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         text = encode_value(entry.flow.outputs.render(scope))
         await check_files(blobs, tenant, text)
-        if len(text) <= INLINE_BYTES_MAX:
-            return Done(output=text, size=len(text))
-        return Done(output=BlobRef(await blobs.put(tenant, text), len(text)), size=len(text))
+        return Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise
     except Exception as error:

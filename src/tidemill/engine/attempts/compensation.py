@@ -1,7 +1,7 @@
-"""One try at undoing a completed visit or item: render its compensator in the visit's scope, call it, report.
+"""One attempt at compensating a completed visit or item: render its compensator in the visit's scope, call it, report.
 
 The compensator sees what the visit saw, plus the visit's own result as `output`. If that has changed since (a loop, a
-rewind), it is looked at as it was when the visit completed, by folding the log up to there.
+rewind), the state at the visit's completion is restored by folding the log up to there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
     TransactionalStatement,
+    as_payload,
     read_described,
     stored_value,
     transactional,
@@ -29,7 +30,7 @@ from tidemill.errors import Unavailable
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import CompensationResult, Done, Failed
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Node
@@ -38,14 +39,14 @@ from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store
 
 
-def _not_kept(value: Any) -> NoReturn:
-    """Raise what a compensator is told that wants to store how far it has come."""
+def _refuse_checkpoint(value: Any) -> NoReturn:
+    """Refuse a checkpoint: compensators have none."""
     hint = "do without when `context.undoing` is true"
     raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
 
 
 class CompensationAttempt:
-    """Everything that one try needs."""
+    """One attempt at compensating a completed visit or item."""
 
     def __init__(
         self, tools: AttemptRuntime, store: Store, entry: CachedRun, handler: Handler, task: JobBody, lease: Lease
@@ -61,31 +62,31 @@ class CompensationAttempt:
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
         self._disclosed = SecretAccessLog(tools.runtime.secrets)
-        place = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
-        self._speaker = AttemptOutput(tools.runtime.air, lease, place, self._disclosed)
+        attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
+        self._output = AttemptOutput(tools.runtime.air, lease, attempt_id, self._disclosed)
 
     async def run(self) -> CompensationResult:
-        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded, and `Elsewhere`."""
-        state = await self._then()
+        """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
+        state = await self._state_at_completion()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = self._context(state, fetched, output, item)
-            ground, answer = self._tools.runtime.stage.call(self._handler, context, self._speaker.capture)
+            call_context, answer = self._tools.runtime.stage.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
         if isinstance(answer, Ended):
             return await self._ended(answer)
         try:
-            ended = await bounded(answer, self._compensator.timeout_ms, ground)
+            ended = await bounded(answer, self._compensator.timeout_ms, call_context)
         finally:
-            self._speaker.over = True
+            self._output.over = True
         return await self._ended(ended)
 
-    async def _then(self) -> State:
-        """The state as it is, or as it was when the visit completed if what it saw has changed since."""
+    async def _state_at_completion(self) -> State:
+        """The current state, or the state at the visit's completion if what the visit read has changed since."""
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
         with retry_until_repaired():
@@ -93,18 +94,18 @@ class CompensationAttempt:
             return replay(decode_event(record) for record in require_intact(tail).records)
 
     def _has_moved_on(self, state: State) -> bool:
-        """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""
+        """Whether the visit, or a node that it reads, was visited again since."""
         node = self._node
         seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
         again = state.peek(node.id).visit != self.task.visit
         return again or any(state.peek(name).ended_seq > self._undo.seq for name in seen)
 
     def _values(self, state: State) -> tuple[Payload, Payload | None]:
-        """What the visit or item returned, and the list that the item is from."""
-        cell = state.peek(self.task.node)
-        items = cell.map
+        """The result of the visit or item, and the list that the item is from."""
+        visit = state.peek(self.task.node)
+        items = visit.map
         if self.task.index == NOT_AN_ITEM or items is None:
-            return cell.output if cell.output is not None else b"null", None
+            return visit.output if visit.output is not None else b"null", None
         item = items.get(self.task.index)
         return item.output if item is not None and item.output is not None else b"null", items.items
 
@@ -125,19 +126,19 @@ class CompensationAttempt:
             attempt=self._undo.attempt + 1,
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
-            checkpoint=_not_kept,
+            checkpoint=_refuse_checkpoint,
             read=partial(read_described, self._tools.blobs, stream.tenant),
             undoing=True,
             given=lambda: decode_value(text_of(state.inputs, fetched)),
-            voice=self._speaker,
+            voice=self._output,
             secrets=self._disclosed,
         )
 
     async def _ended(self, ended: Ended | BaseException) -> CompensationResult:
-        await self._speaker.flush_and_close()
+        await self._output.flush_and_close()
         match ended:
             case TimedOut():
-                return self._undone(timed_out(self._compensator.timeout_ms or 0))
+                return self._result(timed_out(self._compensator.timeout_ms or 0))
             case Return(value=value, statement=statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 return await self._returned(value)
@@ -145,13 +146,13 @@ class CompensationAttempt:
                 return await self._failed(ended)
             case _:
                 message = "a compensator cannot wait or be skipped"
-                return self._undone(failed_by(Fail("answer_invalid", message)))
+                return self._result(failed_by(Fail("answer_invalid", message)))
 
     async def _returned(self, value: Any) -> CompensationResult:
         try:
-            text = encoded(value, self._speaker.mask)
+            text = encoded(value, self._output.mask)
         except NotJson as error:
-            tenant, mask = self.lease.stream.tenant, self._speaker.mask
+            tenant, mask = self.lease.stream.tenant, self._output.mask
             stored = stored_value(self._tools.blobs, tenant, value, error, mask)
             found = await bounded(stored, self._compensator.timeout_ms)
             if isinstance(found, Unavailable):
@@ -161,25 +162,23 @@ class CompensationAttempt:
             text = found
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong is not None:
-            return self._undone(wrong)
-        if len(text) <= INLINE_BYTES_MAX:
-            return self._undone(Done(output=text, size=len(text)))
-        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
-        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
+            return self._result(wrong)
+        output = await surely(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
+        return self._result(Done(output=output, size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
-        """What it came to; what only this worker lacks is left to another one, if there may be one."""
-        undone = self._undone(failed_by(error))
+        """Report a failure; a missing capability is left to another worker if one may have it."""
+        result = self._result(failed_by(error))
         if isinstance(error, CapabilityMissing):
-            assert isinstance(undone.outcome, Failed)
-            lack = missing_for(self._entry.state.digest, self.task, undone.outcome.error)
-            await self._tools.runtime.leave(error, lack, self._tools.clock())
-        return undone
+            assert isinstance(result.outcome, Failed)
+            missing = missing_for(self._entry.state.digest, self.task, result.outcome.error)
+            await self._tools.runtime.leave(error, missing, self._tools.clock())
+        return result
 
-    def _undone(self, outcome: Done | Failed) -> CompensationResult:
+    def _result(self, outcome: Done | Failed) -> CompensationResult:
         ambient = self._tools.ambient
-        if isinstance(outcome, Failed) and self._speaker.mask:
-            outcome = masked(outcome, self._speaker.mask)
+        if isinstance(outcome, Failed) and self._output.mask:
+            outcome = masked(outcome, self._output.mask)
         return CompensationResult(
             node=self.task.node,
             visit=self.task.visit,

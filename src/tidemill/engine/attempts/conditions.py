@@ -1,14 +1,8 @@
-"""Evaluate when, loop and branch; digests of what was read.
+"""Evaluate a node's conditions: `when` before its visit, loop and branch over its output.
 
-Deciding a node's conditions: `when` before its visit, loop and branch over its output.
-
-It happens in the worker, once; the outcome is recorded with what it was made over, and never made again. Each
-is a computation that stops where a condition has to be decided in another process.
-
-What a decision was made over, as digests: kept with the decision, so that it can be told later what it saw.
-
-A digest is that of the whole value's text, the same under which a large value is stored. `run` and `iteration`
-are not listed: the log itself says what they were.
+The worker evaluates them once; the outcome is recorded with the digests of what it read, and never computed again.
+Each evaluation is a generator that stops where a condition must be evaluated in a sandbox process. A digest is that of
+the whole value's text, under which a large value is stored. `run` and `iteration` are not listed: the log has them.
 """
 
 from __future__ import annotations
@@ -53,18 +47,18 @@ def _digest(payload: Payload) -> str:
 
 
 NAMED_MAX = 5
-"""Wrong choices that an error names, and rules of which a reason tells how they came out."""
+"""Limit of wrong choices named in an error, and of rules whose outcome a reason lists."""
 
 Chosen = tuple[str, ...] | None
-"""What a handler itself chose to go on with, where an agent-driven branch lets it."""
+"""The route that the handler chose, where an agent-driven branch allows it."""
 
 
 Reads = Callable[[Sequence[References]], tuple[Reading, ...]]
-"""How to tell the digests of what conditions referred to."""
+"""Returns the digests of the values that conditions referred to."""
 
 
 def find_admission(when: Condition, scope: Scope, reads: Reads) -> EvaluationSteps[Admission | SkipRequested | Failed]:
-    """Whether a visit happens, and why."""
+    """Evaluate `when`: whether the visit happens, and why."""
     asked: list[References] = []
     try:
         verdict = yield from _ask(when, scope, asked)
@@ -77,7 +71,7 @@ def find_admission(when: Condition, scope: Scope, reads: Reads) -> EvaluationSte
 def find_route(
     node: Node, program: CompiledNode, scope: Scope, chosen: Chosen, reads: Reads
 ) -> EvaluationSteps[Route | Failed]:
-    """Which way a visit goes; `scope` holds its output. An error in a condition fails the visit."""
+    """Choose the route of a visit; `scope` holds its output. An error in a condition fails the visit."""
     asked: list[References] = []
     where = "loop"
     try:
@@ -102,15 +96,15 @@ def find_route(
 
 
 def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -> Failed:
-    """A condition that is neither true nor false fails the visit, and says which one it was."""
+    """A condition that is neither true nor false fails the visit; the message names the condition."""
     part = f", {error.path}" if error.path else ""
     return Failed(error=Error(error.code, f"{where}{part}: {error.message}", hint=error.hint), reads=reads)
 
 
 def _none_matched(verdicts: Sequence[Verdict]) -> str:
-    said = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
+    named = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
     more = [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
-    return f"no rule matched: {', '.join(said + more)}" if said else "no rule matched"
+    return f"no rule matched: {', '.join(named + more)}" if named else "no rule matched"
 
 
 def _ask(condition: Condition, scope: Scope, asked: list[References]) -> EvaluationSteps[Verdict]:
@@ -130,8 +124,8 @@ def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Rout
         return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids", hint=_choices(branch)))
     strange = [name for name in names if name not in branch.available]
     if strange:
-        said = truncate(", ".join(strange[:NAMED_MAX]), 500)
-        message = f"{said} is not among the nodes it may choose"
+        named = truncate(", ".join(strange[:NAMED_MAX]), 500)
+        message = f"{named} is not among the nodes it may choose"
         return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
     return replace(route, branch=tuple(names), reason="chosen by the node")
 

@@ -1,10 +1,7 @@
-"""Open/close handlers, call with time-out, exceptions → failures.
+"""Call handlers: open and close them, bound them by their time-out, turn exceptions into failures.
 
-Where handlers are called: prepared for, overheard, and cleaned up after.
-
-Waiting for a handler, no longer than it may take, and for what it came to to be stored, as long as that takes.
-
-Exceptions to error envelopes: always serialisable, whatever the exception holds or does when it is looked at.
+A failure is always serialisable, whatever the exception holds or does when it is inspected. Storing a result has no
+time-out, because the handler must not be called again.
 """
 
 from __future__ import annotations
@@ -46,29 +43,30 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ABANDON_AFTER_MS = 1_000
-"""How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
+"""How long to wait for a handler that was cancelled by its time-out before it is abandoned."""
 LEASE_LOST = "the lease is lost"
-"""Why a handler is cancelled whose result cannot count. If it comes to one all the same, that is put on record."""
+"""Cancel reason of a handler whose lease is gone; a result that it still returns is recorded as discarded."""
 LOST_AFTER_MS = 30_000
-"""How long such a one may still take, unless it is cancelled again."""
+"""How long to wait for a handler that was cancelled with `LEASE_LOST`, unless it is cancelled again."""
 STORE_AGAIN_MS = 200
 STORE_AGAIN_MS_MAX = 5_000
 STALLED_AFTER = 20
-"""How often a place is tried, for more than a minute, before somebody is told."""
+"""Failed tries to store a result (more than a minute) before `ON_STALL` is called."""
 ON_STALL: ContextVar[Callable[[str], Awaitable[None]] | None] = ContextVar("tidemill-on-stall", default=None)
-"""Who is told that a result cannot be stored."""
+"""Called when a result cannot be stored."""
 
 
-class TimedOut(Exception):
-    """The handler took longer than it may."""
+class TimedOut(Exception): ...
 
 
-async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context | None = None) -> T | BaseException:
-    """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`.
+async def bounded(
+    pending: Awaitable[T], timeout_ms: int | None, call_context: Context | None = None
+) -> T | BaseException:
+    """Await a handler within its time-out. Returns what it raised as a value, and a time-out as `TimedOut`.
 
     `ground` is the context to wait in.
     """
-    handler = asyncio.create_task(guarded(pending), context=ground)
+    handler = asyncio.create_task(guarded(pending), context=call_context)
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
         if not handler.done():
@@ -80,7 +78,7 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
         handler.add_done_callback(lambda _: _close(pending))
         if stop.args != (LEASE_LOST,):
             raise
-        # As long as it goes on it keeps its place.
+        # A handler that goes on keeps its slot.
         await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
         if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
             raise
@@ -91,10 +89,10 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
 
 
 async def surely(store: Callable[[], Awaitable[T]]) -> T:
-    """Store what a handler came to, however long the place for it is out of reach: it will not be called again.
+    """Store a handler's result, retrying while the blob store is unreachable: the handler must not be called again.
 
-    Whoever waits here holds a lease, and is cancelled when that is lost or the worker stops. It is meant to have no
-    other bound; after a while the run is marked as stuck.
+    The caller holds a lease and is cancelled when it is lost or the worker stops; there is no other bound. After a
+    while the run is marked as stuck.
     """
     for times in count():
         try:
@@ -109,15 +107,15 @@ async def surely(store: Callable[[], Awaitable[T]]) -> T:
 
 
 def _close(pending: object) -> None:
-    """Close a coroutine whose task was cancelled before its first step; one that has ended is closed already."""
+    """Close a coroutine whose task was cancelled before its first step; a finished one is closed already."""
     if inspect.iscoroutine(pending):
         pending.close()
 
 
 async def guarded(pending: Awaitable[T]) -> T | BaseException:
-    """Await what foreign code does; whatever it raises is handed out as a value.
+    """Await foreign code and return what it raises as a value.
 
-    Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
+    Some exceptions would stop the loop if they left the task, and others would never be retrieved.
     """
     try:
         return await pending
@@ -125,12 +123,14 @@ async def guarded(pending: Awaitable[T]) -> T | BaseException:
         return error
 
 
+# Exceptions to failures
+
 CODE_MAX = 100
 RETRY_AFTER_MS_MAX = 366 * 86_400_000
 
 
 def failed_by(error: BaseException) -> Failed:
-    """What an attempt that raised came to. Unknown exceptions are retryable; known mistakes are not."""
+    """Turn an exception into a failure. Unknown exceptions are retryable; known mistakes are not."""
     try:
         return _failed_by(error)
     except BaseException:
@@ -139,7 +139,7 @@ def failed_by(error: BaseException) -> Failed:
 
 def _failed_by(error: BaseException) -> Failed:
     if isinstance(error, Fail):
-        # Its fields are whatever its author put there.
+        # The fields hold whatever the handler's author put there.
         code, hint = truncate(error.code, CODE_MAX) or "failed", truncate(error.hint or "")
         envelope = Error(code, truncate(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
         unknown = bool(getattr(error, "unknown_outcome", False))
@@ -167,7 +167,7 @@ def _failed_by(error: BaseException) -> Failed:
 
 
 def failed_result(task: JobBody, lease: Lease, error: BaseException, worker: str) -> Result:
-    """The result of an attempt that could not even begin. Trying again would find the same values."""
+    """The result of an attempt that could not begin. A retry would read the same values."""
     failed = failed_by(error)
     return Result(
         node=task.node,
@@ -181,21 +181,23 @@ def failed_result(task: JobBody, lease: Lease, error: BaseException, worker: str
 
 
 def timed_out(timeout_ms: int) -> Failed:
-    """An attempt that took longer than it may."""
     return Failed(
         error=Error("timeout", f"the attempt took longer than {timeout_ms} ms", retryable=True), unknown_outcome=True
     )
 
 
-def _delay_ms(said: object) -> int | None:
-    """How long a failure asks to wait, as far as that is a number of milliseconds."""
-    if not isinstance(said, (int, float)) or said != said:
+def _delay_ms(delay: object) -> int | None:
+    """The delay that a failure asks for, if it is a number of milliseconds."""
+    if not isinstance(delay, (int, float)) or delay != delay:
         return None
-    return int(min(max(0, said), RETRY_AFTER_MS_MAX))
+    return int(min(max(0, delay), RETRY_AFTER_MS_MAX))
+
+
+# Handlers
 
 
 class HandlerHost:
-    """The handlers that this process has opened."""
+    """Opens, calls and closes the handlers of this process."""
 
     def __init__(self) -> None:
         self._opened: dict[str, asyncio.Task[BaseException | None]] = {}
@@ -203,18 +205,13 @@ class HandlerHost:
         self._schemas: dict[tuple[str, str], Schema] = {}
 
     def schema(self, handler: Handler) -> Schema:
-        """What a config of this type must look like, compiled once."""
+        """The config schema of the handler's type, compiled once."""
         return self._compiled("config", handler, handler.type.config_schema)
 
     def check_output(self, handler: Handler, text: bytes) -> None:
-        """Raise `Fail` unless a result, as it will be stored, is what its type has promised."""
+        """Raise `Fail` unless a result, as it will be stored, matches its type's output schema."""
         schema = self._compiled("output", handler, handler.type.output_schema)
         _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
-
-    def _check_input(self, handler: Handler, context: NodeContext) -> None:
-        schema = self._compiled("input", handler, handler.type.input_schema)
-        said = f"the nodes before it do not give what {handler.type.key} expects"
-        _check(schema, dict(context.upstream), "input_invalid", said)
 
     def _compiled(self, part: str, handler: Handler, source: Any) -> Schema:
         known = self._schemas.get((part, handler.type.key))
@@ -222,55 +219,59 @@ class HandlerHost:
             known = self._schemas[part, handler.type.key] = compile_schema(source)
         return known
 
-    def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
-        """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""
+    def call(self, handler: Handler, context: NodeContext, sink: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
+        """Call a handler with its output captured; an awaitable result must be awaited in the returned context."""
         if handler.type.input_schema is not True:
-            self._check_input(handler, context)
-        ground = copy_context()
-        ground.run(OUTPUT_SINK.set, ear)
+            schema = self._compiled("input", handler, handler.type.input_schema)
+            message = f"the nodes before it do not give what {handler.type.key} expects"
+            _check(schema, dict(context.upstream), "input_invalid", message)
+        call_context = copy_context()
+        call_context.run(OUTPUT_SINK.set, sink)
         if handler.has_lifecycle:
-            return ground, self._staged(handler, context)
+            return call_context, self._call_with_lifecycle(handler, context)
         if handler.close is not None and handler not in self._handlers:
             self._handlers.append(handler)
-        return ground, ground.run(handler.call, context)
+        return call_context, call_context.run(handler.call, context)
 
     async def close(self) -> None:
-        """Close what was opened; one that fails to does not keep the others."""
+        """Close the opened handlers; a failing one does not keep the others open."""
         handlers, self._handlers, self._opened = self._handlers, [], {}
         for handler in reversed(handlers):
-            if handler.close is not None and (error := await guarded(_taken(handler.close))) is not None:
+            if handler.close is not None and (error := await guarded(_run_step(handler.close))) is not None:
                 LOG.error("%s could not be closed", handler.type.key, exc_info=error)
 
-    async def _staged(self, handler: Handler, context: NodeContext) -> Ended:
+    async def _call_with_lifecycle(self, handler: Handler, context: NodeContext) -> Ended:
         await self._open(handler)
         try:
             if handler.prepare is not None:
-                await _taken(partial(handler.prepare, context))
+                await _run_step(partial(handler.prepare, context))
             ended = handler.call(context)
             return await ended if inspect.isawaitable(ended) else ended
         finally:
             if handler.finish is not None:
-                error = await guarded(_taken(partial(handler.finish, context)))
+                error = await guarded(_run_step(partial(handler.finish, context)))
                 if error is not None:
-                    # What the call came to stands: an effect that has happened is not made again for this.
+                    # The result counts all the same: an effect that has happened must not be repeated.
                     LOG.error("%s could not finish", handler.type.key, exc_info=error)
 
     async def _open(self, handler: Handler) -> None:
-        """Open a handler before its first attempt; those that come meanwhile wait, and a failure is tried again."""
+        """Open a handler before its first attempt. Concurrent attempts wait; the next one retries a failure."""
         if handler.open is None and handler.close is None:
             return
         key = handler.type.key
         if key not in self._opened:
-            # What is opened serves all attempts, so the first one does not hear what it says later.
-            ground = copy_context()
-            ground.run(OUTPUT_SINK.set, None)
-            self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
+            # An opened handler serves all attempts, so its later output is not the first one's.
+            call_context = copy_context()
+            call_context.run(OUTPUT_SINK.set, None)
+            self._opened[key] = asyncio.create_task(
+                self._open_once(handler), name=f"tidemill-open-{key}", context=call_context
+            )
         error = await asyncio.shield(self._opened[key])
         if error is not None:
             raise error
 
-    async def _begin(self, handler: Handler) -> BaseException | None:
-        error = None if handler.open is None else await guarded(_taken(handler.open))
+    async def _open_once(self, handler: Handler) -> BaseException | None:
+        error = None if handler.open is None else await guarded(_run_step(handler.open))
         if error is None:
             self._handlers.append(handler)
         else:
@@ -278,13 +279,13 @@ class HandlerHost:
         return error
 
 
-def _check(schema: Schema, value: Any, code: str, said: str) -> None:
+def _check(schema: Schema, value: Any, code: str, message: str) -> None:
     if not schema.accepts(value):
         first = schema.problems(value)[0]
-        raise Fail(code, f"{said}: {first.sentence}", hint=first.hint)
+        raise Fail(code, f"{message}: {first.sentence}", hint=first.hint)
 
 
-async def _taken(step: Callable[[], Awaitable[None] | None]) -> None:
+async def _run_step(step: Callable[[], Awaitable[None] | None]) -> None:
     pending = step()
     if pending is not None:
         await pending

@@ -1,7 +1,7 @@
-"""What handlers print and log, kept per attempt beside the event log, as streams of their own.
+"""The lines that handlers print and log: one sequence of streams per attempt, beside the event log.
 
-An attempt's lines are a stream, cut into segments so that old ones can be let go: about the last megabyte is kept.
-They are written about once a second, so a killed worker loses a second of them at most. Nothing depends on them.
+An attempt's lines are cut into segments so that old ones can be deleted: about the last megabyte is kept. Lines are
+written about once a second, so a killed worker loses at most a second of them. No decision depends on them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tidemill.stores.contract import Commit, Committed, Store, Stream
 LOG = logging.getLogger(__name__)
 
 JOURNAL = "journal"
-"""The kind of these streams."""
+"""Stream kind."""
 SEGMENT_BYTES = 524_288
 KEPT_BYTES = 1_048_576
 SEGMENTS_KEPT = 3
-"""Two full ones make up what is kept, the third is being written."""
+"""Two full segments are kept while the third is written."""
 LINE_BYTES = 64
-"""What a line takes in memory beside its text, so that a million empty ones are not free."""
+"""Memory cost of a line beside its text, so that empty lines count too."""
 JOINED_MAX = 4_096
-"""Up to this length, pieces of a line are put together as they come; longer ones are left to the reader."""
+"""Pieces of a line are joined while writing up to this length; the reader joins longer ones."""
 PAGE = 500
 
 
 class StoredLine(msgspec.Struct, frozen=True, array_like=True):
-    """Something that was said: when, where (`stdout`, `stderr` or a logging level), and the text."""
+    """One line: time, source (`stdout`, `stderr` or a logging level) and text."""
 
     at_ms: int
     source: str
@@ -41,8 +41,6 @@ class StoredLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AttemptId(msgspec.Struct, frozen=True):
-    """Which attempt of which activation."""
-
     node: str
     visit: int
     index: int
@@ -50,8 +48,6 @@ class AttemptId(msgspec.Struct, frozen=True):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """A line with its attempt."""
-
     place: AttemptId
     line: StoredLine
 
@@ -64,15 +60,13 @@ _KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d
 def key_of(run_id: str, place: AttemptId, token: int, segment: int) -> str:
     """The key of a segment's stream.
 
-    The token of the lease is part of it: a worker that was lost and the one that makes the same attempt again each have
-    their own, and those of the later one come behind.
+    It contains the lease token, so a lost worker and its successor at the same attempt write separate segments, and the
+    successor's sort later.
     """
     return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
 
 
 class LogSegment(msgspec.Struct, frozen=True):
-    """A stream of lines, and where it belongs."""
-
     place: AttemptId
     token: int
     number: int
@@ -80,13 +74,13 @@ class LogSegment(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, int, int, int, int, int]:
-        """By attempt, then in the order in which they were written."""
+        """By attempt, then in the order of writing."""
         place = self.place
         return place.node, place.visit, place.index, place.attempt, self.token, self.number
 
 
 def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
-    """What a stream's key says, if it is one of this run."""
+    """Parse a stream key; None if it is not a segment of this run."""
     found = _KEY.fullmatch(stream.key)
     if found is None or found[1] != run_id:
         return None
@@ -95,7 +89,7 @@ def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
 
 
 class AttemptLogWriter:
-    """The lines of one attempt that are not written yet, and how far the written ones have come."""
+    """Buffers the lines of one attempt and writes them in segments."""
 
     def __init__(self, tenant: str, run_id: str, place: AttemptId, token: int) -> None:
         self._tenant, self._run_id, self._place, self._token = tenant, run_id, place, token
@@ -105,12 +99,12 @@ class AttemptLogWriter:
         self._segment = self._version = self._size = 0
 
     def add(self, line: StoredLine) -> None:
-        """Take a line, or a piece of one, from any thread; the oldest are dropped that would not be kept anyway."""
+        """Add a line, or a piece of one, from any thread; drops the oldest lines beyond the limit."""
         if len(line.text) > KEPT_BYTES:
             line = StoredLine(line.at_ms, line.source, line.text[-KEPT_BYTES:])
         with self._lock:
             last = self._lines[-1] if self._lines else None
-            if last is not None and _goes_on(last, line):
+            if last is not None and _continues(last, line):
                 self._lines[-1] = StoredLine(last.at_ms, last.source, last.text + line.text)
                 self._waiting += len(line.text)
             else:
@@ -120,18 +114,14 @@ class AttemptLogWriter:
                 self._waiting -= len(self._lines.popleft().text) + LINE_BYTES
 
     async def write(self, store: Store) -> None:
-        """Write what has gathered, and let go of what is too old; returns when all of it is written."""
+        """Write the buffered lines and delete segments beyond the limit; returns when all are written."""
         async with self._writing:
-            lines = self._taken()
+            with self._lock:
+                lines, self._lines, self._waiting = self._lines, deque(), 0
             if lines:
-                await self._written(store, _ENCODER.encode(lines))
+                await self._append(store, _ENCODER.encode(list(lines)))
 
-    def _taken(self) -> list[StoredLine]:
-        with self._lock:
-            lines, self._lines, self._waiting = self._lines, deque(), 0
-        return list(lines)
-
-    async def _written(self, store: Store, body: bytes) -> None:
+    async def _append(self, store: Store, body: bytes) -> None:
         stream = self._stream(self._segment)
         (result,) = await store.commit([Commit(stream=stream, expected=self._version, records=(body,))])
         if not isinstance(result, Committed):
@@ -147,14 +137,13 @@ class AttemptLogWriter:
         return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-def _goes_on(last: StoredLine, line: StoredLine) -> bool:
-    """Whether a text is the next piece of an unfinished line: `print` writes each of its arguments by itself."""
+def _continues(last: StoredLine, line: StoredLine) -> bool:
+    """Whether a text continues an unfinished line: `print` writes each of its arguments separately."""
     joined = len(last.text) + len(line.text) <= JOINED_MAX
     return joined and last.source == line.source and not last.text.endswith("\n")
 
 
 async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[LogSegment]:
-    """Every segment of a run's journals."""
     after = Stream(tenant, JOURNAL, f"{run_id}/")
     while page := await store.streams(JOURNAL, after=after, limit=PAGE):
         for stream in page:
@@ -173,29 +162,29 @@ async def read_journals(
     seen: dict[Stream, int],
     wanted: Callable[[AttemptId], bool] = lambda _: True,
 ) -> list[LogRecord]:
-    """What was written behind `seen`, which is brought up to date: by attempt, and within it in order."""
+    """Read the lines written after `seen`, which is updated: by attempt, then in order."""
     found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
     found.sort(key=lambda segment: segment.order)
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []
-    spoken: list[LogRecord] = []
+    records: list[LogRecord] = []
     for segment, tail in zip(found, tails, strict=True):
         seen[tail.stream] = tail.version
         if tail.damage:
             LOG.warning("some of what %s has said is damaged and left out: %s", segment.place.node, tail.damage)
-        spoken += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
-    return spoken
+        records += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
+    return records
 
 
 async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
-    """The latest lease under which a run's handlers have said something; None when they were silent.
+    """The latest lease token under which a run's handlers wrote a line; None without lines.
 
-    Tokens only grow, so what a later run of the same name says is behind it.
+    Tokens only grow, so the lines of a later run of the same name have larger ones.
     """
     return max([segment.token async for segment in segments_of(store, tenant, run_id)], default=None)
 
 
 async def forget_journals(store: Store, tenant: str, run_id: str, *, up_to: int) -> None:
-    """Let go of everything that a run's handlers have said, up to this token."""
+    """Delete the lines of a run up to this token."""
     for segment in [segment async for segment in segments_of(store, tenant, run_id) if segment.token <= up_to]:
         await store.forget(segment.stream)

@@ -1,16 +1,8 @@
-"""State → expression scope, rendered config, handler context; map values; blob value cache.
+"""From a state to the scope of expressions, the rendered config and the handler's context; masking of secrets.
 
-From a state to what an expression may look at. Values are decoded only when an expression asks for them.
-
-Values that live in blobs, kept by content for as long as there is room.
-
-A large value is usually read by many attempts (a map's items all see the same inputs), so it is loaded and
-decoded once per process, not once per attempt. The decoded form is shared: templates and conditions only read
-it, and whatever leaves an expression towards a handler is a copy.
-
-The values of a map: the list that it goes over, and the list that its items make up.
-
-From a state to what a handler is given, and what is left of its secrets afterwards.
+Values are decoded only when an expression reads them. Blob values are cached by digest and decoded once per process,
+because many attempts read the same one (all items of a map see the same inputs). The decoded form is shared and
+read-only: a handler gets a copy.
 """
 
 from __future__ import annotations
@@ -49,7 +41,7 @@ HELD_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Held:
-    """A loaded value: its text, and its decoded form once somebody has asked for it."""
+    """A loaded value: its text, and its decoded form once it was needed."""
 
     __slots__ = ("_decoded", "_known", "text")
 
@@ -59,18 +51,18 @@ class Held:
         self._known = False
 
     def shared(self) -> Any:
-        """The decoded value, which nobody may change."""
+        """The decoded value; read-only."""
         if not self._known:
             self._decoded, self._known = decode_value(self.text), True
         return self._decoded
 
 
 Fetched = dict[str, Held]
-"""What one attempt needs of them, by digest; held until the attempt is over, whatever the cache does."""
+"""The blob values of one attempt by digest; held until the attempt ends, whatever the cache evicts."""
 
 
 class Values:
-    """The cache, bounded by the length of the texts it holds."""
+    """Cache of blob values, bounded by the length of their texts."""
 
     def __init__(self, blobs: Blobs, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._blobs, self._bytes_max = blobs, bytes_max
@@ -79,7 +71,7 @@ class Values:
         self._lost: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
-        """All of these values, or None when one of them has to be loaded first."""
+        """All of these values, or None when one of them must be loaded first."""
         found: Fetched = {}
         for digest in digests:
             held = self._held.get((tenant, digest))
@@ -90,19 +82,19 @@ class Values:
         return found
 
     async def fetch(self, tenant: str, digests: Iterable[str]) -> Fetched:
-        """All of these values, loading those that are not there."""
+        """All of these values; loads the missing ones."""
         wanted = list(digests)
         absent = [digest for digest in wanted if (tenant, digest) not in self._held]
-        texts = await asyncio.gather(*(self._got(tenant, digest) for digest in absent))
+        texts = await asyncio.gather(*(self._read(tenant, digest) for digest in absent))
         found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
         for digest in wanted:
             if digest not in found:
                 held = self._held.get((tenant, digest))
-                found[digest] = held or Held(await self._got(tenant, digest))
+                found[digest] = held or Held(await self._read(tenant, digest))
         return found
 
-    async def _got(self, tenant: str, digest: str) -> bytes:
-        """A text from where blobs are kept. What somebody has to see to is said once, however often it is asked for."""
+    async def _read(self, tenant: str, digest: str) -> bytes:
+        """Read a blob. An error that an operator must fix is logged once, however often the blob is read."""
         try:
             text = await self._blobs.get(tenant, digest)
         except StoreUnusable as error:
@@ -116,7 +108,7 @@ class Values:
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
         present = self._held.get((tenant, digest))
         if present is not None:
-            # Somebody else was loading it at the same time.
+            # Another attempt loaded it at the same time.
             return present
         held = self._held[tenant, digest] = Held(text)
         self._bytes += len(text)
@@ -141,18 +133,17 @@ Lists = dict[tuple[str, int], list[Any]]
 
 
 def outputs_of(items: MapState) -> list[Payload]:
-    """What the items came to, in index order; a tolerated failure's entry is its envelope."""
+    """The outputs of the items in index order; a tolerated failure's entry is its error envelope."""
     found = [(items.get(index) or QUEUED_ITEM).output for index in range(items.count)]
     return [output for output in found if output is not None]
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
-    """The text of the list that the items make up."""
+    """The JSON text of the list of item outputs."""
     return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
 
 
 def item_of(lists: Lists, task: JobBody, items: MapState, fetched: Fetched) -> Any:
-    """The item that a task is about."""
     key = (task.node, task.visit)
     if key not in lists:
         lists[key] = decode_value(text_of(items.items, fetched))
@@ -162,7 +153,7 @@ def item_of(lists: Lists, task: JobBody, items: MapState, fetched: Fetched) -> A
 NOTHING_FETCHED: Fetched = {}
 
 RUN_READER = Node(id="", type="")
-"""Who reads when the run's outputs are rendered: it is in no loop and sees every node as it ended."""
+"""The reader for the run's outputs: it is in no loop and sees every node as it ended."""
 
 
 class SeenNodes(Mapping[str, Seen | Absent]):
@@ -174,7 +165,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
         self._workflow, self._state, self._reader, self._fetched = workflow, state, reader, fetched
         self._known: dict[str, Seen | Absent] = {}
         self.looked_at: dict[str, Payload] = {}
-        """The outputs that somebody has asked for."""
+        """The outputs that were read."""
         self._ancestors: set[str] | None = None
 
     def __getitem__(self, name: str) -> Seen | Absent:
@@ -190,21 +181,21 @@ class SeenNodes(Mapping[str, Seen | Absent]):
             return Absent("is not an ancestor")
         seen = visible_output(self._workflow, self._state, self._reader, name)
         if isinstance(seen, str):
-            cell = self._state.peek(name)
-            ended = cell.status in ENDED and name not in self._reader.reads_past
-            return Absent(seen, self._meta(cell, cell.status) if ended else {})
+            visit = self._state.peek(name)
+            ended = visit.status in ENDED and name not in self._reader.reads_past
+            return Absent(seen, self._meta(visit, visit.status) if ended else {})
         if not fetched_before(seen.payload, self._fetched):
             return Absent("has not ended")
-        cell = self._state.peek(name)
         self.looked_at[name] = seen.payload
-        meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
+        visit = self._state.peek(name)
+        meta = self._meta(visit, seen.status) if seen.visit == visit.visit else {"status": seen.status}
         return Seen(shared_value(seen.payload, self._fetched), meta)
 
-    def _meta(self, cell: Visit, status: str) -> dict[str, Any]:
-        return {"status": status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
+    def _meta(self, visit: Visit, status: str) -> dict[str, Any]:
+        return {"status": status, "attempts": visit.attempt, "duration_ms": visit.duration_ms}
 
     def _hidden(self, name: str) -> bool:
-        """Whether a computed reference points at a node that the reader does not follow. Static ones were checked."""
+        """Whether a computed reference names a node that is no ancestor of the reader. Static ones were checked."""
         reader = self._reader
         if not reader.reads_all or name in reader.reads or name in reader.reads_past:
             return False
@@ -222,13 +213,14 @@ class SeenNodes(Mapping[str, Seen | Absent]):
 def fetched_before(payload: Payload, fetched: Fetched) -> bool:
     """Whether a value can be read.
 
-    A large one of a node that ended after the attempt began, past a join that did not wait for it, was not loaded.
+    A node that ended after the attempt began, past a join that did not wait for it, may have a large value that was not
+    loaded.
     """
     return not isinstance(payload, BlobRef) or payload.digest in fetched
 
 
 class Upstream(Mapping[str, Any]):
-    """Outputs of the parents whose edges were taken, looked up and decoded only when a handler asks for them."""
+    """Outputs of the parents whose edges were taken; looked up and decoded on first access."""
 
     __slots__ = ("_fetched", "_found", "_node", "_state", "_workflow")
 
@@ -252,23 +244,17 @@ class Upstream(Mapping[str, Any]):
         return len(self._payloads())
 
 
-def facts_of(run_id: str, state: State) -> dict[str, Any]:
-    """The root `run`."""
-    return {"id": run_id, "workflow": state.workflow, "version": state.version}
-
-
 def scope_of(workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED) -> Scope:
-    """What a node's templates and `when` may refer to."""
     return Scope(
         nodes=SeenNodes(workflow, state, reader, fetched),
         inputs=shared_value(state.inputs, fetched),
-        run=facts_of(run_id, state),
+        run={"id": run_id, "workflow": state.workflow, "version": state.version},
         iteration=iteration(state, reader),
     )
 
 
 def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
-    """References that must be loaded before an attempt at `node` can be rendered and called."""
+    """References to load before an attempt at `node` can be rendered and called."""
     for payload in _payloads(workflow, state, node):
         if isinstance(payload, BlobRef):
             yield payload
@@ -277,11 +263,11 @@ def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
 def needed_for(
     workflow: Workflow, state: State, node: Node, index: int = NOT_AN_ITEM, *, list_known: bool = False
 ) -> dict[str, None]:
-    """Addresses of all that must be loaded before a try at a node, or at an item of a map whose list may be known."""
-    cell = state.peek(node.id)
-    act, items = peek_at(cell, index) or QUEUED_ITEM, cell.map
+    """Digests to load before an attempt at a node, or at an item of a map whose list may be known."""
+    visit = state.peek(node.id)
+    act, items = peek_at(visit, index) or QUEUED_ITEM, visit.map
     more: list[Payload | None] = [act.resumed, act.checkpoint]
-    if items is not None and phase_of(node, cell, index) != "call":
+    if items is not None and phase_of(node, visit, index) != "call":
         more += outputs_of(items)
     elif items is not None and not list_known:
         more.append(items.items)
@@ -290,7 +276,7 @@ def needed_for(
 
 
 def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
-    """Addresses of all that must be loaded before the outputs of a run can be rendered."""
+    """Digests to load before the outputs of a run can be rendered."""
     reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
     return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
 
@@ -306,9 +292,9 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
 
 
 def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
-    """A config with its values filled in, checked against its type's schema.
+    """Render a config and check it against its type's schema.
 
-    Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
+    Rendering shares structure with the values it read; the handler gets a copy that it may change.
     """
     config = decode_value(encode_value(template.render(scope)))
     problems = () if schema.accepts(config) else schema.problems(config, "")
@@ -334,7 +320,6 @@ def context_of(
     checkpoint: Checkpointer,
     read: Reader,
 ) -> NodeContext:
-    """What an attempt at an activation is given."""
     inputs = state.inputs
     context = NodeContext(
         run_id,
@@ -351,7 +336,7 @@ def context_of(
         voice=voice,
         secrets=secrets,
     )
-    # What few attempts have is filled in afterwards: every keyword of the call above costs, for all of them.
+    # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
     if node.delivery == "at_most_once":
         context.at_most_once = True
     if act.checkpoint is not None:
@@ -362,18 +347,18 @@ def context_of(
 
 
 def attempt_of(act: Activation) -> int:
-    """The number of the attempt that is being made."""
+    """The number of the current attempt."""
     return act.attempt if act.running else act.attempt + 1
 
 
 def encoded(value: Any, mask: Mask) -> bytes:
-    """The JSON text of a value without secrets, whatever kind of object it is. Raises NotJson."""
+    """The JSON text of a value with its secrets masked. Raises NotJson."""
     text = encode_value(value)
     return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 
 def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
-    """What a handler asks for instead of a result, without secrets."""
+    """A wait or skip with its secrets masked."""
     if not mask or not mask.is_in(msgspec.json.encode(ended)):
         return ended
     shown: Pause | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
@@ -381,7 +366,7 @@ def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
 
 
 def masked(failed: Failed, mask: Mask) -> Failed:
-    """A failure without the secrets that were disclosed to the attempt."""
+    """A failure with its secrets masked."""
     error = failed.error
     hidden = msgspec.structs.replace(
         error,

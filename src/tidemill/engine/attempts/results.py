@@ -1,23 +1,11 @@
-"""Check what a handler returned: waits, children, files, transactional statements.
+"""Check what a handler returned before it is logged: waits, requests for children, files, transactional statements.
 
-Bytes that handlers return: stored first, then described by plain JSON in the value that held them.
+A handler is foreign code and the log is read for ever, so an invalid answer is the handler's failure here. Bytes are
+stored first, then described by plain JSON in the value; a description that a caller or handler passes on must name an
+existing blob, because no fact may point to a missing one. Values without bytes never reach that code.
 
-A description can also be given: as an input, in a signal, by a handler that passes one on. Then the bytes must be there
-already, because no fact may point to a missing blob: `unknown_file` looks before the fact is written.
-
-Values without a `Blob` never come here: only when the encoder meets something that it cannot write is the value
-looked through. What reads the value later (templates, conditions, people) sees the description, and a handler that
-wants the bytes asks for them with `context.read`.
-
-What a handler asked for instead of returning a value, checked before it goes into the log.
-
-A handler is somebody else's code: what it answers is written down for ever and read by every later worker, so
-a word that cannot be stored or a moment that is none is its failure, here, and not the log's later.
-
-A handler's result together with a SQL statement that the store executes in the same commit.
-
-The store may refuse the statement after the attempt has ended, so the secrets that mask its error message go along.
-The ask of a worker carries this in memory beside the command; it is never part of the command and never written.
+`TransactionalStatement` carries the secrets that mask the store's refusal, which may come after the attempt has ended.
+It stays in memory beside the command: never part of it, never written.
 """
 
 from __future__ import annotations
@@ -25,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +29,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
 from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Error
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
 
@@ -55,26 +43,25 @@ CHILD_ID_LENGTH_MAX = 120
 FAMILY_NAME_LENGTH_MAX = 40
 PRINCIPALS_MAX = 1_000
 WAITED_FOR = ("timer", "signal", "human", "child")
-"""What a handler can wait for; nothing would ever end another wait."""
+"""What a handler can wait for; no event would end another wait."""
 
 
 def child_id(run_id: str, node: str, visit: int, index: int) -> str:
-    """The id of the run that a visit or item starts: always the same, so that it is started once."""
+    """The id of the run that a visit or item starts: deterministic, so that it is started once."""
     tail = f".{node}.{visit}" if index == NOT_AN_ITEM else f".{node}.{visit}.{index}"
     if len((run_id + tail).encode()) <= CHILD_ID_LENGTH_MAX:
         return run_id + tail
-    # A family tree that is too deep for names: the same four facts, in fewer letters.
-    # It still begins like its eldest ancestor's, by which a process that serves one family knows it.
+    # Too deep for a readable id: hash the same four facts. The prefix stays that of the root run, because
+    # `in_run_tree` compares it.
     eldest = run_id.partition(".")[0]
     brief = "child-" + hashlib.sha256((run_id + tail).encode()).hexdigest()[:40]
     return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
 def asked_for(ended: Pause | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
-    """The outcome of a handler that skips or waits, and the text of what it asks of a child.
+    """The outcome of a handler that skips or waits, and the text of its request for a child.
 
-    `child` is the id that a child of this activation has. Raises `Fail` when the handler asked for something
-    impossible.
+    `child` is the id that a child of this activation has. Raises `Fail` when the request is impossible.
     """
     if isinstance(ended, Skip):
         return SkipRequested(reason=_word(ended.reason, "reason")), None
@@ -105,10 +92,10 @@ def _moment(ms: Any, field: str, most: int) -> int | None:
     return ms
 
 
-def _word(said: object, field: str, limit: int = WORDS_MAX) -> str:
-    if not isinstance(said, str):
-        raise Fail("answer_invalid", f"{field} is {type(said).__name__}, not text")
-    return truncate(said, limit)
+def _word(value: object, field: str, limit: int = WORDS_MAX) -> str:
+    if not isinstance(value, str):
+        raise Fail("answer_invalid", f"{field} is {type(value).__name__}, not text")
+    return truncate(value, limit)
 
 
 def _request(asked: Asked) -> Request:
@@ -131,7 +118,7 @@ def _request(asked: Asked) -> Request:
 
 
 def _form(form: Any) -> bytes:
-    """The schema of a form: one that cannot be used would only be noticed by the person who fills it in."""
+    """Check a form's schema now: otherwise only the person who fills in the form would notice an unusable one."""
     text = encode_value(form)
     if len(text) > INLINE_BYTES_MAX:
         raise Fail("config_invalid", f"the form's schema has more than {INLINE_BYTES_MAX} bytes")
@@ -143,7 +130,7 @@ def _form(form: Any) -> bytes:
 
 
 class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is asked for, as the log keeps it."""
+    """A request for a child run, as stored in the log."""
 
     workflow: str
     inputs: Any = None
@@ -158,7 +145,6 @@ def _ask(child: Child) -> bytes:
 
 
 def read_ask(text: bytes) -> ChildAsk:
-    """What a child was asked for."""
     return ChildAsk(**decode_value(text))
 
 
@@ -167,13 +153,13 @@ HINT = "it did work when it was rehearsed: see what has changed, and try it by h
 
 @dataclass(frozen=True, slots=True)
 class TransactionalStatement:
-    """A statement, and the secrets that were disclosed to the attempt which asks for it."""
+    """A statement, and the secrets that were disclosed to its attempt."""
 
     statement: Statement = field(repr=False)
     _secrets: tuple[str, ...] = field(repr=False)
 
     def refusal(self, refused: StatementRefused) -> Failed:
-        """What the result becomes when the store refuses the statement: a database quotes values in its messages."""
+        """The failure when the store refuses the statement; masked, because databases quote values in messages."""
         return masked(Failed(error=Error("sql_failed", refused.message, hint=HINT)), Mask(self._secrets))
 
 
@@ -181,19 +167,24 @@ def transactional(statement: Statement | None, secrets: Mapping[str, str]) -> Tr
     return None if statement is None else TransactionalStatement(statement, tuple(secrets.values()))
 
 
+async def as_payload(blobs: Blobs, tenant: str, text: bytes) -> Payload:
+    """The text itself, or the reference to a blob if it is long."""
+    return text if len(text) <= INLINE_BYTES_MAX else BlobRef(await blobs.put(tenant, text), len(text))
+
+
 MARK = "$blob"
-"""The key by which a description is known; its value is the digest."""
+"""The key that marks a description of a file; its value is the digest."""
 
 MARKED = b'"$blob"'
-"""What every text holds that describes a file. Nearly none does, and whoever looks for this first is done."""
+"""Contained in every text that describes a file. A search for it is the fast check, because nearly no text does."""
 NAME_LENGTH_MAX = 255
 UNREADABLE = "blob_file_unreadable"
-_END = object()
-"""Stands for the end of an iterator, because no future can hold a StopIteration."""
+_END: Any = object()
+"""Marks the end of an iterator, because no future can hold a StopIteration."""
 
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
 DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
-"""Of what `files_in` looks for: whoever reads a text in pieces looks at so much across two of them."""
+"""Length of what `files_in` looks for: a chunked reader overlaps its chunks by this much."""
 
 
 def files_in(text: bytes) -> list[str]:
@@ -202,9 +193,9 @@ def files_in(text: bytes) -> list[str]:
 
 
 async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None:
-    """What is wrong with a text that describes a file which the tenant does not have; the path leads into its value.
+    """The problem with a text that describes a file which the tenant does not have; the path leads into its value.
 
-    A file that is on its way out is brought back: the fact that is about to be written needs it.
+    A file in quarantine is restored, because the fact that is about to be written needs it.
     """
     for digest in files_in(text) if MARKED in text else ():
         if not await _is_active(blobs, tenant, digest):
@@ -214,7 +205,7 @@ async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None
 
 
 async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
-    """Whether a blob is there and stays; false when a collector was faster than whoever brings it back."""
+    """Whether a blob is active; false when the collector deleted it before it could be restored."""
     while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
         if await blobs.restore(tenant, digest):
             break
@@ -222,14 +213,14 @@ async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
 
 
 async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
-    """Raise `Fail` when a value that a handler gave describes a file that is not there."""
+    """Raise `Fail` when a handler's value describes a file that is not there."""
     problem = await unknown_file(blobs, tenant, text)
     if problem is not None:
         raise Fail(problem.code, problem.sentence, hint="return `tidemill.Blob`, or a description as it was given")
 
 
 async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
-    """The same for whoever hands in results; a place that is out of reach is waited for."""
+    """Like `check_files`, as a failure; waits for a blob store that is unreachable."""
     try:
         await surely(lambda: check_files(blobs, tenant, text))
     except Fail as unknown:
@@ -238,7 +229,6 @@ async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
 
 
 def _path_to(digest: str, value: Any, path: str = "") -> str | None:
-    """Where in a value a file is described."""
     if isinstance(value, dict) and value.get(MARK) == digest:
         return path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -247,7 +237,7 @@ def _path_to(digest: str, value: Any, path: str = "") -> str | None:
 
 
 async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
-    """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it.
+    """The JSON text of a value whose blobs are stored. Raises `refusal` if blobs were not the reason for it.
 
     Secrets are masked in the value, in the names of blobs and in their bytes.
     """
@@ -259,7 +249,7 @@ async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, 
 
 
 def _blobs_in(value: Any) -> dict[int, Blob]:
-    """The blobs in a value, each object once. Nothing when it cannot be written for other reasons as well."""
+    """The blobs in a value, each object once; none if the value is not JSON for other reasons too."""
     found: dict[int, Blob] = {}
 
     def note(thing: Any) -> None:
@@ -275,19 +265,17 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
 
 
 def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
-    """A value with what is known of its blobs before they are stored, and how many bytes of them are in memory.
+    """A value with descriptions of its blobs before they are stored, and how many of their bytes are in memory.
 
-    Raises `refusal` when they were not what was wrong with it.
+    Raises `refusal` if blobs were not the reason for it.
     """
     found = _blobs_in(value)
     if not found:
         raise refusal
     held = sum(len(blob.data) for blob in found.values() if isinstance(blob.data, (bytes, bytearray, memoryview)))
-    return msgspec.to_builtins(value, enc_hook=_promised), held
-
-
-def _promised(blob: Blob) -> dict[str, str]:
-    return {"media_type": blob.media_type, "name": _name_of(blob)}
+    return msgspec.to_builtins(
+        value, enc_hook=lambda blob: {"media_type": blob.media_type, "name": _name_of(blob)}
+    ), held
 
 
 def _name_of(blob: Blob) -> str:
@@ -295,7 +283,7 @@ def _name_of(blob: Blob) -> str:
 
 
 async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
-    """Store the bytes, without secrets, and answer what stands in their place."""
+    """Store the bytes with secrets masked, and return their description."""
     name = _name_of(blob)
     _check_words(blob.media_type, name)
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
@@ -308,7 +296,7 @@ async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK)
 
 
 def _check_words(media_type: Any, name: Any) -> None:
-    """Refuse what would lead astray whoever writes it into a header or makes a file of that name."""
+    """Refuse words that are unsafe in a header or a file name."""
     if not isinstance(media_type, str) or not isinstance(name, str):
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if not is_media_type(media_type):
@@ -321,14 +309,14 @@ def _check_words(media_type: Any, name: Any) -> None:
 
 
 async def _masked(body: bytes, mask: Mask) -> bytes:
-    """The bytes without secrets; looking through many of them must not hold up the loop."""
+    """Mask secrets in bytes; in a thread if they are many, so that the loop is not blocked."""
     if not mask:
         return body
     return await asyncio.to_thread(mask.content, body) if len(body) > PIECE_BYTES else mask.content(body)
 
 
 async def _chunks(data: Any) -> AsyncIterator[bytes]:
-    """What a blob holds, bit by bit; whatever blocks does so in a thread."""
+    """The chunks of a blob; blocking reads run in a thread."""
     if isinstance(data, Path):
         async for chunk in _of_file(data):
             yield chunk
@@ -337,14 +325,10 @@ async def _chunks(data: Any) -> AsyncIterator[bytes]:
             yield _checked(chunk)
     elif isinstance(data, Iterable) and not isinstance(data, str):
         chunks = iter(data)
-        while (chunk := await asyncio.to_thread(_next, chunks)) is not _END:
+        while (chunk := await asyncio.to_thread(lambda: next(chunks, _END))) is not _END:
             yield _checked(chunk)
     else:
         raise _not_bytes(data)
-
-
-def _next(chunks: Iterator[Any]) -> Any:
-    return next(chunks, _END)
 
 
 async def _of_file(path: Path) -> AsyncIterator[bytes]:
@@ -370,7 +354,7 @@ def _not_bytes(thing: Any) -> Fail:
 
 
 async def read_described(blobs: Blobs, tenant: str, description: Any) -> bytes:
-    """The bytes behind a description, or behind a digest alone; only a tenant's own."""
+    """The bytes behind a description or a digest, of the same tenant only."""
     digest: Any = description.get(MARK) if isinstance(description, dict) else description
     if not is_digest(digest):
         message = "this does not describe a blob"

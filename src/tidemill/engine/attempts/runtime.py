@@ -1,11 +1,7 @@
-"""What attempts share: ProcessRuntime, AttemptRuntime, missing capabilities.
+"""What attempts share: `ProcessRuntime`, `AttemptRuntime`, and the capabilities that a worker lacks.
 
-What the attempts of a worker share: whom they may ask, and how they say that they do not count.
-
-What a worker was asked for and does not have: a function, a mail server, leave to run commands.
-
-Its log says each of them once, however often the job comes back. Its row tells the others, so that `why` can say what
-no live worker has.
+A capability is a function, a mail server or the permission to run commands. The worker logs each missing one once,
+however often the job comes back, and lists it in its row, so that `why` can name what no live worker has.
 """
 
 from __future__ import annotations
@@ -36,17 +32,17 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 KEPT_MS = 2 * REST_MS_MAX
-"""A job that still needs it is met again before."""
+"""A worker claims a job that still needs the capability again within this time."""
 KEPT_MAX = 100
 WARNED_MAX = 1_000
 WORDS_MAX = 500
 
 
 class MissingCapability(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Something that a node needs and a worker does not have. Stored by position, in the worker's row."""
+    """A capability that a node needs and a worker lacks. Stored by position, in the worker's row."""
 
     digest: str
-    """Of the workflow's document: what one run of it needs, the others do too."""
+    """Of the workflow's document: all its runs need the same."""
     work: str
     """The kind of job and the node, as `run/NODE`."""
     code: str
@@ -55,70 +51,66 @@ class MissingCapability(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
-    """What was missing for a job."""
     return MissingCapability(
         digest, work_key(task.kind, task.node), error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX]
     )
 
 
 def work_key(kind: str, node: str) -> str:
-    """What is to be done, whichever visit or item it is of."""
+    """The work of a job, without its visit and item."""
     return f"{kind}/{node}"
 
 
 class MissingCapabilities:
-    """What one worker was found to lack of late."""
+    """The capabilities that one worker was recently found to lack."""
 
     def __init__(self) -> None:
         self._met: dict[tuple[str, str], tuple[MissingCapability, int]] = {}
-        """Each with the moment when it was last met, those met longest ago first."""
-        self._said: dict[str, None] = {}
+        """Each with the time it was last met, oldest first."""
+        self._warned: dict[str, None] = {}
 
-    def note(self, lack: MissingCapability, now_ms: int) -> None:
-        """Take note that a job was left to others, and say so the first time."""
-        place = (lack.digest, lack.work)
-        self._met.pop(place, None)
-        self._met[place] = (lack, now_ms)
+    def note(self, missing: MissingCapability, now_ms: int) -> None:
+        """Record that a job was left to others; logged the first time."""
+        key = (missing.digest, missing.work)
+        self._met.pop(key, None)
+        self._met[key] = (missing, now_ms)
         if len(self._met) > KEPT_MAX:
             del self._met[next(iter(self._met))]
-        if lack.message not in self._said:
-            LOG.warning("left to other workers: %s", lack.message)
-            self._said[lack.message] = None
-            if len(self._said) > WARNED_MAX:
-                del self._said[next(iter(self._said))]
+        if missing.message not in self._warned:
+            LOG.warning("left to other workers: %s", missing.message)
+            self._warned[missing.message] = None
+            if len(self._warned) > WARNED_MAX:
+                del self._warned[next(iter(self._warned))]
 
     def known(self, now_ms: int) -> tuple[MissingCapability, ...]:
-        """What jobs were left for lately; who needed something before that has found somebody."""
-        return tuple(lack for lack, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
+        """The capabilities that recent jobs lacked; earlier jobs have found a worker since."""
+        return tuple(missing for missing, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
 
 
 class AttemptSuperseded(Exception):
-    """The attempt does not count any more, so its handler must not be called."""
+    """The attempt no longer counts, so its handler must not be called."""
 
 
 class LeaveToOtherWorker(Exception):
-    """A worker cannot do it, and another one may."""
+    """Another worker may be able to run the job, and this one is not."""
 
 
 class Recorder(Protocol):
-    """Who can write to the log while an attempt runs."""
+    """Writes to the log while an attempt runs."""
 
     async def record_start(self, attempt: Attempt) -> bool:
         """Commit that the attempt has begun; False when it no longer counts."""
         ...
 
-    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Commit how far the attempt has come."""
-        ...
+    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None: ...
 
 
 class ProcessRuntime(msgspec.Struct, frozen=True):
-    """What a process offers to those who work in it."""
+    """What the attempts of a process share, whichever worker runs them."""
 
     another_worker_may_have: Callable[[CapabilityMissing], Awaitable[bool]]
-    """Whether another worker may have what this one lacks."""
     isolation: Isolation
-    """Who decides the conditions that could hurt this process."""
+    """Evaluates the conditions that could harm this process."""
     secrets: Secrets
     air: OutputBroadcaster
     stage: HandlerHost = msgspec.field(default_factory=HandlerHost)
@@ -126,19 +118,18 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
     lacks: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
 
     def open(self) -> None:
-        """Begin to listen, in the loop that runs now."""
+        """Start capturing output, in the running loop."""
         enable_node_log()
         self.air.open()
         self.overhearing.install()
 
-    async def leave(self, lacking: CapabilityMissing, lack: MissingCapability, now_ms: int) -> None:
-        """Have another worker do it, where one may: `Elsewhere` is raised then."""
-        if await self.another_worker_may_have(lacking):
-            self.lacks.note(lack, now_ms)
+    async def leave(self, error: CapabilityMissing, missing: MissingCapability, now_ms: int) -> None:
+        """Raise `LeaveToOtherWorker` if another worker may have the capability."""
+        if await self.another_worker_may_have(error):
+            self.lacks.note(missing, now_ms)
             raise LeaveToOtherWorker
 
     async def close(self) -> None:
-        """Let go of everything; nobody works any more."""
         self.overhearing.remove()
         await self.stage.close()
         await self.isolation.close()
@@ -146,7 +137,7 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
 
 
 class AttemptRuntime(msgspec.Struct, frozen=True):
-    """What every attempt of a worker uses."""
+    """What the attempts of a worker share."""
 
     ambient: Ambient
     blobs: Blobs
@@ -154,5 +145,5 @@ class AttemptRuntime(msgspec.Struct, frozen=True):
     recorder: Recorder
     worker: str
     clock: Callable[[], int]
-    """The store's: by it events are dated, and a worker's own may be wrong by a day."""
+    """The store's clock: it dates events, and a worker's own may be wrong by a day."""
     runtime: ProcessRuntime

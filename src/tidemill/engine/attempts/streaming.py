@@ -1,7 +1,8 @@
-"""What attempts say while they run: parts of their results, how far they have come, what they print and log.
+"""Output of running attempts: parts of their results, progress, printed and logged lines.
 
-Parts and progress are live frames, which reach whoever follows the run and are not kept. Lines are kept in journals.
-Thousands of them in a second are handed on a few dozen times: `Air` gathers what all attempts of a worker say.
+Parts and progress are live frames, which reach the followers of the run and are not stored; lines go to the log store.
+`OutputBroadcaster` batches the output of all attempts of a worker: thousands of frames a second become a few dozen
+calls.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from tidemill.stores.contract import Lease, Store, Stream
 LOG = logging.getLogger(__name__)
 
 HAND_ON_MS = 20
-"""How long frames are gathered before they are handed on."""
+"""How long frames are collected before they are published."""
 WRITE_EVERY_MS = 1_000
-"""How often the lines of an attempt that goes on are written."""
+"""How often the lines of a running attempt are written."""
 FRAMES_WAITING_MAX = 20_000
 PARTS_BYTES_MAX = 64 * 1_048_576
 MESSAGE_MAX = 1_000
 HANDFUL_BYTES = 65_536
-"""About how much is handed on in one piece: what is too large for a store's way to other processes does not arrive."""
+"""Approximate size of a published batch: some stores cannot carry larger ones to other processes."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +50,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     attempt: int
     number: int = 0
-    """Of the part, from 1; a gap says that some were missed."""
+    """Number of the part, from 1; a gap means that parts were missed."""
     value: msgspec.Raw = msgspec.Raw(b"null")
     fraction: float | None = None
     message: str = ""
@@ -60,13 +61,13 @@ _DECODER = msgspec.json.Decoder(list[Frame])
 
 
 def shown(body: bytes) -> list[dict[str, Any]]:
-    """Live frames that were handed on together, as followers are given them."""
-    return [_told(frame) for frame in _DECODER.decode(body)]
+    """Decode a published batch into the frames that followers get."""
+    return [_to_dict(frame) for frame in _DECODER.decode(body)]
 
 
-def _told(frame: Frame) -> dict[str, Any]:
-    """It has no seq, because it is no event."""
-    told: dict[str, Any] = {
+def _to_dict(frame: Frame) -> dict[str, Any]:
+    """A frame has no seq, because it is no event."""
+    result: dict[str, Any] = {
         "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
         "live": True,
         "node": frame.node,
@@ -75,29 +76,29 @@ def _told(frame: Frame) -> dict[str, Any]:
         "attempt": frame.attempt,
     }
     if frame.kind == "part":
-        return told | {"number": frame.number, "value": decode_value(bytes(frame.value))}
-    return told | {"fraction": frame.fraction, "message": frame.message}
+        return result | {"number": frame.number, "value": decode_value(bytes(frame.value))}
+    return result | {"fraction": frame.fraction, "message": frame.message}
 
 
-def _handfuls(bodies: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames in pieces that `shown` reads; a large one has a piece of its own."""
-    gathered: list[bytes] = []
+def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    """Batches that `shown` reads; a large frame has a batch of its own."""
+    batch: list[bytes] = []
     size = 0
     for body in bodies:
-        if gathered and size + len(body) > HANDFUL_BYTES:
-            yield b"[" + b",".join(gathered) + b"]"
-            gathered, size = [], 0
-        gathered.append(body)
+        if batch and size + len(body) > HANDFUL_BYTES:
+            yield b"[" + b",".join(batch) + b"]"
+            batch, size = [], 0
+        batch.append(body)
         size += len(body)
-    yield b"[" + b",".join(gathered) + b"]"
+    yield b"[" + b",".join(batch) + b"]"
 
 
 class OutputBroadcaster:
-    """Hands on what the attempts of a worker say."""
+    """Publishes the output of all attempts of a worker."""
 
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
-        self._lock, self._telling = threading.Lock(), asyncio.Lock()
+        self._lock, self._publishing = threading.Lock(), asyncio.Lock()
         self._frames: dict[Stream, deque[bytes]] = {}
         self._journals: dict[AttemptLogWriter, None] = {}
         self._awake = False
@@ -105,65 +106,63 @@ class OutputBroadcaster:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin, in the loop that runs now."""
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """Hand on what is left."""
+        """Publish what is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         with suppress(Unavailable):
-            await self._hand_on()
+            await self._publish()
             await self._write()
         self._loop, self._awake = None, False
 
     def now_ms(self) -> int:
-        """When something is said."""
         return self._ambient.now_ms()
 
     def frame(self, stream: Stream, frame: Frame) -> None:
-        """Take a frame, from any thread; if nobody can keep up, the oldest are dropped."""
+        """Add a frame, from any thread; drops the oldest if publishing is too slow."""
         with self._lock:
             self._frames.setdefault(stream, deque(maxlen=FRAMES_WAITING_MAX)).append(_ENCODER.encode(frame))
         self._wake()
 
     def journal(self, journal: AttemptLogWriter, line: StoredLine) -> None:
-        """Take a line, from any thread."""
+        """Add a line, from any thread."""
         journal.add(line)
         with self._lock:
             self._journals[journal] = None
         self._wake()
 
     async def flush_attempt(self, journal: AttemptLogWriter | None) -> None:
-        """An attempt has ended: show what it has shown, and write its lines, before its result is known."""
+        """Publish the frames and write the lines of an ended attempt, before its result is known."""
         try:
-            await self._hand_on()
+            await self._publish()
         except Unavailable as error:
             LOG.warning("what a handler has shown is not handed on: %s", error)
         if journal is not None:
             with self._lock:
                 self._journals.pop(journal, None)
-            await self._kept(journal)
+            await self._write_lines(journal)
 
     def _wake(self) -> None:
         if not self._awake and self._loop is not None:
             self._awake = True
-            with suppress(RuntimeError):  # The loop is closed: nobody listens any more.
+            with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._go_on(), name="tidemill-air")
+            self._task = asyncio.create_task(self._publish_loop(), name="tidemill-air")
 
-    async def _go_on(self) -> None:
-        """Hand on as long as something is said."""
+    async def _publish_loop(self) -> None:
+        """Publish as long as there is output."""
         due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
         while True:
             await self._ambient.sleep(HAND_ON_MS)
             try:
-                await self._hand_on()
+                await self._publish()
                 if self._ambient.monotonic_ms() >= due:
                     due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
                     await self._write()
@@ -174,21 +173,21 @@ class OutputBroadcaster:
                     self._awake = False
                     return
 
-    async def _hand_on(self) -> None:
-        # One at a time, or what was said later could be told first.
-        async with self._telling:
+    async def _publish(self) -> None:
+        # One publication at a time keeps the order.
+        async with self._publishing:
             with self._lock:
                 frames, self._frames = self._frames, {}
             for stream, bodies in frames.items():
-                await self._store.publish(stream, list(_handfuls(bodies)))
+                await self._store.publish(stream, list(_batches(bodies)))
 
     async def _write(self) -> None:
         with self._lock:
             journals, self._journals = list(self._journals), {}
         for journal in journals:
-            await self._kept(journal)
+            await self._write_lines(journal)
 
-    async def _kept(self, journal: AttemptLogWriter) -> None:
+    async def _write_lines(self, journal: AttemptLogWriter) -> None:
         try:
             await journal.write(self._store)
         except Unavailable as error:
@@ -202,7 +201,7 @@ class FileChunk(NamedTuple):
 
 
 class AttemptOutput:
-    """The voice of one attempt."""
+    """Collects the output of one attempt."""
 
     __slots__ = (
         "_air", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
@@ -213,27 +212,27 @@ class AttemptOutput:
         self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
         self._disclosed = disclosed
         self.over = False
-        """Nobody wants what it says any more. It is kept here and not asked for: a voice that knew its attempt would
-        be a cycle, which only the garbage collector could undo, for every attempt."""
+        """Output is no longer wanted. A flag instead of a reference to the attempt, which would be a cycle that only
+        the garbage collector could free, for every attempt."""
         self._journal: AttemptLogWriter | None = None
         self._parts: list[bytes | FileChunk] = []
         self._size = 0
         self._mask, self._masked = NO_MASK, 0
         self._shown = False
         self._held: dict[str, str] = {}
-        """What was printed last, by source, if a secret may begin in it."""
+        """The last text by source, held back because a secret may begin in it."""
         self._holding = threading.Lock()
 
     @property
     def mask(self) -> Mask:
-        """Hides the secrets that have been disclosed so far."""
+        """Masks the secrets that have been disclosed so far."""
         if len(self._disclosed.values_seen) != self._masked:
             self._masked = len(self._disclosed.values_seen)
             self._mask = Mask(self._disclosed.values_seen.values())
         return self._mask
 
     def chunk(self, value: Any) -> None:
-        """Show a part of the result, and keep it for the whole. Files are stored with the whole."""
+        """Publish a part of the result, and keep it for the whole. Files are stored with the whole."""
         kept: bytes | FileChunk
         held_bytes = 0
         try:
@@ -248,15 +247,13 @@ class AttemptOutput:
         if self._size > PARTS_BYTES_MAX:
             raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
         self._parts.append(kept)
-        self._tell("part", number=len(self._parts), value=msgspec.Raw(text))
+        self._add_frame("part", number=len(self._parts), value=msgspec.Raw(text))
 
     def progress(self, fraction: float | None, message: str) -> None:
-        """Show how far the attempt has come."""
-        said = None if fraction is None else min(1.0, max(0.0, float(fraction)))
-        self._tell("progress", fraction=said, message=self.mask.text(str(message))[:MESSAGE_MAX])
+        shown = None if fraction is None else min(1.0, max(0.0, float(fraction)))
+        self._add_frame("progress", fraction=shown, message=self.mask.text(str(message))[:MESSAGE_MAX])
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the attempt no longer counts."""
         if self.over:
             raise Cancelled("nobody wants the result of this attempt any more")
 
@@ -266,24 +263,24 @@ class AttemptOutput:
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 
     def capture(self, source: str, text: str) -> str:
-        """Keep what was printed or logged; answers it as others may see it."""
-        said = self._masked_so_far(source, text)
-        if said:
-            self._write(source, said)
-        return said
+        """Record what was printed or logged; returns it masked."""
+        masked = self._masked_so_far(source, text)
+        if masked:
+            self._write(source, masked)
+        return masked
 
     def _masked_so_far(self, source: str, text: str) -> str:
-        """What is sure by now: a secret that is printed in pieces is only seen when they are together."""
+        """The masked text without its possibly unfinished end: a secret may be printed in pieces."""
         mask = self.mask
         if not mask:
             return text
         with self._holding:
-            said = mask.text(self._held.pop(source, "") + text)
-            begun = 0 if said.endswith("\n") else mask.partial_match(said)
+            masked = mask.text(self._held.pop(source, "") + text)
+            begun = 0 if masked.endswith("\n") else mask.partial_match(masked)
             if not begun:
-                return said
-            self._held[source] = said[-begun:]
-            return said[:-begun]
+                return masked
+            self._held[source] = masked[-begun:]
+            return masked[:-begun]
 
     def _write(self, source: str, text: str) -> None:
         if self._journal is None:
@@ -292,7 +289,7 @@ class AttemptOutput:
         self._air.journal(self._journal, StoredLine(self._air.now_ms(), source, text))
 
     async def flush_and_close(self) -> None:
-        """The attempt has ended: let all that it has said arrive."""
+        """Publish and write all output of the ended attempt."""
         with self._holding:
             held, self._held = self._held, {}
         for source, text in held.items():
@@ -302,10 +299,10 @@ class AttemptOutput:
 
     @property
     def has_output(self) -> bool:
-        """Whether there is anything that must arrive before the result."""
+        """Whether there is output that must be written before the result."""
         return self._journal is not None or self._shown or bool(self._held)
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _add_frame(self, kind: str, **fields: Any) -> None:
         place, self._shown = self._place, True
         frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
         self._air.frame(self._stream, frame)

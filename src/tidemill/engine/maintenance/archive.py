@@ -1,17 +1,11 @@
-"""Archive file format; list, find and read entries.
+"""The format of archived runs, and the reader of an archive.
 
-What an archived run looks like: lines of JSON, compressed, that a person can read and a store can take back.
+An entry is compressed JSON lines: a header, the blobs, the events (readable and as stored bytes) and a checksum of all
+lines before it. Equal runs give equal bytes, so writing one twice is idempotent. Every defect of an entry is one
+refusal, `archive_damaged`.
 
-The first line says which run it is, then come the blobs it needs and its events, each as it reads and as the bytes
-that were stored, and the last line has the checksum of all lines before it. Equal runs give equal bytes, so writing
-one twice is writing it once. Whatever is wrong with an entry is one refusal, `archive_damaged`, that says so in plain
-words. Nothing here reads or writes a store or an archive.
-
-Reading an archive: which entries it has, which of them belong to a run, and which one is meant.
-
-A key may be used again once its run has left, and a run that was brought back may go on and leave a second time, so
-several entries may have the same run id. The newest one is meant unless somebody names another. An older one never
-stands in for a newer one that cannot be read.
+Several entries may have the same run id, because a key may be reused and a restored run may be archived again. The
+newest is meant unless the caller names another; an older one never replaces a newer one that cannot be read.
 """
 
 from __future__ import annotations
@@ -38,16 +32,16 @@ from tidemill.kernel.state import State
 
 ARCHIVE_FORMAT = 1
 INLINE_BYTES_MAX = 256 * 1024
-"""Larger blobs are bodies of their own in the archive, where runs share them."""
+"""Larger blobs are separate objects in the archive, which runs share."""
 NAME_BYTES_MAX = 180
-"""Longer run ids are called by their digest: file systems have limits."""
+"""Longer run ids are replaced by their digest: file systems have limits."""
 ENDING = ".jsonl.gz"
 _STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
-"""What stands behind the run's id in the name of an entry; the oldest entries do not say when their run began."""
+"""The suffix of an entry's name behind the run's id; the oldest entries lack the start time."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run it is, and what lists show of it."""
+    """Identifies the run, with what lists show of it."""
 
     tenant: str
     run_id: str
@@ -58,7 +52,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     created_ms: int
     ended_ms: int
-    """When the last thing happened to it."""
+    """The time of its last event."""
     labels: dict[str, str] = {}
     submitted_by: str = ""
     correlation_id: str = ""
@@ -71,15 +65,14 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     header: Header
     records: tuple[bytes, ...]
     blobs: dict[str, bytes | None]
-    """By digest; None when the blob is a body of its own."""
+    """By digest; None when the blob is a separate object."""
 
     def events(self) -> list[dict[str, Any]]:
-        """The run's events as people read them."""
+        """The run's events in readable form."""
         return [plain(decode_event(record), seq) for seq, record in enumerate(self.records, 1)]
 
 
 def header_of(tenant: str, run_id: str, state: State) -> Header:
-    """The header of a run that is over."""
     return Header(
         tenant=tenant,
         run_id=run_id,
@@ -97,10 +90,10 @@ def header_of(tenant: str, run_id: str, state: State) -> Header:
 
 
 def name_of(header: Header, again: int = 0) -> str:
-    """Where a run stands in the archive: by month, workflow and id.
+    """The name of a run's entry: by month, workflow and id.
 
-    The moment of its start tells it from other runs of the same key, and the number of its events from what it was
-    before it was restored and went on. `again` counts the places that were taken by something else.
+    The start time distinguishes runs of the same key, and the number of events a run that was restored and went on.
+    `again` counts names that were taken by something else.
     """
     month = datetime.fromtimestamp(header.ended_ms / 1000, UTC).strftime("%Y-%m")
     stamp = f"{header.created_ms}.{header.seq}" + (f".again{again}" if again else "")
@@ -108,7 +101,7 @@ def name_of(header: Header, again: int = 0) -> str:
 
 
 def stamp_of(name: str) -> tuple[int | None, int]:
-    """When the run of an entry began and how many events it has, as far as its name tells."""
+    """The start time and number of events that an entry's name states, where it does."""
     found = _STAMP.fullmatch(name[name.find(".", name.rfind("/")) :])
     if found is None:
         return None, 0
@@ -116,7 +109,7 @@ def stamp_of(name: str) -> tuple[int | None, int]:
 
 
 def folder(tenant: str) -> str:
-    """Where the runs of a tenant stand."""
+    """The folder of a tenant's runs."""
     return f"runs/{quote(tenant, safe='')}/"
 
 
@@ -127,12 +120,11 @@ def short_name(run_id: str) -> str:
 
 
 def blob_name(tenant: str, digest: str) -> str:
-    """Where a large blob stands in the archive."""
     return f"blobs/{quote(tenant, safe='')}/{digest.partition(':')[2]}"
 
 
 def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
-    """The digests of everything outside the log that a run needs: its workflows, and its large values."""
+    """The digests of the blobs that a run needs: its workflows, and its large values."""
     found: dict[str, None] = {}
     for event in events:
         if isinstance(event, (RunCreated, RunPatched)):
@@ -142,10 +134,9 @@ def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
 
 
 def encode_archived(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> bytes:
-    """The body of an archived run."""
     lines = b"".join(_line(line) for line in _lines(header, records, blobs))
     end = _line({"sha256": hashlib.sha256(lines).hexdigest()})
-    # Without a time in it, so that equal runs give equal bytes.
+    # Without a timestamp, so that equal runs give equal bytes.
     return gzip.compress(lines + end, mtime=0)
 
 
@@ -162,7 +153,7 @@ def _line(value: Any) -> bytes:
 
 
 def decode_archived(name: str, body: bytes) -> ArchivedRun:
-    """Read an archived run, or refuse what is not the whole of one."""
+    """Read an archived run; refuse an incomplete one."""
     *lines, last = _unpacked(name, body).splitlines(keepends=True) or [b""]
     header = _header(name, lines[0] if lines else b"")
     try:
@@ -180,12 +171,12 @@ def decode_archived(name: str, body: bytes) -> ArchivedRun:
 
 
 def decode_header(name: str, body: bytes) -> Header:
-    """The first line of an archived run, all of which is there."""
+    """Read the first line of an archived run; refuse an incomplete one."""
     return _header(name, _unpacked(name, body).partition(b"\n")[0])
 
 
 def _unpacked(name: str, body: bytes) -> bytes:
-    """The text of an entry. The compressed form has a checksum of its own, so every changed byte is noticed here."""
+    """The text of an entry. The compressed form has its own checksum, so every changed byte is noticed here."""
     if not body:
         raise _damaged(name, "it is empty")
     try:
@@ -210,22 +201,24 @@ def _damaged(name: str, why: str, *, hint: str = "restore the archive from a bac
     return rejected("archive_damaged", f"{name} cannot be read: {why}", hint=hint)
 
 
+# The reader
+
 PAGE = 200
 ENTRY_DEPTH = 2
 """Folders above an entry: its month and its workflow."""
 
 
 class ArchiveEntry(Header, frozen=True, kw_only=True):
-    """An archived run, and where it stands in the archive."""
+    """An archived run, and its entry in the archive."""
 
     entry: str
-    """The name of its entry, which every verb takes in place of the run's id."""
+    """The name of the entry, which every command accepts in place of the run's id."""
     others: tuple[str, ...] = ()
-    """Other entries of the same run id, the newest first, where one run was asked for."""
+    """Other entries of the same run id, newest first, when one run was asked for."""
 
 
 class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Archived runs, the latest months first."""
+    """Archived runs, latest months first."""
 
     runs: tuple[ArchiveEntry, ...]
     more: bool = False
@@ -240,7 +233,7 @@ class ArchiveReader:
         self._archive, self._root = archive, folder(tenant)
 
     async def page(self, workflow: str | None, limit: int) -> ArchivePage:
-        """The first entries, the latest months first. One that cannot be read hides no other."""
+        """The first entries, latest months first. An unreadable entry does not hide others."""
         found, damaged = list[ArchiveEntry](), list[str]()
         async for name in self._entries(workflow):
             if len(found) + len(damaged) == limit:
@@ -253,17 +246,15 @@ class ArchiveReader:
 
     async def read(self, wanted: str) -> tuple[ArchiveEntry, ArchivedRun]:
         """The newest entry of a run, or the entry of this name."""
-        name, others = (wanted, []) if await self._is_entry(wanted) else await self._newest(wanted)
+        # Only a listed name is read, so no name leads out of the archive.
+        likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
+        is_entry = likely and wanted in await self._archive.names(wanted, limit=1)
+        name, others = (wanted, []) if is_entry else await self._newest(wanted)
         found = decode_archived(name, await self._archive.get(name) or b"")
         return _listed(found.header, name, others), found
 
-    async def _is_entry(self, wanted: str) -> bool:
-        """Whether this is the name of an entry. It is looked for in the list, so no name leads out of the archive."""
-        likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
-        return likely and wanted in await self._archive.names(wanted, limit=1)
-
     async def _newest(self, run_id: str) -> tuple[str, list[str]]:
-        """The newest entry of a run, and its other ones."""
+        """The newest entry of a run, and its other entries."""
         names = [
             name
             async for group in self._groups()
@@ -279,7 +270,7 @@ class ArchiveReader:
         return ranked[0], ranked[1:]
 
     async def _headers(self, names: list[str]) -> tuple[dict[str, Header], dict[str, Rejected]]:
-        """What can be read of some entries, and what is wrong with the others."""
+        """The headers of the readable entries, and the problems of the others."""
         headers, damage = dict[str, Header](), dict[str, Rejected]()
         for name in names:
             try:
@@ -292,7 +283,7 @@ class ArchiveReader:
         return decode_header(name, await self._archive.get(name) or b"")
 
     async def _entries(self, workflow: str | None) -> AsyncIterator[str]:
-        """Names of archived runs, the latest months first."""
+        """Names of archived runs, latest months first."""
         groups = [group async for group in self._groups()]
         for group in sorted(groups, key=lambda group: group.split("/")[-3:-1], reverse=True):
             if workflow is not None and group.split("/")[-2] != workflow:
@@ -304,11 +295,11 @@ class ArchiveReader:
                 after = names[-1]
 
     def _is_name(self, name: str) -> bool:
-        """Whether an entry may be called so; anything else was put there by somebody else, and hides no entry."""
+        """Whether an entry may have this name; other objects in the archive are foreign and ignored."""
         return name.endswith(ENDING) and name.removeprefix(self._root).count("/") == ENTRY_DEPTH
 
     async def _groups(self) -> AsyncIterator[str]:
-        """The folders of the archive, one for each month and workflow, found by leaping from one to the next."""
+        """The folders of the archive, one per month and workflow, found by skipping from one to the next."""
         after = self._root
         while names := await self._archive.names(self._root, after=after, limit=1):
             if not self._is_name(names[0]):
@@ -316,7 +307,7 @@ class ArchiveReader:
                 continue
             group = names[0].rpartition("/")[0] + "/"
             yield group
-            # The sign behind `/`: everything in this folder stands before it.
+            # The character after `/` sorts behind everything in this folder.
             after = group[:-1] + "0"
 
 
@@ -325,7 +316,7 @@ def _listed(header: Header, entry: str, others: list[str] | None = None) -> Arch
 
 
 def _rank(header: Header) -> tuple[int, int]:
-    """A run that began later is newer; of one run, what it was when it had more events."""
+    """Newest by start time; for one run, by its number of events."""
     return header.created_ms, header.seq
 
 
@@ -335,7 +326,7 @@ def _may_be_newer(damaged: str, readable: Header) -> bool:
 
 
 def _instead(refusal: Rejected, ranked: list[str]) -> Rejected:
-    """The refusal of a damaged entry; it names the older one that can be read, if there is one."""
+    """The refusal of a damaged entry; it names the newest older entry that can be read, if any."""
     problem = refusal.problems[0]
     if not ranked:
         return refusal

@@ -1,27 +1,13 @@
-"""Mark-and-sweep of blobs; store ↔ blob place ownership.
+"""Mark-and-sweep collection of blobs, and the binding of a store to its blob location.
 
-The collector: blobs that nothing refers to any more leave in two steps, a day apart.
+A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are listed before
+the logs are read and are at least an hour old, because the record that refers to a new blob may not be committed yet.
+Unneeded blobs are quarantined, and deleted after the grace period by a later collection that finds no reference
+either. One unreadable log stops the collection.
 
-What is needed is found conservatively: an address that stands anywhere in a record of the tenant, or in a JSON value
-that is itself needed, keeps its blob. Candidates are listed before the logs are read, so a blob that is put meanwhile
-is none; one that was put within the hour is never one, because the fact that refers to it may be on its way. A
-candidate that is not needed goes from the active place to the grace place. What has been there for the whole grace
-period, and is not found by a reading that began after it, is deleted; what is found is brought back. One log that
-cannot be read stops all of it, since nobody knows what it refers to.
-
-Bind a store to its blob location.
-
-On first open the store writes a marker file with its id there and records the location and the id in a stream of its
-own; both are written once. Later opens must name the same location or find the marker: then it is the same location
-under another name. They ask nothing of the location otherwise.
-
-Garbage collection reads the logs of its own store only, so it refuses to run where another store has left a marker. A
-marker names the file of its store, so a copy of a store, which has the same id, must not collect either.
-
-What a blob refers to: the one rule by which the collector spares other blobs, and the archive takes them along.
-
-An address counts wherever it stands in a record or in a JSON value, whether it describes a file or is a digest alone,
-since handlers read by either. Bytes that do not begin like JSON refer to nothing, and are not read to their end.
+A store writes a marker with its id to its blob location and records both; later opens must match the address or find
+the marker. A marker names the store's file. Collection refuses a location with markers of other files, because it
+reads the logs of its own store only.
 """
 
 from __future__ import annotations
@@ -52,12 +38,12 @@ from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.stores.contract import Commit, Store, Stream, Tail
 
+# The binding of a store to its blob location
+
 REMEMBERED = Stream("", "store", "blobs")
 
 
 class OwnershipRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store records of its blob location."""
-
     address: str
     mark: str
     """The store's id: the name of its marker."""
@@ -68,7 +54,7 @@ _DECODE = msgspec.json.Decoder(OwnershipRecord).decode
 
 
 class BlobPlaceOwnership:
-    """The file of a store and its place for blobs; `inside` is what the file itself can hold."""
+    """Binds the file of a store to its blob location; `inside` is the blob store in the file itself."""
 
     def __init__(
         self, store: Store, path: Path, inside: Blobs, outside: ExternalBlobPlace | None, ambient: Ambient
@@ -77,10 +63,10 @@ class BlobPlaceOwnership:
         self._ambient = ambient
 
     async def verify_or_claim(self) -> None:
-        """Refuse a place that is not the store's; the first time, bind the two."""
+        """Refuse a location that is not the store's; bind the two on first use."""
         known, outside = await self._known(), self._outside
         if known is None and outside is not None and await self._may_begin(outside):
-            # A location that cannot be reached, and a file that cannot be written, are reported where they are needed.
+            # An unreachable location or a read-only file is reported when it is needed.
             with suppress(TidemillError):
                 await self._bind(outside)
             known = await self._known()
@@ -92,7 +78,7 @@ class BlobPlaceOwnership:
             raise _elsewhere(self._path, f"in {outside.address}", known.address)
 
     async def check_alone(self) -> None:
-        """Refuse to collect in a place that other stores, or copies of this one, use too."""
+        """Refuse to collect in a location that other stores, or copies of this one, use too."""
         outside = self._outside
         if outside is None:
             return
@@ -110,7 +96,7 @@ class BlobPlaceOwnership:
             await outside.write_marker(known.mark, str(self._path))
 
     async def _bind(self, outside: ExternalBlobPlace) -> None:
-        """Write the marker, then the record. A marker that a killed process has left for this file is used again."""
+        """Write the marker, then the record. Reuses a marker that a killed process left for this file."""
         left = [mark for mark, path in (await outside.read_markers()).items() if path == str(self._path)]
         mark = min(left) if left else self._ambient.new_id()
         await outside.write_marker(mark, str(self._path))
@@ -121,15 +107,16 @@ class BlobPlaceOwnership:
 
     async def _known(self) -> OwnershipRecord | None:
         (tail,) = await self._store.load({REMEMBERED: 0})
-        # What cannot be read is left alone, like the memory of a store that has none: `verify-log` tells of damage.
+        # An unreadable record counts as none here; `verify-log` reports damage.
         with suppress(*DAMAGE):
             return _DECODE(tail.records[-1]) if tail.records else None
         return None
 
     async def _may_begin(self, outside: ExternalBlobPlace) -> bool:
-        """Whether a place can be the one of a store that remembers none.
+        """Whether a store without a record may bind to this location.
 
-        An empty one cannot, for a store that has been used: it may be a slip of the pen, or the blobs are in the file.
+        A store that has been used may not bind to an empty one: the address may be a typo, or the blobs are in the
+        file.
         """
         with suppress(Unavailable):
             if await outside.tenants():
@@ -155,14 +142,16 @@ def _elsewhere(path: Path, given: str, address: str) -> Rejected:
     return rejected("blobs_elsewhere", f"{path} keeps its blobs {where}, not {given}", hint=hint)
 
 
+# References between blobs
+
 _MAY_REFER = re.compile(rb'\s*[\[{"]')
-"""How JSON begins that can hold a text."""
+"""The beginning of JSON that can contain a string."""
 _OVERLAP = DIGEST_LENGTH + len('"$blob":""')
-"""What is looked at twice, so that nothing is overlooked that is cut in two: an address, with the key before it."""
+"""Chunks overlap by this much, so that an address with its key is never cut in two."""
 
 
 async def referring_texts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The bytes of a blob in which addresses may stand, bit by bit."""
+    """The chunks of a blob in which addresses may occur."""
     rest, first = b"", True
     async with aclosing(cast(AsyncGenerator[bytes, None], chunks)) as opened:
         async for chunk in opened:
@@ -173,12 +162,14 @@ async def referring_texts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             rest = text[-_OVERLAP:]
 
 
+# Collection
+
 KINDS = (RUN, WORKFLOW)
 """Every kind of stream whose records may refer to a blob."""
 HOUR_MS = 3_600_000
 GRACE_MS = 24 * HOUR_MS
 YOUNG_MS = HOUR_MS
-"""A blob of less than this age may be one whose fact is not committed yet."""
+"""The record that refers to a younger blob may not be committed yet."""
 STREAMS_AT_A_TIME = 20
 BLOBS_AT_A_TIME = 1_000
 
@@ -187,13 +178,13 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a collection did, or would do."""
 
     scanned: int = 0
-    """Blobs that were there when it began."""
+    """Blobs that existed at the start."""
     reachable: int = 0
-    """Those of them that a record refers to, or a value that is needed."""
+    """Blobs among them that a record or a needed value refers to."""
     kept: int = 0
     """Blobs that are never collected."""
     young: int = 0
-    """Blobs that came within the hour, and are left alone."""
+    """Blobs younger than an hour, which are left alone."""
     retired: int = 0
     waiting: int = 0
     """Blobs whose grace period is not over yet."""
@@ -201,14 +192,14 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int = 0
     bytes_freed: int = 0
     unreadable: tuple[str, ...] = ()
-    """Blobs that something refers to and that are missing or damaged."""
+    """Blobs that are referred to and are missing or damaged."""
     dry_run: bool = False
 
 
 async def collect(
     store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int = GRACE_MS, dry_run: bool = False
 ) -> GcReport:
-    """Collect the blobs of a tenant. Two at once, or one that is killed anywhere, do no harm."""
+    """Collect the blobs of a tenant. Safe to run concurrently and to kill at any point."""
     collection = BlobGarbageCollector(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
     await collection.list()
     await collection.mark()
@@ -217,7 +208,7 @@ async def collect(
 
 
 class BlobGarbageCollector:
-    """One collection; its verbs are called in this order."""
+    """One collection; call `list`, `mark` and `sweep` in this order."""
 
     def __init__(self, store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int, dry_run: bool) -> None:
         self._store, self._blobs, self._tenant, self._dry_run = store, blobs, tenant, dry_run
@@ -233,7 +224,6 @@ class BlobGarbageCollector:
         )
 
     def report(self) -> GcReport:
-        """What came of it."""
         return GcReport(
             **self._tally,
             reachable=len(self._referred & self._present),
@@ -241,10 +231,10 @@ class BlobGarbageCollector:
             dry_run=self._dry_run,
         )
 
-    # What is there
+    # List
 
     async def list(self) -> None:
-        """Note what may be collected; what may not is taken for needed, with all that it refers to."""
+        """List the candidates; other blobs count as needed, with all that they refer to."""
         after: str | None = None
         while page := await self._blobs.list(self._tenant, after=after, limit=BLOBS_AT_A_TIME):
             for info in page:
@@ -252,7 +242,7 @@ class BlobGarbageCollector:
             after = page[-1].digest
 
     def _note(self, info: BlobInfo) -> None:
-        # One that is in both places is one.
+        # A blob may be both active and in quarantine.
         self._tally["scanned"] += info.digest not in self._present
         self._present.add(info.digest)
         young = info.state != GRACE and info.since_ms >= self._young_ms
@@ -263,10 +253,10 @@ class BlobGarbageCollector:
         if info.state == GRACE or not (info.kept or young):
             self._candidates.append(info)
 
-    # What is needed
+    # Mark
 
     async def mark(self) -> None:
-        """Read every log, and every value that something refers to."""
+        """Read every log, and every value that is referred to."""
         async for tail in self._tails():
             for record in tail.records:
                 self._referred |= digests_in(record)
@@ -283,13 +273,13 @@ class BlobGarbageCollector:
             after = None
             while streams := await self._store.streams(kind, after=after, limit=STREAMS_AT_A_TIME):
                 own = {stream: 0 for stream in streams if stream.tenant == self._tenant}
-                # All records, because a snapshot forgets what a run no longer needs and its history still shows.
+                # All records, because the history shows values that a snapshot has dropped.
                 for tail in await self._store.load(own, snapshots=False) if own else ():
                     yield tail
                 after = streams[-1]
 
     async def _within(self, digest: str) -> set[str]:
-        """What a blob refers to. One that cannot be read is noted; it does not stop the others."""
+        """The digests that a blob refers to. An unreadable blob is recorded and does not stop the collection."""
         found = set[str]()
         try:
             async for text in referring_texts(self._blobs.read(self._tenant, digest)):
@@ -298,10 +288,10 @@ class BlobGarbageCollector:
             self._unreadable.append(digest)
         return found
 
-    # What becomes of the rest
+    # Sweep
 
     async def sweep(self) -> None:
-        """Retire, restore and delete."""
+        """Quarantine, restore and delete."""
         active = {info.digest for info in self._candidates if info.state != GRACE} | self._spared
         for info in self._candidates:
             needed = info.digest in self._needed
@@ -311,7 +301,7 @@ class BlobGarbageCollector:
             elif needed and (info.kept or info.digest not in active):
                 await self._restore(info)
             else:
-                # Nobody needs it, or there is another copy in the active place.
+                # It is not needed, or also active.
                 await self._delete(info)
 
     async def _retire(self, info: BlobInfo) -> None:
@@ -333,7 +323,7 @@ class BlobGarbageCollector:
 
 
 def _check_readable(tail: Tail) -> None:
-    """Refuse to go on when a log cannot be read: what it refers to is not known."""
+    """Refuse to collect when a log cannot be read, because its references are unknown."""
     stream = tail.stream
     if tail.damage:
         raise _unsafe(f"{stream.kind} {stream.key}", tail.damage)

@@ -1,21 +1,12 @@
-"""Periodic job/state reconciliation, stuck/idle marks, audit sampling.
+"""Periodic check that every live run has exactly the jobs its state calls for; audit of ended runs by sampling.
 
-The keeper: proves, again and again, that every unfinished visit is owned by exactly one thing.
+The reconciler compares jobs and state at one version and repairs differences with an event that says why. A run
+without progress that waits for nothing with a name is marked stuck; a quiet one is listed as idle. Runs that only wait
+are checked in turn, a bounded number per sweep. Timers and expired leases need no check: workers claim them.
 
-Timers and expired leases need no keeper, they are jobs that any worker claims. What remains is doubt: is there
-a job for every activation that calls for one, and an activation for every job? The audit compares both for
-each live run at one version, and repairs with an event that says why. A run in which nothing happens and that
-waits for nothing with a name is marked stuck; one that is merely quiet is listed as idle with what it waits for.
-Runs that only wait are many and need little: they are looked at in turn, a bounded number at a time. Of those that have
-ended, some have their whole log read again (see `sampling`).
-
-The keeper's sample: logs of ended runs that are read again, round after round.
-
-All that failed and one in a hundred of the others, every round another one: whoever went wrong deserves a second
-look, and damage to what nobody reads any more should not be found by the first person who needs it. It costs less than
-a hundredth of the process: however long a look took, the next one comes a hundred times as much later. A run with a
-finding is called out once, and marked in its row, so that it is found by the term `suspect`. All that are marked are
-looked at again in every round, and the mark is taken back once nothing is wrong any more.
+The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
+process's time. It reports a finding once and marks the row with the term `suspect`; marked runs are audited in every
+round until nothing is wrong any more.
 """
 
 from __future__ import annotations
@@ -44,21 +35,19 @@ IDLE_AFTER_MS = 300_000
 AUDIT_EVERY_MS = 10_000
 PAGE = 200
 WAITING_PER_SWEEP = 200
-"""Runs that only wait which are looked at in one sweep: ten thousand of them must not slow down the rest."""
+"""Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
 
 class Sampling(Protocol):
-    """Reads the logs of some runs that have ended, at each sweep."""
+    """Audits the logs of some ended runs at each sweep."""
 
     findings: int
 
-    async def audit_next(self) -> None:
-        """Audit the next few."""
-        ...
+    async def audit_next(self) -> None: ...
 
 
 class Reconciler:
-    """Audits the live runs of a store, a page at a time."""
+    """Compares jobs and state of the live runs of a store, a page at a time."""
 
     def __init__(
         self,
@@ -73,24 +62,22 @@ class Reconciler:
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._errands, self._sampling, self._every_ms = errands, sampling, every_ms
+        self._messenger, self._sampling, self._every_ms = errands, sampling, every_ms
         self._waiting_after: str | None = None
-        """Where the next sweep goes on with the runs that only wait."""
+        """Where the next sweep continues with the waiting runs."""
         self._task: asyncio.Task[None] | None = None
         self.repairs = 0
         self.audited = 0
 
     @property
     def findings(self) -> int:
-        """Runs with something wrong in their logs that this keeper has come across."""
+        """Runs whose logs this process found to be wrong."""
         return self._sampling.findings
 
     def open(self) -> None:
-        """Begin to look after the runs."""
         self._task = asyncio.create_task(self._forever(), name="tidemill-keeper")
 
     async def close(self) -> None:
-        """Stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -105,17 +92,15 @@ class Reconciler:
             except Rejected as refusal:
                 LOG.warning("the audit was refused and will be repeated: %s", refusal)
             except Exception:
-                # A bug must be heard of, but one run's trouble must not leave all the others without a keeper.
+                # A bug is logged, and must not stop the reconciler.
                 LOG.exception("the audit failed and will be repeated")
 
     async def sweep(self) -> None:
-        """Look at every run once that is at work, and at some of those that only wait."""
+        """Check every active run once, and some of the waiting ones."""
         for term in ("active", "rollback:running"):
-            after: str | None = None
-            while True:
+            after = await self._scan(term, None, PAGE)
+            while after is not None:
                 after = await self._scan(term, after, PAGE)
-                if after is None:
-                    break
         self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
         await self._sampling.audit_next()
 
@@ -128,7 +113,7 @@ class Reconciler:
             except Exception as error:
                 if isinstance(error, TidemillError) and not isinstance(error, InternalError):
                     raise
-                # A bug that one run brings out must not keep the others from being looked at.
+                # A bug in the check of one run must not stop the others.
                 reason = str(self._turns.report(error))
                 if shown.stuck_reason != reason:
                     await self._turns.mark_stuck(stream, reason)
@@ -152,10 +137,10 @@ class Reconciler:
             await self._turns.command(stream, repair)
         else:
             await self._mark(stream, again, jobs, shown)
-            await self._errands.look_after(stream, again)
+            await self._messenger.look_after(stream, again)
 
     async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
-        """Bring a row up to date that lags behind, and say in it when nothing has happened for a while, and why."""
+        """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while."""
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
         held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
@@ -182,55 +167,55 @@ class Reconciler:
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 
 
+# The sample of ended runs
+
 ONE_IN = {SUSPECT: 1, "status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
 AUDITS_MAX = 10
-"""Logs that are read in one look."""
+"""Logs read per call."""
 EVENTS_MAX = 20_000
-"""Longer logs are left to `verify-log`: they would hold up the worker."""
+"""Longer logs are left to `verify-log`: they would block the worker."""
 REST_FACTOR = 100
 UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus", "lists_unreadable"})
-"""Findings that may be an outage rather than damage, or a job that whoever claims it puts away."""
+"""Findings that may be an outage rather than damage, or a job that its next claimer discards."""
 SUSPECTS_MAX = 10_000
-"""Runs remembered as called out."""
+"""Runs remembered as reported."""
 
 
 class AuditSampler:
-    """Goes round the ended runs of a tenant."""
+    """Walks through the ended runs of a tenant, round after round."""
 
     def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
         self._tenant, self._store, self._auditor, self._ambient = tenant, store, auditor, ambient
-        self._places: dict[str, str | None] = dict.fromkeys(ONE_IN)
-        """Where each walk goes on; a walk that has come to its end begins anew with the newest runs."""
+        self._cursors: dict[str, str | None] = dict.fromkeys(ONE_IN)
+        """Where each walk continues; a finished walk restarts with the newest runs."""
         self._round = dict.fromkeys(ONE_IN, 0)
-        self._rest_until_ms = 0.0
-        self._called_out: dict[str, None] = {}
+        self._pause_until_ms = 0.0
+        self._reported: dict[str, None] = {}
         self.audited = 0
         self.findings = 0
 
     async def audit_next(self) -> None:
-        """Audit the next few runs, unless the last look is too recent for what it has cost."""
+        """Audit the next few runs, unless the last call is too recent for what it cost."""
         began = self._ambient.monotonic_ms()
-        if began < self._rest_until_ms:
+        if began < self._pause_until_ms:
             return
         for term in ONE_IN:
             await self._walk(term)
         ended = self._ambient.monotonic_ms()
-        self._rest_until_ms = ended + REST_FACTOR * (ended - began)
+        self._pause_until_ms = ended + REST_FACTOR * (ended - began)
 
     async def _walk(self, term: str) -> None:
-        page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=PAGE)
-        chosen = [row for row in page.rows if self._chosen(term, row)]
+        page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=PAGE)
+        turn, one_in = self._round[term], ONE_IN[term]
+        chosen = [row for row in page.rows if zlib.crc32(f"{turn}/{row.key}".encode()) % one_in == 0]
         for row in chosen[:AUDITS_MAX]:
             await self._audit(row)
         if len(chosen) > AUDITS_MAX:
-            # The cursor of a page ends behind its last row: look again, just as far as this look has come.
+            # A page's cursor is behind its last row: query again, only as far as this call came.
             until = page.rows.index(chosen[AUDITS_MAX - 1]) + 1
-            page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=until)
-        self._places[term] = page.after
+            page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=until)
+        self._cursors[term] = page.after
         self._round[term] += page.after is None
-
-    def _chosen(self, term: str, row: Row) -> bool:
-        return zlib.crc32(f"{self._round[term]}/{row.key}".encode()) % ONE_IN[term] == 0
 
     async def _audit(self, row: Row) -> None:
         shown = read_run_row(row)
@@ -240,10 +225,10 @@ class AuditSampler:
         stream = Stream(self._tenant, RUN, row.key)
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
         if found.events not in (0, shown.events):
-            # A row that is behind, or a replica that is: either way this is not the run that was listed.
+            # The row or a replica lags behind: this is not the version that was listed.
             return
         if not found.events and not found.findings:
-            # It was retired since it was listed, unless the lists still show it.
+            # It was deleted since it was listed, unless it is still listed.
             if await row_like(self._store, self._tenant, row) is not None:
                 self._report_once(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
             return
@@ -251,20 +236,19 @@ class AuditSampler:
         if sure and self._report_once(sure[0], f" {row.key}"):
             await self._mark(stream, row, sure[0].code, found.events or None)
         elif shown.suspect and not found.findings:
-            self._called_out.pop(row.key, None)
+            self._reported.pop(row.key, None)
             await self._mark(stream, row, "", found.events)
 
     async def _mark(self, stream: Stream, row: Row, code: str, version: int | None) -> None:
-        marked = marked_suspect(row, code)
-        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked,))])
+        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked_suspect(row, code),))])
 
     def _report_once(self, finding: Finding, which: str) -> bool:
-        """Say what is wrong with a run, and which audit tells more, unless that was done before."""
-        if finding.run in self._called_out:
+        """Log the finding, and the command that tells more, once per run."""
+        if finding.run in self._reported:
             return False
-        self._called_out[finding.run] = None
-        while len(self._called_out) > SUSPECTS_MAX:
-            self._called_out.pop(next(iter(self._called_out)))
+        self._reported[finding.run] = None
+        while len(self._reported) > SUSPECTS_MAX:
+            self._reported.pop(next(iter(self._reported)))
         self.findings += 1
         LOG.error(
             "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",

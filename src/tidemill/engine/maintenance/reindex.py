@@ -1,9 +1,9 @@
-"""Rows from logs: what lists would show if nothing but the logs were left, and how to bring them to that.
+"""Derive index rows from logs, and repair the stored ones.
 
-A row is derived; the log is the truth. `rows_of` is the one function that says which rows a run's log calls for, and
-`Indexer` writes them where they are missing or say something else, and removes rows that no log supports. It works
-beside running workers: a row is written against the version it was derived from, and derived again when that has
-moved on, so a run is never unlisted and never shown older than it was.
+Rows are derived data; the log is the truth. `rows_of` alone says which rows a run's log calls for; `Indexer` writes
+missing and differing rows and removes those that no log supports. It works beside running workers: a row is written
+against the version it was derived from, and derived again if the run has moved on, so a run is never unlisted and never
+shown older than it was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidemill.stores.optional import flaws_of, repair
 
 PAGE = 500
 RACES_MAX = 50
-"""How often a run is derived again that moves on meanwhile; a run that moves on has its row written by who moves it."""
+"""How often the rows of a moving run are derived again; the run's own commits write its row."""
 
 _READERS: dict[str, Callable[[Row], Any]] = {
     APPROVAL: read_approval_row,
@@ -50,7 +50,7 @@ Named = tuple[str, str]
 
 
 class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and put right unless it was only asked for."""
+    """What was found, and repaired unless it was a dry run."""
 
     streams: int = 0
     rows: int = 0
@@ -59,20 +59,20 @@ class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
     different: int = 0
     surplus: int = 0
     misplaced: int = 0
-    """Rows that did not stand in every list they belong to, and places in lists without their row."""
+    """Rows missing from a list they belong to, and list entries without their row."""
     anew: bool = False
-    """Lists could not be read, so what they are read from was built anew, or would be."""
+    """Lists could not be read, so their index was rebuilt, or would be."""
     unreadable: tuple[str, ...] = ()
     """Runs and workflows whose log cannot be read; their rows are left as they are."""
     dry_run: bool = False
 
 
 Progress = Callable[[int], None]
-"""Told how many streams were looked at so far."""
+"""Called with the number of streams processed so far."""
 
 
 async def rows_of(catalog: Catalog, tail: Tail) -> tuple[State, dict[Named, Row]]:
-    """Every row that a run's whole log calls for, and the state it folds to; without a log there are none."""
+    """Every row that a run's whole log calls for, and its state; no rows without a log."""
     state, rows = rows_along(tail.stream, map(decode_event, tail.records))
     if state.seq:
         flow = await catalog.flow(tail.stream.tenant, state.digest)
@@ -81,17 +81,17 @@ async def rows_of(catalog: Catalog, tail: Tail) -> tuple[State, dict[Named, Row]
 
 
 def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
-    """A run's row as the turn that led to this state writes it."""
+    """A run's row as the commit that led to this state writes it."""
     quiet = state.live and not state.in_flight and len(workflow.nodes) <= NODES_LOOKED_AT_MAX
     waits = waiting_for(workflow, state) if quiet else ()
     return run_row(stream, state, run_terms(state, retention=workflow.retention), waiting_for=waits)
 
 
 def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
-    """Whether a row says what the log says.
+    """Whether a row matches the log.
 
-    What the keeper adds to a run's row (stuck, idle, what it waits for, suspect) is its own affair, and the row of a
-    run with work in flight may lag behind.
+    The reconciler's additions to a run's row (stuck, idle, what it waits for, suspect) are not compared, and the row of
+    a run with work in flight may lag behind.
     """
     if present is None or present.sort != expected.sort:
         return False
@@ -120,7 +120,6 @@ def _agrees(present: Row, expected: Row, state: State) -> bool:
 
 
 async def all_streams(store: Store, kind: str) -> AsyncIterator[Stream]:
-    """Every stream of a kind."""
     after: Stream | None = None
     while page := await store.streams(kind, after=after, limit=PAGE):
         for stream in page:
@@ -140,14 +139,13 @@ async def row_pages(store: Store, tenant: str, kind: str, terms: Sequence[str] =
 
 
 async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[Row]:
-    """Every row of a kind that has all terms."""
     async for rows in row_pages(store, tenant, kind, terms):
         for row in rows:
             yield row
 
 
 async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
-    """The row with the key and the terms of another, if there is one; rows stand newest first."""
+    """The row with the key and the terms of another, if there is one; rows are sorted newest first."""
     async for row in all_rows(store, tenant, expected.kind, expected.terms):
         if row.key == expected.key:
             return row
@@ -157,7 +155,7 @@ async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
 
 
 async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
-    """The rows of approvals and dead letters that are there for a run."""
+    """The existing rows of a run's approvals and dead letters."""
     found: dict[Named, Row] = {}
     for kind in (APPROVAL, DEAD_LETTER):
         async for row in all_rows(store, stream.tenant, kind, [f"run:{stream.key}"]):
@@ -172,16 +170,16 @@ class Indexer:
         self._store, self._catalog, self._dry_run = store, catalog, dry_run
         self._tenants = {tenant}
         self._present: dict[str, dict[Named, int]] = {}
-        """By tenant, marks of all rows as they were before the first log was read: no store is asked by key."""
+        """By tenant, the marks of all rows before the first log was read: stores have no lookup by key."""
         self._tally = {"streams": 0, "rows": 0, "missing": 0, "different": 0, "surplus": 0}
         self._unreadable: list[str] = []
         self._blind = False
 
     async def run(self, on_progress: Progress | None = None) -> Reindexed:
-        """Have every row stand where it belongs; then look at every stream, and at rows no stream has called for."""
+        """Repair the index, then compare the rows of every stream, then remove rows that no stream calls for."""
         flaws = await (flaws_of if self._dry_run else repair)(self._store)
         self._tally["misplaced"] = flaws.missing + flaws.stray
-        # Whoever only looks has nothing to compare with then: every row would have to be written.
+        # A dry run then has nothing to compare with: every row would have to be written.
         self._blind = self._dry_run and bool(flaws.unreadable)
         for kind in (WORKFLOW, RUN):
             async for stream in all_streams(self._store, kind):
@@ -216,13 +214,13 @@ class Indexer:
                 self._unreadable.append(stream.key)
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
-            wrong = [row for row in wrong if not agrees(await self._there(stream.tenant, row), row, state)]
+            if not self._blind:
+                wrong = [
+                    row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)
+                ]
             if await self._write(stream, version, wrong):
                 self._count(listed, rows, wrong)
                 return
-
-    async def _there(self, tenant: str, row: Row) -> Row | None:
-        return None if self._blind else await row_like(self._store, tenant, row)
 
     def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
         self._tally["rows"] += len(rows)
@@ -247,7 +245,7 @@ class Indexer:
         return isinstance(result, Committed)
 
     async def _remove_surplus(self, tenant: str) -> None:
-        """Remove what no log has called for, unless a log of that name has begun since."""
+        """Remove rows that no log calls for, unless a log of that name has begun since."""
         left = await self._listed(tenant)
         for kind, key in left:
             owner = owner_of(tenant, kind, key)
@@ -260,7 +258,7 @@ class Indexer:
                 await self._store.commit([Commit(stream=owner, expected=tail.version, rows=(gone,))])
 
     async def _calls_for(self, stream: Stream, name: Named) -> bool:
-        """A log that cannot be read supports the rows that were made from it when it could."""
+        """An unreadable log still supports the rows that were derived from it earlier."""
         try:
             return name in (await self._derived(stream))[2]
         except (TidemillError, *DAMAGE, KeyError):
@@ -268,12 +266,12 @@ class Indexer:
 
 
 def _mark(row: Row) -> int:
-    """What tells two rows apart, in few bytes: a store may have millions of them."""
+    """A short hash of a row: a store may have millions of them."""
     return hash((row.sort, frozenset(row.terms), row.body))
 
 
 def owner_of(tenant: str, kind: str, key: str) -> Stream:
-    """The stream that a row belongs to; rows of approvals and dead letters are called `run/node/visit/index`."""
+    """The stream that a row belongs to; rows of approvals and dead letters are named `run/node/visit/index`."""
     if kind in (RUN, WORKFLOW):
         return Stream(tenant, kind, key)
     return Stream(tenant, RUN, key.rsplit("/", 3)[0])

@@ -1,14 +1,9 @@
-"""Archive and delete runs that are due; the periodic sweeper.
+"""Archive and delete runs whose retention has passed, periodically.
 
-Retention: runs that ended long enough ago leave the store, and are in the archive before they do.
-
-A run is due at the first midnight (UTC) after its days have passed. Its row says on which day that is, so a sweep asks
-for the days that are due, oldest first, and never walks along younger runs. For each run the archive entry is durable
-first, and is read back; then the store forgets the run and its rows in one step, if nothing has happened to it since.
-Whoever dies in between leaves the run in both places, and the next sweep finds the entry and only forgets. So two
-sweeps at once, or one that is killed anywhere, do no harm. A run that cannot be archived stays, and holds up no other.
-
-The sweeper: retires old runs now and then, beside everything else that a process does.
+A run is due at the first midnight (UTC) after its days have passed. Its row has a term for that day, so a sweep reads
+the due days only, oldest first. The archive entry is durable and read back before the store deletes the run and its
+rows in one step, provided that the run has not changed. A sweep may be killed anywhere or run twice at once: the run is
+then in both places, and the next sweep finds the entry and only deletes. A run that cannot be archived stays.
 """
 
 from __future__ import annotations
@@ -51,30 +46,28 @@ from tidemill.stores.contract import Row, Store, Stream, Tail
 LOG = logging.getLogger(__name__)
 
 RESTORED = "restored"
-"""The kind of rows that say when a run was brought back: it is kept from then on as long as after its end."""
+"""Kind of the rows that date a restore: retention counts from then on."""
 LOGGED = "spoken"
-"""The kind of rows of runs that are gone and whose handlers' lines may still be there, up to a token of a lease."""
+"""Kind of the rows of deleted runs whose log lines may remain, up to a lease token."""
 LOOK_BACK_DAYS = 4_000
 RUNS_PER_SWEEP = 500
 DAYS_AT_A_TIME = 50
-"""How many days are looked at before everything else that a process does has its turn."""
+"""Days processed before the sweep yields to the rest of the process."""
 PAGE = 100
 PLACES_MAX = 5
-"""How many names are tried for an entry; that many damaged ones have another cause than bad luck."""
+"""Names tried for an entry; more damaged ones in a row have a systematic cause."""
 GRACE_MS = 3_600_000
-"""How long every ended run is kept: by then no process takes it for the one that it knew (see `runs`)."""
+"""Every ended run is kept this long: by then no process still caches it (see `run_cache`)."""
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did."""
-
     retired: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
     """Runs that were due and stay, each with the reason."""
     failed: tuple[str, ...] = ()
-    """Those of them that could not be archived, and will not be until somebody has mended something."""
+    """Those that could not be archived, and need an operator."""
     more: bool = False
-    """There are days that this sweep did not come to."""
+    """Some due days were not processed."""
     dry_run: bool = False
 
 
@@ -86,7 +79,7 @@ class KeptRun(msgspec.Struct, frozen=True):
 
 
 class RetentionSweep:
-    """Sweeps the ended runs of a tenant into an archive."""
+    """Moves the ended runs of a tenant into an archive."""
 
     def __init__(
         self,
@@ -102,67 +95,61 @@ class RetentionSweep:
     ) -> None:
         self._tenant, self._store, self._blobs, self._catalog = tenant, store, blobs, catalog
         self._runs, self._archive, self._days, self._dry_run = runs, archive, days, dry_run
-        self._agenda: list[str] = []
-        """Terms that are still to be looked at, the oldest last."""
+        self._terms: list[str] = []
+        """Terms still to process, oldest last."""
         self._today = -1
         self._after: str | None = None
-        """How far the look at the oldest of them has come."""
-        self._in_vain = ""
-        """The run that the last sweep ended at because something did not answer."""
+        """The cursor within the oldest term."""
+        self._last_failed = ""
+        """The run at which the last sweep stopped because something did not answer."""
         self.retired = 0
 
     async def sweep(self) -> SweepResult:
-        """Retire what is due, a bounded number of runs; the next sweep goes on where this one stops."""
+        """Archive and delete a bounded number of due runs; the next sweep continues from there."""
         today = (self._store.now_ms() - GRACE_MS) // DAY_MS
         if today != self._today:
-            self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
-        restored = await self._restored_at()
+            self._today, self._terms, self._after = today, list(self._due_terms(today)), None
+        restored = {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
         if not self._dry_run:
-            await self._finish()
+            # A killed sweep may have left the lines of runs that it deleted.
+            for row in [row async for row in all_rows(self._store, self._tenant, LOGGED)]:
+                await self._forget_lines(row.key, row.sort)
         retired: list[str] = []
         left: dict[str, KeptRun] = {}
-        # Most days have no runs and cost next to nothing, so all of them are looked at: a process that is restarted
-        # often would never come to the due ones otherwise.
-        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP:
-            term = self._agenda[-1]
+        # Every due day is queried, because empty days are cheap and a process that is restarted often would
+        # otherwise never reach the others.
+        while self._terms and len(retired) + len(left) < RUNS_PER_SWEEP:
+            term = self._terms[-1]
             page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
             for row in page.rows:
-                stay = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
-                if stay is not None:
-                    left[row.key] = stay
+                kept = await self._archive_and_delete(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
+                if kept is not None:
+                    left[row.key] = kept
                 else:
                     retired.append(row.key)
             self._after = page.after
             if page.after is None:
-                self._agenda.pop()
-                if len(self._agenda) % DAYS_AT_A_TIME == 0:
+                self._terms.pop()
+                if len(self._terms) % DAYS_AT_A_TIME == 0:
                     await asyncio.sleep(0)
         return SweepResult(
             retired=tuple(retired),
-            left=tuple((run_id, stay.why) for run_id, stay in left.items()),
-            failed=tuple(run_id for run_id, stay in left.items() if stay.failed),
-            more=bool(self._agenda),
+            left=tuple((run_id, kept.why) for run_id, kept in left.items()),
+            failed=tuple(run_id for run_id, kept in left.items() if kept.failed),
+            more=bool(self._terms),
             dry_run=self._dry_run,
         )
 
     def _due_terms(self, today: int) -> Iterator[str]:
-        """What runs are found by that are due today, the newest first."""
+        """The terms of runs that are due today, newest first."""
         last = None if self._days is None else today - 1 - ceil(self._days)
         for back in range(min(LOOK_BACK_DAYS, today + 1)):
             yield f"retire:{today - back}"
             if last is not None and last - back >= 0:
                 yield f"ended:{last - back}"
 
-    async def _restored_at(self) -> dict[str, int]:
-        return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
-
-    async def _finish(self) -> None:
-        """Let go of the lines of runs that somebody forgot who died before he came to them."""
-        for row in [row async for row in all_rows(self._store, self._tenant, LOGGED)]:
-            await self._forget_lines(row.key, row.sort)
-
-    async def _retire(self, stream: Stream, restored_ms: int) -> KeptRun | None:
-        """Archive a run and forget it; answers why not, where it stays."""
+    async def _archive_and_delete(self, stream: Stream, restored_ms: int) -> KeptRun | None:
+        """Archive and delete a run; returns the reason if it stays."""
         try:
             (tail,) = await self._store.load({stream: 0}, snapshots=False)
             if tail.damage:
@@ -175,32 +162,28 @@ class RetentionSweep:
                 return KeptRun(why) if why else None
             await self._put(stream, tail, state)
         except (TidemillError, *DAMAGE) as error:
-            if self._may_pass(error) and self._in_vain != stream.key:
-                # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
-                self._in_vain = stream.key
+            lost = isinstance(error, (BlobMissing, BlobDamaged))
+            if isinstance(error, Unavailable) and not lost and self._last_failed != stream.key:
+                # Probably an outage: the next sweep begins here. If this run fails again, the cause is the run.
+                self._last_failed = stream.key
                 raise
             return KeptRun(str(error), failed=True)
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
-        spoken = await last_token(self._store, stream.tenant, stream.key)
-        if spoken is not None:
-            gone.append(Row(kind=LOGGED, key=stream.key, sort=spoken))
+        token = await last_token(self._store, stream.tenant, stream.key)
+        if token is not None:
+            gone.append(Row(kind=LOGGED, key=stream.key, sort=token))
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
             return KeptRun("it has moved on")
-        if spoken is not None:
-            await self._forget_lines(stream.key, spoken)
+        if token is not None:
+            await self._forget_lines(stream.key, token)
         self.retired += 1
         return None
 
     async def _forget_lines(self, run_id: str, token: int) -> None:
-        """Let go of what a run's handlers said, once the run is gone, and then of the row that calls for it."""
+        """Delete the log lines of a deleted run, and then the row that calls for that."""
         await forget_journals(self._store, self._tenant, run_id, up_to=token)
         done = Row(kind=LOGGED, key=run_id, sort=0, deleted=True)
         await self._store.forget(Stream(self._tenant, LOGGED, run_id), rows=[done])
-
-    @staticmethod
-    def _may_pass(error: Exception) -> bool:
-        """Whether it was something around the run; a value of it that is gone is a matter of this run alone."""
-        return isinstance(error, Unavailable) and not isinstance(error, (BlobMissing, BlobDamaged))
 
     async def _reason_to_stay(self, stream: Stream, state: State, restored_ms: int) -> str:
         if state.busy:
@@ -224,10 +207,10 @@ class RetentionSweep:
         await self._put_entry(ArchivedRun(header=header, records=tail.records, blobs=blobs))
 
     async def _put_blobs(self, tenant: str, records: Sequence[bytes]) -> dict[str, bytes | None]:
-        """Everything that a run refers to, directly or by a value that it refers to: small bodies, and None for others.
+        """Archive all blobs that a run refers to, directly or by a value: small bodies, and None for large ones.
 
-        A value, and a file that one describes, must be there. An address that stands anywhere else (alone, in a file,
-        in a patch) may be that of nothing.
+        A value, and a file that a value describes, must exist. An address anywhere else (alone, in a file, in a patch)
+        may refer to nothing.
         """
         blobs: dict[str, bytes | None] = {}
         events = [decode_event(record) for record in records]
@@ -243,7 +226,7 @@ class RetentionSweep:
                 if digest in needed:
                     raise missing(digest)
                 continue
-            large = info.size > INLINE_BYTES_MAX and await self._put_apart(tenant, digest)
+            large = info.size > INLINE_BYTES_MAX and await self._put_blob(tenant, digest)
             body = None if large else await self._blobs.get(tenant, digest)
             async for piece in referring_texts(self._blobs.read(tenant, digest) if body is None else at_once(body)):
                 needed.update(files_in(piece) if digest in values else ())
@@ -251,13 +234,13 @@ class RetentionSweep:
             blobs[digest] = body
         return blobs
 
-    async def _put_apart(self, tenant: str, digest: str) -> bool:
-        """Make a large blob a body of its own, if the archive does not hold something damaged in its place."""
+    async def _put_blob(self, tenant: str, digest: str) -> bool:
+        """Store a large blob as a separate object, unless the archive holds something damaged under its name."""
         name = blob_name(tenant, digest)
         return await self._archive.put_stream(name, self._blobs.read(tenant, digest)) or await self._has(name, digest)
 
     async def _has(self, name: str, digest: str) -> bool:
-        """Whether the archive gives back these bytes."""
+        """Whether the archive returns these bytes."""
         seen, chunks = hashlib.sha256(), await self._archive.stream(name)
         if chunks is None:
             return False
@@ -266,9 +249,9 @@ class RetentionSweep:
         return f"sha256:{seen.hexdigest()}" == digest
 
     async def _put_entry(self, run: ArchivedRun) -> None:
-        """Put the entry where it is read back as it was put: beside what is damaged there, or another run.
+        """Store the entry under the first name that is free or reads back the same.
 
-        One that is there already, of a sweep that died, is as good.
+        Skips names that hold a damaged entry or another run; the identical entry of a killed sweep is reused.
         """
         body = encode_archived(run.header, run.records, run.blobs)
         for again in range(PLACES_MAX):
@@ -289,29 +272,30 @@ class RetentionSweep:
 
 
 def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:
-    """Whether a run that is over has been kept long enough."""
+    """Whether an ended run has been kept long enough."""
     days = default_days if retention.days is None else retention.days
     if retention.keep or days is None:
         return False
     return max(quiet_day(state), restored_ms // DAY_MS) + 1 + ceil(days) <= today
 
 
+# The periodic task
+
 SWEEP_EVERY_MS = 60_000
 
 
 class RetentionTask:
-    """Sweeps once a minute, more or less, so that the workers of a store do not do it all at the same time."""
+    """Sweeps about once a minute; the jitter keeps the workers of a store from sweeping together."""
 
     def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
         self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin."""
         self._task = asyncio.create_task(self._forever(), name="tidemill-sweeper")
 
     async def close(self) -> None:
-        """Stop, wherever it is: the next sweep goes on from there."""
+        """Stop at any point: the next sweep continues from there."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,22 +1,12 @@
-"""Verify logs, snapshots, blobs, rows, jobs; orphaned rows; job comparison.
+"""Audit what a store holds: logs, snapshots, blobs, jobs and rows. Repairs nothing.
 
-The audit of logs: everything that must be true of what a store holds, asked of one run after the other.
+Records must be readable and obey the invariants (the simulation runs the same checker), the snapshot must fold to the
+same state, referenced blobs must match their digests, and jobs and rows must agree with the log. One run is in memory
+at a time, blobs are read in chunks, and damage to one run never hides another. A run that moves on meanwhile is judged
+only by what must hold at any moment.
 
-A run's records must be readable and obey the laws (the checker is the one that the simulation runs after every
-commit), its snapshot must fold to what the log folds to, blobs that events refer to must be there, and jobs and rows
-must say what the log says. Nothing is repaired here. One run is in memory at a time, and damage to it never hides
-another. A run that moves on meanwhile is only judged by what cannot be wrong at any moment.
-
-What events point to: large values, and the files that are described in values of any size.
-
-Each is read to its end and compared with its digest, a piece at a time, so that a file of any size may be audited. A
-large value is looked through for descriptions on the way. What a file holds is its own affair.
-
-Rows without a log: what lists show of runs and workflows that there is no record of.
-
-The audit reads every log, and so never meets a run whose log is gone altogether. Here it goes the other way, from the
-rows to the logs, a page at a time. A row leaves a list in the same transaction as its log leaves the store, so one that
-is still there after its log was found to be gone has lost it.
+`orphan_rows` goes the other way, from rows to logs. A row and its log are deleted in one transaction, so a row that
+still exists after its log was found to be missing is orphaned.
 """
 
 from __future__ import annotations
@@ -55,18 +45,20 @@ from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, en
 from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
 from tidemill.stores.optional import IndexProblems
 
+# Blobs that events refer to
+
 DAMAGES = frozenset({"blob_damaged", "store_damaged"})
 
 
 class BlobProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with something that an event points to, in words that follow the name of the event."""
+    """A problem with a referenced blob; the message follows the name of the event."""
 
     code: str
     message: str
 
 
 def payloads_in(value: Any) -> Iterator[Payload]:
-    """Every value in an event, as its text or as the reference to one that is stored apart."""
+    """Every value in an event, as its text or as a blob reference."""
     if isinstance(value, (bytes, BlobRef)):
         yield value
     elif isinstance(value, msgspec.Struct):
@@ -81,26 +73,26 @@ def payloads_in(value: Any) -> Iterator[Payload]:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether other bytes were read than were written; an outage, which says nothing about them, is none."""
+    """Whether the bytes read differ from the bytes written; an outage is no damage."""
     return isinstance(error, StoreUnusable) and error.problem.code in DAMAGES
 
 
 class BlobAuditor:
-    """What the events of one run point to; each blob is read once, however often it is pointed to."""
+    """Checks the blobs that the events of one run refer to; reads each blob once."""
 
     def __init__(self, blobs: Blobs, tenant: str) -> None:
         self._blobs, self._tenant = blobs, tenant
         self._read: set[str] = set()
 
     async def faults(self, event: AnyEvent) -> list[BlobProblem]:
-        """What an event points to for the first time and is not as it must be."""
+        """The problems of the blobs that an event is the first to refer to."""
         found: list[BlobProblem] = []
         values, files = set[str](), set[str]()
         for payload in payloads_in(event):
             if isinstance(payload, BlobRef):
                 values.add(payload.digest)
             elif not isinstance(event, RunPatched):
-                # A patch is no value: it may speak of files that nobody has brought yet.
+                # A patch is no value: it may describe files that are not stored yet.
                 files.update(files_in(payload))
         for digest in sorted(values - self._read):
             within = await self._look_at(digest, "a value", found)
@@ -110,7 +102,7 @@ class BlobAuditor:
         return found
 
     async def _look_at(self, digest: str, what: str, found: list[BlobProblem]) -> set[str]:
-        """Read a blob; answers the files that its text describes."""
+        """Read a blob; returns the files that its text describes."""
         self._read.add(digest)
         try:
             return await self._files_within(digest)
@@ -126,53 +118,50 @@ class BlobAuditor:
         chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
         async with aclosing(chunks):
             async for chunk in chunks:
-                # A description may begin in one piece and end in the next.
+                # A description may span two chunks.
                 text = rest + chunk
                 files.update(files_in(text))
                 rest = text[1 - DESCRIBED_LENGTH :]
         return files
 
 
+# Audit of runs and workflows
+
 T = TypeVar("T")
 
 EVENTS_AT_A_TIME = 500
-"""Events that are read before others may run: an audit must not hold up a worker."""
+"""Events read before yielding: an audit must not block a worker."""
 
 KEYS_SHOWN_MAX = 5
 LISTS = "the lists"
-"""What a finding is about that is about no log."""
+"""The subject of a finding that concerns no log."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it must be."""
-
     run: str
-    """The run, `workflow NAME` for one, or `the lists` for what is about none in particular."""
+    """The run, `workflow NAME`, or `the lists`."""
     seq: int
-    """The event it was found at; 0 when it is about the run as a whole."""
+    """The event it was found at; 0 when it concerns the whole run."""
     code: str
-    """What kind of thing it is, or the law that is broken."""
+    """The kind of problem, or the broken invariant."""
     message: str
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit came to."""
-
     runs: int = 0
     workflows: int = 0
     events: int = 0
     moved: int = 0
-    """Runs that went on meanwhile, so that nothing was said about their jobs and rows."""
+    """Runs that moved on meanwhile, whose jobs and rows were not judged."""
     findings: tuple[Finding, ...] = ()
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
         return not self.findings
 
 
 class RunAudit(msgspec.Struct):
-    """The findings of one stream, as they are made."""
+    """The findings of one stream."""
 
     name: str
     events: int = 0
@@ -180,23 +169,22 @@ class RunAudit(msgspec.Struct):
     findings: list[Finding] = []
 
     def problem(self, code: str, message: str, seq: int = 0) -> None:
-        """Write something down."""
         self.findings.append(Finding(run=self.name, seq=seq, code=code, message=message))
 
 
 class Auditor:
-    """Reads one stream at a time. `lists`: whether lists can be read at all, and are to be compared."""
+    """Audits one stream at a time. `lists`: whether index rows can be read and are to be compared."""
 
     def __init__(self, store: Store, blobs: Blobs, catalog: Catalog, *, lists: bool = True) -> None:
         self._store, self._blobs, self._catalog, self._lists = store, blobs, catalog, lists
 
     async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> RunAudit:
-        """Audit a run. `listed` may know already that a row is there, which spares looking for it."""
+        """Audit a run. `listed` may confirm a row from memory, which saves the lookup."""
         found = RunAudit(stream.key)
         try:
             await self._run(stream, found, listed)
         except Rejected as refusal:
-            # A damaged page of the store: what it holds of this run cannot be read, and others can.
+            # A damaged page of the store affects this run; others can still be read.
             found.problem("log_unreadable", f"the store cannot read it: {refusal}")
         return found
 
@@ -208,16 +196,16 @@ class Auditor:
         flows = await self._flows(stream, events, found)
         if flows is None:
             return
-        await self._laws(events, flows, found)
+        await self._invariants(events, flows, found)
         try:
             state, rows = rows_along(stream, events)
         except Exception as error:
-            # A log that breaks the laws may well be one that cannot be folded; that must not end the audit.
+            # A log that breaks the invariants may not fold; that must not end the audit.
             found.problem("log_does_not_fold", f"the log cannot be folded: {error!r}")
             return
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
-        await self._blobs_there(stream, events, found)
+        await self._check_blobs(stream, events, found)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
         doubts = RunAudit(stream.key)
         audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
@@ -230,7 +218,7 @@ class Auditor:
         found.moved = not await self._confirmed(stream, state.seq, doubts, found)
 
     async def workflow(self, stream: Stream) -> RunAudit:
-        """Audit a workflow: its records are readable, and every version's content is there."""
+        """Audit a workflow: its records are readable, and every version's content exists."""
         found = RunAudit(f"workflow {stream.key}")
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         found.events = len(tail.records)
@@ -248,7 +236,7 @@ class Auditor:
         return found
 
     async def _version(self, stream: Stream, version: Version, found: RunAudit) -> None:
-        """The catalog reads a compiled form only if it has the digest that it is stored under."""
+        """The catalog checks a compiled form against the digest that it is stored under."""
         try:
             await self._catalog.flow(stream.tenant, version.digest)
             await self._blobs.get(stream.tenant, version.document)
@@ -289,8 +277,8 @@ class Auditor:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
 
-    async def _laws(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
-        # A law book of its own, which nobody reads who only asks or works.
+    async def _invariants(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
+        # Imported here, because only audits need the checker.
         from tidemill.kernel.invariants.checker import LogChecker
 
         graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
@@ -317,11 +305,11 @@ class Auditor:
         if not same:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
-    async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
-        evidence = BlobAuditor(self._blobs, stream.tenant)
+    async def _check_blobs(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
+        auditor = BlobAuditor(self._blobs, stream.tenant)
         async for seq, event in _paced(events):
-            for fault in await evidence.faults(event):
-                found.problem(fault.code, f"{type(event).__name__} {fault.message}", seq)
+            for problem in await auditor.faults(event):
+                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
 
     async def _rows(
         self,
@@ -331,7 +319,7 @@ class Auditor:
         doubts: RunAudit,
         listed: Callable[[Row], bool] | None = None,
     ) -> None:
-        """Compare the rows that a log calls for with those in the lists; damage to the lists is none to the log."""
+        """Compare the rows that a log calls for with the existing ones; damage to lists is no damage to the log."""
         try:
             beside = await rows_beside_run(self._store, stream) if stream.kind == RUN else {}
             for name, row in rows.items():
@@ -348,7 +336,7 @@ class Auditor:
             doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
 
     async def _confirmed(self, stream: Stream, version: int, doubts: RunAudit, found: RunAudit) -> bool:
-        """Take over doubts about jobs and rows, unless the log has moved on since; whether it has not."""
+        """Adopt doubts about jobs and rows if the log has not moved on since; returns whether it has not."""
         if doubts.findings:
             (again,) = await self._store.load({stream: version}, snapshots=False)
             if again.version != version:
@@ -358,7 +346,7 @@ class Auditor:
 
 
 async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
-    """Items and their numbers, from 1; others run now and then."""
+    """Items and their numbers, from 1; yields to other tasks now and then."""
     for number, item in enumerate(items, 1):
         if not number % EVENTS_AT_A_TIME:
             await asyncio.sleep(0)
@@ -366,7 +354,7 @@ async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
 
 
 def index_findings(flaws: IndexProblems) -> RunAudit:
-    """What is wrong with the places of rows, as a finding about no log."""
+    """Misplaced index rows, as a finding that concerns no log."""
     found = RunAudit(LISTS)
     if flaws.unreadable:
         found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
@@ -378,7 +366,7 @@ def index_findings(flaws: IndexProblems) -> RunAudit:
 
 
 def _workflow_unreadable(found: RunAudit, error: Exception, message: str, seq: int = 0) -> None:
-    """Write down why a workflow cannot be read; one whose bytes fit their digest may be of a newer version."""
+    """Record why a workflow cannot be read; if its bytes match their digest, a newer version may have written it."""
     found.problem("workflow_damaged" if is_damage(error) else "workflow_unreadable", message, seq)
 
 
@@ -387,18 +375,19 @@ def _few(keys: tuple[str, ...]) -> str:
 
 
 def blobs_in(value: Any) -> Iterator[BlobRef]:
-    """Every reference to a blob in an event."""
     return (payload for payload in payloads_in(value) if isinstance(payload, BlobRef))
 
+
+# Rows without a log
 
 LOG_MISSING = "log_missing"
 KINDS = (WORKFLOW, RUN, APPROVAL, DEAD_LETTER)
 END = 2**53
-"""Behind the last record of any stream: only its version is asked for."""
+"""Behind the last record of any stream: loads only its version."""
 
 
 async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Row]]:
-    """Every row of a tenant whose log is not there, with the stream that it should be in."""
+    """Every row of a tenant whose log does not exist, with the stream that it should be in."""
     for kind in KINDS:
         gone = set[Stream]()
         async for rows in row_pages(store, tenant, kind):
@@ -414,7 +403,7 @@ async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, 
 
 
 async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
-    """What the audit has to say of them."""
+    """Orphaned rows as findings."""
     async for owner, row in orphan_rows(store, tenant):
         found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
         if row.kind == owner.kind:
@@ -424,24 +413,27 @@ async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
         yield found
 
 
+# Jobs
+
+
 class JobComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a run found."""
+    """The jobs that one run lacks or has too many."""
 
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     moved: bool = False
-    """The run changed while it was looked at, so nothing can be said."""
+    """The run changed during the comparison, so it says nothing."""
 
 
 def compare(entry: CachedRun, jobs: list[JobView]) -> JobComparison:
-    """The jobs a state calls for beside those that are there; what a newer version has put there is left alone."""
+    """Compare the jobs a state calls for with the existing ones; jobs of a newer version are ignored."""
     expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
     present = {view.job.key for view in jobs}
     missing = expected - present
     tasks = {view.job.key: task_of(view.job.body) for view in jobs if view.job.key not in expected}
     surplus = {key for key, task in tasks.items() if task.v <= JOB_FORMAT and task.kind not in UNLISTED}
     if entry.state.status == "PAUSED":
-        # While a run is paused, a running attempt keeps its job and a back-off that came due was put aside.
+        # In a paused run, a running attempt keeps its job and a due back-off was requeued.
         leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}
         surplus -= leased
         missing = {key for key in missing if not key.startswith("run/")}

@@ -1,28 +1,14 @@
-"""Claim loop, heartbeat, release with back-off, hand-over policy.
+"""Leases of one worker: renewal, hand-over policy, delayed release, claim loop.
 
-Keeping leases alive. The heart beats in a thread of its own, so a handler that blocks the loop loses nothing.
+Renewal runs in its own thread, asks the worker for its leases each time and reports lost ones. Correctness never
+depends on it, because the fence token decides at commit.
 
-The heart only prolongs and reports: which leases there are is asked from their holder at each beat, and what
-was lost is told to it. Correctness never depends on a beat, because the fence token decides at commit.
+A worker may always keep as many new jobs of a commit as the commit settled; it keeps more only while it is the only
+live worker and has free slots.
 
-Which of the jobs that its own commits insert a worker keeps, instead of having them go through the queue.
-
-One for each job that it settles is always right: it takes the place of that one. More than that only while no other
-worker is there who could take it sooner, and while there is room, so that no job waits here which could run elsewhere.
-
-Giving jobs back to the store: at once when a worker stops, after a rest when this worker cannot run them.
-
-Jobs that a worker lacks the node type for must reach one that has it, and must not stand in the way of work that
-this one can do. Whoever meets such a job for the first time gives it back at once and leaves the line to others for
-a moment; so it passes quickly along all who cannot run it. Whoever meets it again lets it rest until the next tick
-of the store's clock, when all of them stand back together. No timer is exact, so they do so a little earlier, and who
-is late all the same and takes such a job at the tick gives it back at once. The more there are the longer they rest,
-so a queue full of them costs a bounded part of what a worker can claim.
-
-Asking the store for jobs, again and again, and stopping in a way that leaves none of them behind.
-
-A claim that is under way when a worker stops is cancelled: a store promises that it then keeps nothing. Until the
-leases are in hand nothing is awaited that could be cut off in between.
+A job that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take
+it. Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with
+the number of such jobs, so they use a bounded share of the claim rate.
 """
 
 from __future__ import annotations
@@ -41,27 +27,29 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream, in_run_tree
 
 LOG = logging.getLogger(__name__)
 
-BEATS_PER_LEASE = 3
+# Renewal
+
+RENEWALS_PER_LEASE = 3
 
 Held = Callable[[], Sequence[Lease]]
-OnBeat = Callable[[Sequence[Lease]], None]
-"""Called in the holder's loop after each beat with the leases that were found lost."""
+OnRenewed = Callable[[Sequence[Lease]], None]
+"""Called in the holder's loop after each renewal with the leases that were lost."""
 
 
 class LeaseRenewer:
-    """Renews what `held` answers, three times per lease or more."""
+    """Renews the leases that `held` returns, at least three times per lease time."""
 
     def __init__(
-        self, store: Store, ambient: Ambient, held: Held, on_beat: OnBeat, lease_ms: int, beat_ms: int
+        self, store: Store, ambient: Ambient, held: Held, on_renewed: OnRenewed, lease_ms: int, beat_ms: int
     ) -> None:
-        self._store, self._ambient, self._held, self._on_beat = store, ambient, held, on_beat
+        self._store, self._ambient, self._held, self._on_renewed = store, ambient, held, on_renewed
         self._lease_ms = lease_ms
-        # However long a lease is, who has lost one learns of it at the next beat.
-        self.pause_ms = min(lease_ms / BEATS_PER_LEASE, beat_ms)
+        # With long leases too, the worker learns of a lost one within `beat_ms`.
+        self.pause_ms = min(lease_ms / RENEWALS_PER_LEASE, beat_ms)
         self._failing = False
 
     async def renew_once(self) -> Sequence[Lease]:
-        """One beat; an unreachable store loses nothing yet, the next beat tries again."""
+        """Renew once; if the store is unreachable, the next renewal tries again and no lease counts as lost."""
         leases = self._held()
         if not leases:
             return ()
@@ -75,54 +63,55 @@ class LeaseRenewer:
             self._failing = True
             return ()
         except Exception:
-            # A heart that stops would cost every lease; a bug must be heard of all the same.
+            # A stopped renewal would lose every lease, so a bug is only logged.
             LOG.exception("renewing leases failed and will be repeated")
             return ()
 
-    async def beat_in_loop(self) -> None:
-        """Beat for ever in the caller's own loop: for simulations, and for stores that live in one loop."""
+    async def renew_in_loop(self) -> None:
+        """Renew for ever in the caller's loop: for simulations, and for stores that live in one loop."""
         while True:
             await self._ambient.sleep(self.pause_ms)
-            self._on_beat(await self.renew_once())
+            self._on_renewed(await self.renew_once())
 
 
 class LeaseRenewalThread:
-    """A heart with a thread and a loop of its own."""
+    """Renews in its own thread and loop, so a handler that blocks the worker's loop loses no lease."""
 
-    def __init__(self, heart: LeaseRenewer) -> None:
-        self._heart = heart
+    def __init__(self, renewer: LeaseRenewer) -> None:
+        self._renewer = renewer
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, on_beat: OnBeat) -> None:
-        """Begin to beat; `on_beat` is called in the loop that calls this."""
+    def start(self, on_renewed: OnRenewed) -> None:
+        """Start; `on_beat` is called in the loop that calls this."""
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, args=(loop, on_beat), name="tidemill-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(loop, on_renewed), name="tidemill-heart", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, loop: asyncio.AbstractEventLoop, on_beat: OnBeat) -> None:
-        while not self._stop.wait(self._heart.pause_ms / 1000):
-            lost = asyncio.run(self._heart.renew_once())
+    def _run(self, loop: asyncio.AbstractEventLoop, on_renewed: OnRenewed) -> None:
+        while not self._stop.wait(self._renewer.pause_ms / 1000):
+            lost = asyncio.run(self._renewer.renew_once())
             try:
-                loop.call_soon_threadsafe(on_beat, lost)
+                loop.call_soon_threadsafe(on_renewed, lost)
             except RuntimeError:
                 return
 
 
+# Hand-over
+
 HAND_OVERS_PER_CLAIM = 256
 HAND_OVER_MS = 100
-"""A worker whose places are all taken keeps so many jobs for itself, and for so long; then it asks the queue again,
-where priority and fairness are known. While it has a free place, nothing that it could take waits in the queue."""
+"""A worker without free slots keeps at most this many jobs, for this long; then it claims from the queue again, where
+priority and fairness apply. With a free slot it claims anyway."""
 
 
 class HandoverPolicy:
-    """What one worker keeps."""
+    """Selects the jobs of its own commits that a worker leases to itself instead of queueing them."""
 
     def __init__(
         self,
@@ -139,51 +128,51 @@ class HandoverPolicy:
         self.is_only_worker = False
         """No other worker is known to be alive."""
         self.stopped = False
-        self.promised = 0
-        """Places for jobs that a commit under way keeps beyond those that it settles."""
+        self.reserved = 0
+        """Slots reserved for jobs that a pending commit keeps beyond those that it settles."""
         self._handed_over = 0
         """Jobs kept since the last claim."""
-        self._asked_ms = clock_ms()
+        self._claimed_ms = clock_ms()
 
     @property
     def free(self) -> int:
-        """Places for further jobs."""
-        return self._concurrency - self._held() - self.promised
+        """Free slots."""
+        return self._concurrency - self._held() - self.reserved
 
     def reserve(self, places: int) -> None:
-        """Set places aside for a commit, or free them; whoever claims may have found that there is no room."""
-        freed, self.promised = places < self.promised, places
+        """Set the number of reserved slots; freeing some wakes the claim loop."""
+        freed, self.reserved = places < self.reserved, places
         if freed:
             self._wake()
 
     def claim(self) -> None:
-        """The queue is asked."""
-        self._handed_over, self._asked_ms = 0, self._clock_ms()
+        """Record a claim."""
+        self._handed_over, self._claimed_ms = 0, self._clock_ms()
 
     def record_taken(self, jobs: int) -> None:
-        """Jobs were kept."""
+        """Record jobs that were kept."""
         self._handed_over += jobs
 
-    def select(self, stream: Stream, puts: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
-        """The keys of those jobs of a commit which are kept; `settled`: how many it takes off this worker's hands."""
+    def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
+        """The keys of the jobs of a commit to keep; `settled`: how many jobs of this worker it settles."""
         room = self.room(stream)
-        if self.stopped or not (settled + room and (self.free > 0 or self._asked_lately())):
+        if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
             return ()
-        kept = [put.key for put in puts if self._may_keep(put)][: settled + room]
+        kept = [job.key for job in jobs if self._may_keep(job)][: settled + room]
         if len(kept) > settled:
-            self.reserve(self.promised + len(kept) - settled)
+            self.reserve(self.reserved + len(kept) - settled)
         return tuple(kept)
 
-    def _may_keep(self, put: JobSpec) -> bool:
-        """Only one that may run now, and that this worker would claim."""
+    def _may_keep(self, job: JobSpec) -> bool:
+        """Whether a job is ready and this worker could claim it."""
         return (
-            put.task.kind == "run"
-            and not (put.ready_at_ms or put.caps)
-            and (not self._queues or put.queue in self._queues)
+            job.task.kind == "run"
+            and not (job.ready_at_ms or job.caps)
+            and (not self._queues or job.queue in self._queues)
         )
 
-    def _asked_lately(self) -> bool:
-        within = self._clock_ms() - self._asked_ms < HAND_OVER_MS
+    def _claimed_lately(self) -> bool:
+        within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
         return within and self._handed_over < HAND_OVERS_PER_CLAIM
 
     def room(self, stream: Stream) -> int:
@@ -191,36 +180,38 @@ class HandoverPolicy:
         return max(0, self.free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
 
+# Release
+
 STEP_MS = 800
-"""Jobs that were put aside come due at multiples of this, by the store's clock: others have them within a second."""
+"""Delayed jobs come due at multiples of this, by the store's clock: another worker has them within a second."""
 ROOM_MS = 100
-"""How long others have the line for themselves then."""
+"""How long this worker then claims nothing, so that another worker can take them."""
 EARLY_MS = 20
-"""So long before it is not claimed any more, because a claim may take longer than it was meant to."""
+"""Claims end this long before a tick, because a claim may take longer than intended."""
 OFFERS_MAX = 16
-"""So many jobs in a step are offered to others at once when they are first met; more of them rest like the rest."""
+"""Jobs per step that are released without delay when first met; further ones are delayed at once."""
 MEMORY_MS = 30 * STEP_MS
 EACH_MS = 5
-"""How much longer each of them rests for every one that nobody takes."""
+"""The delay grows by this for every such job that no worker takes."""
 REST_MS_MAX = 60_000
 KNOWN_MAX = REST_MS_MAX // EACH_MS
 
 
 class UnrunnableBackoff:
-    """The jobs that this worker has met lately and cannot run."""
+    """The jobs that this worker recently met and cannot run."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._met: dict[Hashable, int] = {}
-        """When each was last met, those met longest ago first."""
-        self._resting: dict[Hashable, int] = {}
-        """When those come due that were let rest."""
+        """When each was last met, oldest first."""
+        self._delayed: dict[Hashable, int] = {}
+        """When the delayed ones come due."""
         self._offers: tuple[int, int] = (0, 0)
-        """In which step some were offered to others at once, and how many."""
-        self._offered_ms = self._stood_back_ms = 0
+        """The current step, and how many jobs were released in it without delay."""
+        self._offered_ms = self._paused_ms = 0
 
     def delay_ms(self, place: Hashable, claimed_ms: int) -> int:
-        """Put aside a job that was claimed at that moment, and say for how long."""
+        """The delay for releasing a job that was claimed at `claimed_ms` and cannot run here."""
         now = self._clock()
         first = self._met.pop(place, None) is None
         self._met[place] = now
@@ -228,9 +219,9 @@ class UnrunnableBackoff:
             self._offered_ms = now
             return 0
         self._forget(now)
-        self._resting.pop(place, None)
-        steps = 1 + min(len(self._resting) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
-        self._resting[place] = due = (now // STEP_MS + steps) * STEP_MS
+        self._delayed.pop(place, None)
+        steps = 1 + min(len(self._delayed) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
+        self._delayed[place] = due = (now // STEP_MS + steps) * STEP_MS
         return due - now
 
     def _may_offer(self, now: int) -> bool:
@@ -239,31 +230,31 @@ class UnrunnableBackoff:
         return self._offers[1] <= OFFERS_MAX
 
     def _forget(self, now: int) -> None:
-        """What came due a while ago and was not met again has found somebody."""
-        _drop_before(self._resting, now - 2 * STEP_MS)
+        """Forget jobs that came due a while ago and were not met again: another worker took them."""
+        _drop_before(self._delayed, now - 2 * STEP_MS)
         _drop_before(self._met, now - MEMORY_MS)
 
     def claim_pause_ms(self) -> int:
-        """How long to claim nothing, because others should have what has just come due; granted once each time."""
+        """How long to claim nothing, so that other workers get the jobs that just came due; granted once per tick."""
         if not self._met:
             return 0
         now = self._clock()
         self._forget(now)
         moment = max(self._offered_ms, (now + EARLY_MS) // STEP_MS * STEP_MS)
-        if not self._met or moment <= self._stood_back_ms:
+        if not self._met or moment <= self._paused_ms:
             return 0
-        self._stood_back_ms = moment
+        self._paused_ms = moment
         return max(0, moment + ROOM_MS - now)
 
     def wait_ms(self, wanted_ms: int) -> int:
-        """How long a claim may wait for work: it is over before something may come due."""
+        """How long a claim may wait for work: it must end before the next tick."""
         if not self._met:
             return wanted_ms
         return min(wanted_ms, max(0, STEP_MS - EARLY_MS - self._clock() % STEP_MS))
 
 
 def _drop_before(moments: dict[Hashable, int], ms: int) -> None:
-    """Forget what is older than this, and what there is too much of."""
+    """Drop the entries older than `ms`, and the oldest beyond `KNOWN_MAX`."""
     while moments:
         place = next(iter(moments))
         if moments[place] >= ms and len(moments) <= KNOWN_MAX:
@@ -272,7 +263,7 @@ def _drop_before(moments: dict[Hashable, int], ms: int) -> None:
 
 
 class ReleaseQueue:
-    """Jobs on their way back: those that gather are given back in one call."""
+    """Releases jobs in the background; leases with the same delay share one call."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -280,7 +271,7 @@ class ReleaseQueue:
         self._sending: asyncio.Task[None] | None = None
 
     def give(self, leases: Sequence[Lease], delay_ms: int = 0) -> None:
-        """Give jobs back, to be claimed again after a delay; it is not waited for."""
+        """Release jobs, to be claimed again after a delay; does not wait."""
         if not leases:
             return
         self._waiting.setdefault(delay_ms, []).extend(leases)
@@ -288,7 +279,7 @@ class ReleaseQueue:
             self._sending = asyncio.get_running_loop().create_task(self._send(), name="tidemill-returns")
 
     async def settle(self) -> None:
-        """Wait until everything is back."""
+        """Wait until everything is released."""
         if self._sending is not None:
             await asyncio.gather(self._sending)
 
@@ -302,62 +293,67 @@ class ReleaseQueue:
         try:
             await self._store.release(leases, delay_ms=delay_ms)
         except TidemillError:
-            # The leases expire by themselves.
+            # The leases will expire.
             return
         except Exception:
-            # A bug must be heard of; the jobs that wait for their turn behind this one are given back all the same.
+            # A bug is logged, and must not keep the remaining jobs from being released.
             LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
 
 
-NOTHING_MS = 5
-"""How long to rest after a claim that was given nothing, beside the wait that the store itself makes."""
+# Claims
 
-Wanted = Callable[[], Claim | None]
-"""What to ask for next; None while there is no room for more."""
+NOTHING_MS = 5
+"""Pause after a claim that returned nothing, in addition to the store's own wait."""
+
+NextClaim = Callable[[], Claim | None]
+"""The next claim; None while there is no free slot."""
 
 
 class ClaimLoop:
-    """The claims of one worker."""
+    """Claims jobs for one worker.
+
+    Stopping cancels the claim under way; the store promises that a cancelled claim leases nothing. Between the store's
+    answer and `accept` nothing is awaited that could be cancelled.
+    """
 
     def __init__(
         self,
         store: Store,
         ambient: Ambient,
-        aside: UnrunnableBackoff,
-        wanted: Wanted,
+        backoff: UnrunnableBackoff,
+        next_claim: NextClaim,
         accept: Callable[[Sequence[Lease]], Awaitable[None]],
     ) -> None:
-        self._store, self._ambient, self._aside = store, ambient, aside
-        self._wanted, self._accept = wanted, accept
+        self._store, self._ambient, self._backoff = store, ambient, backoff
+        self._next_claim, self._accept = next_claim, accept
         self.refusals = ClaimErrors()
         self._room = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to claim."""
         self._loop = asyncio.create_task(self._forever(), name="tidemill-claims")
 
     def stop(self) -> None:
-        """Claim nothing from this moment on."""
+        """Claim nothing from now on."""
         if self._loop is not None:
             self._loop.cancel()
 
     async def close(self) -> None:
-        """Stop. A claim that is under way is cancelled, and keeps nothing."""
+        """Stop, and wait for the end of a claim under way."""
         self.stop()
         if self._loop is not None:
             await asyncio.gather(self._loop, return_exceptions=True)
 
     def wake(self) -> None:
-        """There is room for more."""
+        """Continue, because a slot is free."""
         if not self._room.is_set():
             self._room.set()
 
     async def _forever(self) -> None:
         while True:
-            while pause_ms := self._aside.claim_pause_ms():
+            while pause_ms := self._backoff.claim_pause_ms():
                 await self._ambient.sleep(pause_ms)
-            request = self._wanted()
+            request = self._next_claim()
             if request is None:
                 self._room.clear()
                 await self._room.wait()
@@ -367,53 +363,52 @@ class ClaimLoop:
                 if leases:
                     await self._accept(leases)
                 self.refusals.clear()
-                # What instant handlers just handed in should be committed before more is claimed; and a store that
-                # has nothing and does not wait, because it was closed, is not asked in a hurry.
+                # Results of instant handlers are committed before the next claim. A closed store returns at once with
+                # nothing, so it is not asked in a tight loop.
                 busy = leases or request.most <= 0
                 await (asyncio.sleep(0) if busy else self._ambient.sleep(NOTHING_MS))
             except Unavailable:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
             except Rejected as refusal:
-                # A store that is damaged, or not for this version any more. Some of that heals; all of it is said once.
+                # The store is damaged, or not for this version any more; some of that is temporary.
                 self.refusals.report(refusal)
                 await self._ambient.sleep(1_000)
             except Exception:
-                # A bug must be heard of, but it must not leave a process that looks alive and claims nothing.
+                # A bug is logged, and must not leave a live process that claims nothing.
                 LOG.exception("claiming failed and will be repeated")
                 await self._ambient.sleep(1_000)
 
     async def _claim(self, request: Claim) -> list[Lease]:
-        wait_ms = self._aside.wait_ms(request.wait_ms)
+        wait_ms = self._backoff.wait_ms(request.wait_ms)
         if wait_ms != request.wait_ms:
             request = msgspec.structs.replace(request, wait_ms=wait_ms)
         return await self._store.claim(request)
 
 
 class ClaimErrors:
-    """Why the store refuses to give out work: said once for every reason."""
+    """Reports why the store refuses claims: once per reason."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._reported = ""
         self._in_a_row = 0
         self.listener: Callable[[Rejected], None] | None = None
-        """Who wants to know; without one it is logged."""
+        """Receives the refusals; without it they are logged."""
         self.give_up: Callable[[Rejected], None] | None = None
-        """Who does not wait until that heals: told alone, from the second refusal in a row on."""
+        """Set by a caller that does not wait for recovery: called alone, from the second refusal in a row on."""
 
     def clear(self) -> None:
-        """Take note that the store gives out work."""
+        """Record a successful claim."""
         self._in_a_row = 0
 
     def report(self, refusal: Rejected) -> None:
-        """Take note of a refusal."""
         self._in_a_row += 1
         if self.give_up is not None:
             if self._in_a_row > 1:
                 self.give_up(refusal)
             return
-        if str(refusal) == self._said:
+        if str(refusal) == self._reported:
             return
-        self._said = str(refusal)
+        self._reported = str(refusal)
         if self.listener is None:
             LOG.error("no work can be claimed: %s", refusal)
         else:

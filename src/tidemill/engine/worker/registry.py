@@ -1,8 +1,7 @@
-"""Who works on a store: every worker keeps a row there that says so, and writes it anew every few seconds.
+"""The index row of each worker, which it rewrites every few seconds.
 
-A row that has not been written for a while is that of a dead worker; after an hour somebody alive removes it. Rows
-only inform: whether a job may be taken over is decided by its lease, never by what is written here. So an outage is
-no trouble, and a row that could not be written is simply older.
+A row that was not written for a while is that of a dead worker; after an hour a live worker removes it. Rows only
+inform: the lease decides whether a job may be taken over. So an outage does no harm; the row is merely older.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ WORKER = "worker"
 WORKER_FORMAT = 1
 HELD_SHOWN_MAX = 20
 FORGET_AFTER_MS = 3_600_000
-FORGET_EVERY_BEATS = 12
+FORGET_EVERY_WRITES = 12
 NEWS_MS = 1_000
-"""What lasts longer than this is told before the next beat is due."""
+"""Jobs held longer than this are shown before the next regular write."""
 LEAVE_MS_MAX = 2_000
-"""How long a worker that leaves waits for its row to be removed; left behind, it is that of a dead one."""
+"""How long a stopping worker waits for its row to be removed; a row left behind is that of a dead worker."""
 ROWS_MAX = 1_000
-"""So many workers are looked at in one go."""
+"""Limit of workers read at once."""
 
 State = Literal["alive", "draining", "silent", "dead"]
-"""One that is silent has not been heard of for too long, but its process is there: perhaps it cannot write."""
+"""A silent worker has not written for too long, but its process exists: perhaps it cannot write."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A job in a worker's hands."""
+    """A job that a worker holds."""
 
     run_id: str
     kind: str
@@ -52,7 +51,7 @@ class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A worker as it described itself last. Stored by position: new fields are appended with a default."""
+    """A worker as it last described itself. Stored by position: new fields are appended with a default."""
 
     name: str
     host: str
@@ -61,26 +60,25 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of Tidemill."""
     started_ms: int
     beat_ms: int
-    """When it was last heard of, by the store's clock, like all moments here."""
+    """When the row was last written, by the store's clock, like all times here."""
     dead_after_ms: int
     queues: tuple[str, ...]
-    """Which queues it serves; none named means all of them."""
+    """The queues it serves; empty means all."""
     types: tuple[str, ...]
     """Node types that it can run, as `name@major`."""
     concurrency: int
     v: int = WORKER_FORMAT
     draining: bool = False
     holding: int = 0
-    """How many jobs it has in hand."""
+    """How many jobs it holds."""
     held: tuple[Held, ...] = ()
     """The first of them."""
     finished: int = 0
-    """How many it has let go of since it started."""
+    """How many jobs it has finished since it started."""
     lacks: tuple[MissingCapability, ...] = ()
-    """What it had to leave to others lately, because it does not have what that needs."""
+    """What it recently had to leave to others, because it lacks a capability."""
 
     def state(self, now_ms: int) -> State:
-        """Whether it is there, and takes on work."""
         if now_ms - self.beat_ms > self.dead_after_ms:
             return "dead"
         return "draining" if self.draining else "alive"
@@ -91,7 +89,7 @@ _DECODE = msgspec.msgpack.Decoder(WorkerRow).decode
 
 
 class Registry:
-    """The row of this process's worker."""
+    """Maintains the row of this process's worker."""
 
     def __init__(
         self,
@@ -108,49 +106,47 @@ class Registry:
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._lacks = tuple(sorted(types)), lacks
         self._started_ms = 0
-        self._beats = 0
+        self._writes = 0
         self._loop: asyncio.Task[None] | None = None
-        self._rest: asyncio.Task[None] | None = None
-        self._trouble = ""
-        """What keeps the store from answering, as it was last told."""
+        self._pause: asyncio.Task[None] | None = None
+        self._unreachable = ""
+        """The last reported reason why the store does not answer."""
         self.on_reach: Callable[[TidemillError | None], None] | None = None
-        """Told why the store no longer answers, and, with None, that it does again."""
+        """Called with the reason when the store stops answering, and with None when it answers again."""
 
     def open(self) -> None:
-        """Begin to write the row."""
         self._started_ms = self._store.now_ms()
         self._loop = asyncio.create_task(self._forever(), name="tidemill-registry")
 
     async def check(self) -> None:
-        """Raise `Rejected` when the store takes nothing from a worker: one that cannot write has nothing to do."""
+        """Raise `Rejected` when the store refuses writes of this worker: it could not settle any job."""
         await self._store.commit([Commit(stream=self._stream, expected=None, rows=(self._index_row(),))])
 
     @property
     def is_open(self) -> bool:
-        """Whether the worker is one to be counted on."""
         return self._loop is not None
 
     @property
     def serves_one_run(self) -> bool:
-        """Whether the worker is there for one run alone; nobody else has what that needs."""
+        """Whether the worker serves one run only, so no other worker can have what that run needs."""
         return bool(self._options.only)
 
     @property
     def stands(self) -> bool:
-        """Whether others may come who have what it lacks, also if none is there now."""
+        """Whether another worker may come that has what this one lacks."""
         return self._options.standing
 
     def announce(self) -> None:
-        """Write the row now: something about it has changed that others want to know."""
-        if self._rest is not None:
-            self._rest.cancel()
+        """Write the row now, because other processes need its change."""
+        if self._pause is not None:
+            self._pause.cancel()
 
     async def close(self) -> None:
-        """Remove the row: nobody is looked for who left properly."""
+        """Remove the row, so that the worker does not count as dead."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        for task in filter(None, (loop, self._rest)):
+        for task in filter(None, (loop, self._pause)):
             task.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         gone = Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, deleted=True)
@@ -159,8 +155,7 @@ class Registry:
                 await self._commit((gone,))
 
     def row(self) -> WorkerRow:
-        """The worker as it is now."""
-        options, hands = self._options, self._worker.held_jobs
+        options, jobs = self._options, self._worker.held_jobs
         return WorkerRow(
             name=options.name,
             host=options.host,
@@ -173,45 +168,45 @@ class Registry:
             types=self._types,
             concurrency=options.concurrency,
             draining=self._worker.draining,
-            holding=len(hands),
-            held=tuple(_held(hand, options.lease_ms) for hand in islice(hands, HELD_SHOWN_MAX)),
+            holding=len(jobs),
+            held=tuple(_held(job, options.lease_ms) for job in islice(jobs, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
             lacks=self._lacks.known(self._store.now_ms()),
         )
 
     async def _forever(self) -> None:
         while True:
-            held, lacks = self._in_hand(), self._lacks.known(self._store.now_ms())
-            await self._beat()
-            await self._look_around()
-            self._beats += 1
-            if self._beats % FORGET_EVERY_BEATS == 0:
+            held, lacks = self._held_tokens(), self._lacks.known(self._store.now_ms())
+            await self._write()
+            await self._find_others()
+            self._writes += 1
+            if self._writes % FORGET_EVERY_WRITES == 0:
                 await self._forget()
-            self._rest = asyncio.create_task(self._until_news(held, lacks), name="tidemill-beat")
-            await asyncio.wait({self._rest})
+            self._pause = asyncio.create_task(self._until_outdated(held, lacks), name="tidemill-beat")
+            await asyncio.wait({self._pause})
 
-    async def _until_news(self, told: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
-        """Rest until the next beat is due, or the row is out of date: that is not said of what ends within a moment."""
-        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, told
+    async def _until_outdated(self, written: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
+        """Wait until the next write is due or the row is outdated; jobs shorter than `NEWS_MS` do not outdate it."""
+        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, written
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
             await self._ambient.sleep(min(left_ms, NEWS_MS))
-            held = self._in_hand()
+            held = self._held_tokens()
             lasting, idle = held & before, not held | before
-            if lasting - told or (told and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
+            if lasting - written or (written and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
                 return
             before = held
 
-    def _in_hand(self) -> frozenset[int]:
-        return frozenset(hand.lease.token for hand in self._worker.held_jobs)
+    def _held_tokens(self) -> frozenset[int]:
+        return frozenset(job.lease.token for job in self._worker.held_jobs)
 
-    async def _beat(self) -> None:
-        """Write the row. A store that takes longer than a worker may be silent is as good as one that is gone."""
+    async def _write(self) -> None:
+        """Write the row. A store that takes longer than `dead_after_ms` is reported as unreachable."""
         late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._is_late)
         try:
-            trouble = await self._commit((self._index_row(),))
+            reason = await self._commit((self._index_row(),))
         finally:
             late.cancel()
-        self._reach(trouble)
+        self._report_reach(reason)
 
     def _index_row(self) -> Row:
         queues = self._options.queues or ("*",)
@@ -219,36 +214,36 @@ class Registry:
         return Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, terms=terms, body=_ENCODE(self.row()))
 
     async def _commit(self, rows: tuple[Row, ...]) -> TidemillError | None:
-        """Write rows, as well as it can be done; answers why the store could not be reached."""
+        """Write rows; returns why the store could not be reached."""
         try:
             await self._store.commit([Commit(stream=self._stream, expected=None, rows=rows)])
         except Rejected:
-            # It answers, and says no. Whoever claims is told the same, and tells people why.
+            # The store answers with a refusal; the claim loop gets the same one and reports it.
             return None
         except TidemillError as error:
             return error
         except Exception:
-            # A bug must be heard of, but a worker that others do not see must go on all the same.
+            # A bug is logged; a worker without a current row must go on.
             LOG.exception("the worker could not say that it is alive; it will try again")
         return None
 
     def _is_late(self) -> None:
-        if not self._trouble:
-            self._reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
+        if not self._unreachable:
+            self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
 
-    def _reach(self, trouble: TidemillError | None) -> None:
-        """Say what has changed; the same trouble is told once."""
-        words = "" if trouble is None else str(trouble) or type(trouble).__name__
-        if words != self._trouble and self.on_reach is not None:
-            self.on_reach(trouble)
-        self._trouble = words
+    def _report_reach(self, reason: TidemillError | None) -> None:
+        """Report a change of reachability; the same reason is reported once."""
+        text = "" if reason is None else str(reason) or type(reason).__name__
+        if text != self._unreachable and self.on_reach is not None:
+            self.on_reach(reason)
+        self._unreachable = text
 
-    async def _look_around(self) -> None:
-        """See whether there are others: a worker that is alone need not leave anything to them."""
+    async def _find_others(self) -> None:
+        """Find out whether this is the only live worker: then it may keep more of its jobs."""
         rows = await self._registered()
         now = self._store.now_ms()
         others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
-        self._worker.keeping.is_only_worker = rows is not None and not others
+        self._worker.handover.is_only_worker = rows is not None and not others
 
     async def _registered(self) -> list[WorkerRow] | None:
         try:
@@ -260,7 +255,7 @@ class Registry:
             return None
 
     async def _forget(self) -> None:
-        """Remove the rows of those who have been dead for long."""
+        """Remove the rows of workers that have been dead for long."""
         rows, now = await self._registered() or (), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:
@@ -268,7 +263,7 @@ class Registry:
 
 
 async def registered(store: Store, tenant: str) -> list[WorkerRow]:
-    """Every worker that has a row, the latest first; rows of a format that is not known are left out."""
+    """Every worker that has a row, latest first; rows of an unknown format are left out."""
     page = await store.find(tenant, WORKER, limit=ROWS_MAX)
     return [row for row in map(_read, page.rows) if row is not None]
 
@@ -281,7 +276,7 @@ def _read(row: Row) -> WorkerRow | None:
     return found if found.v <= WORKER_FORMAT else None
 
 
-def _held(hand: HeldJob, lease_ms: int) -> Held:
-    lease, task = hand.lease, hand.task
-    # The lease began one lease time before its first end, by the store's clock.
+def _held(job: HeldJob, lease_ms: int) -> Held:
+    lease, task = job.lease, job.task
+    # The lease began one lease time before its first expiry, by the store's clock.
     return Held(lease.stream.key, task.kind, task.node, task.visit, task.index, lease.expires_at_ms - lease_ms)

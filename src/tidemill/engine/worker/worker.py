@@ -1,14 +1,8 @@
-"""Claim → run → settle; drain; held jobs; NodeStarted/checkpoint recording.
+"""The worker: claim jobs, run them, submit their results, keep what follows.
 
-A worker: claim jobs, run them, hand in their results, keep what follows.
-
-At most `concurrency` jobs are in hand at a time. A job that became ready by a result of this worker is handed
-over to it in the same commit, so a chain needs no claims. Stopping is a drain: nothing new is claimed, what
-runs may finish within the grace period, the rest is cancelled and given back at once.
-
-What an attempt writes to the log while it runs: that it has begun, and how far it has come.
-
-A job in a worker's hands: its lease, what it asks for, and what is being done about it.
+A worker holds at most `concurrency` jobs. A job that became ready by its own result is handed over in the same commit,
+so a chain needs no claims. Stopping is a drain: the worker claims nothing more, lets attempts finish within the grace
+period, then cancels the rest and releases it at once. `AttemptLog` records start and checkpoints of running attempts.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
 from tidemill.engine.attempts.rendering import Values, encoded
-from tidemill.engine.attempts.results import TransactionalStatement, check_files, stored_value
+from tidemill.engine.attempts.results import TransactionalStatement, as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -58,7 +52,7 @@ from tidemill.kernel.commands import (
 )
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (
     JOB_FORMAT,
     MESSAGES,
@@ -75,28 +69,25 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 
 class AttemptLog:
-    """Writes for the attempts of one worker; `note` hears whether an attempt is known to have begun."""
+    """Writes events of running attempts; `note` is called with whether an attempt is recorded as begun."""
 
     def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
         self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
 
     async def record_start(self, attempt: Attempt) -> bool:
         """Commit NodeStarted; False when the attempt no longer counts."""
-        answer = await self._turns.command(attempt.lease.stream, self.begin_of(attempt), hold=attempt.lease)
+        answer = await self._turns.command(attempt.lease.stream, self.start_command(attempt), hold=attempt.lease)
         self._note(attempt, answer.problem is None)
         return answer.problem is None
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Commit how far the attempt has come."""
         task, lease = attempt.task, attempt.lease
         try:
             text = encoded(value, attempt.mask)
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
-        payload: Payload = text
-        if len(text) > INLINE_BYTES_MAX:
-            payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))
+        payload = await surely(lambda: as_payload(self._blobs, lease.stream.tenant, text))
         command = Checkpoint(
             node=task.node,
             visit=task.visit,
@@ -107,12 +98,11 @@ class AttemptLog:
             worker=self._worker,
             started_ms=attempt.started_ms,
         )
-        # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
+        # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
 
-    def begin_of(self, attempt: Attempt) -> AttemptStarted:
-        """The command that says that an attempt has begun."""
+    def start_command(self, attempt: Attempt) -> AttemptStarted:
         task = attempt.task
         return AttemptStarted(
             node=task.node,
@@ -125,53 +115,52 @@ class AttemptLog:
         )
 
 
-def unheard(ask: PendingCommand, answer: CommandOutcome) -> None:
-    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
+def ignore_outcome(pending: PendingCommand, answer: CommandOutcome) -> None:
+    """Ignore the outcome: if the attempt no longer counts, its result will be discarded."""
 
 
 JobKey = tuple[Stream, str]
-"""Which job it is: its run, and its key there."""
+"""The run, and the key of the job in it."""
 
 
 class HeldJob(msgspec.Struct):
-    """A job in hand."""
+    """A leased job, and the work on it."""
 
     lease: Lease
     task: JobBody
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
-    undoing: CompensationAttempt | None = None
+    compensation: CompensationAttempt | None = None
     begun: bool = False
-    handed_in: int = 0
-    """How often its result was handed in to a store that did not answer."""
+    submissions: int = 0
+    """How often its result was submitted to a store that did not answer."""
 
     @property
-    def place(self) -> JobKey:
-        """Which job it is."""
+    def job_key(self) -> JobKey:
         return self.lease.stream, self.lease.key
 
     def statement_with(self, command: AnyCommand) -> TransactionalStatement | None:
-        """What the store is to do in the commit of this command, which the work on the job came to."""
-        work = self.attempt or self.undoing
+        """The statement for the commit of this command, if the job's work has one."""
+        work = self.attempt or self.compensation
         if work is None or work.statement is None or not isinstance(command, (Result, CompensationResult)):
             return None
         return work.statement if isinstance(command.outcome, Done) else None
 
     @property
     def settling(self) -> bool:
-        """Whether its work is done, and the result on its way into the log."""
+        """True once the work has finished and its result is being committed."""
         return self.running is None or (self.running.done() and not self.running.cancelled())
 
 
 LOG = logging.getLogger(__name__)
 
-GIVE_BACK_MS = 1_000
-"""How long a job rests that could not be settled, before somebody may claim it again."""
-HANDED_IN_MAX = 60
-"""How often a result is handed in to a store that does not answer before its run is marked as stuck."""
+RELEASE_DELAY_MS = 1_000
+"""Delay of a job that could not be settled, before it can be claimed again."""
+SUBMISSIONS_MAX = 60
+"""How often a result is submitted to a store that does not answer before its run is marked as stuck."""
 INTERNAL_TRIES_MAX = 4
 """How often a job may end in an internal error before its run is marked as stuck."""
-INTERNAL_REST_MS_MAX = 600_000
+INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
 SETTLE_MS = 1_000
@@ -180,32 +169,30 @@ SETTLE_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works."""
-
     name: str
     queues: tuple[str, ...] = ()
-    """Which queues to serve; none named means all of them."""
+    """The queues to serve; empty means all."""
     only: str = ""
-    """Work on this run and its children alone."""
+    """Work on this run and its children only."""
     standing: bool = False
-    """It is there for whatever comes: what it lacks, another one may have, now or later."""
+    """A standing worker: what it lacks, another worker may have, now or later."""
     concurrency: int = 64
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
     grace_ms: int = 30_000
     heart_thread: bool = True
     beat_ms: int = 5_000
-    """How often it says that it is alive."""
+    """How often it writes its row."""
     dead_after_ms: int = 15_000
-    """Without a sign of life for so long, it is taken for dead."""
+    """Without a write for this long, it counts as dead."""
     host: str = ""
     pid: int = 0
     version: str = ""
-    """Of Tidemill; like the host and the process, it is only shown."""
+    """Of Tidemill; like the host and the process, for display only."""
 
 
 class Worker:
-    """The jobs of one process."""
+    """Runs the jobs of one process."""
 
     def __init__(
         self,
@@ -220,7 +207,7 @@ class Worker:
         options: WorkerOptions,
         around: ProcessRuntime,
     ) -> None:
-        self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
+        self._store, self._runs, self._turns, self._messenger = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
         self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
@@ -229,56 +216,56 @@ class Worker:
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._held_jobs: dict[JobKey, HeldJob] = {}
-        self._internal: dict[JobKey, int] = {}
+        self._internal_errors: dict[JobKey, int] = {}
         """How often each job has ended in an internal error."""
-        self._aside, self._returns = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
-        self._claiming = ClaimLoop(store, ambient, self._aside, self._wanted, self._accept)
-        self.refusals = self._claiming.refusals
+        self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
+        self._claims = ClaimLoop(store, ambient, self._backoff, self._next_claim, self._accept)
+        self.refusals = self._claims.refusals
         self.draining = False
-        self._hurried = False
-        room = (options.concurrency, self._held_jobs.__len__, self._claiming.wake, ambient.monotonic_ms)
-        self.keeping = HandoverPolicy(*room, queues=self._queues, only=options.only)
+        self._stopping_now = False
+        room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
+        self.handover = HandoverPolicy(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
-        self._heart = LeaseRenewer(store, ambient, self._leases, self._on_beat, options.lease_ms, options.beat_ms)
+        self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
         self.finished = 0
         self.returned = 0
-        """Jobs that the last drain gave back: those it cut short, and those whose results could not be kept."""
+        """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""
 
-    # Life
+    # Start and stop
 
     def open(self) -> None:
-        """Begin to work, also after a close."""
-        self._turns.taker = self
-        self.draining = self._hurried = self.keeping.stopped = False
+        """Start working, also after a close."""
+        self._turns.handover_target = self
+        self.draining = self._stopping_now = self.handover.stopped = False
         self._tasks.clear()
         self.returned = 0
-        self._claiming.open()
+        self._claims.open()
         if self._options.heart_thread:
-            self._thread = LeaseRenewalThread(self._heart)
-            self._thread.start(self._on_beat)
+            self._thread = LeaseRenewalThread(self._renewer)
+            self._thread.start(self._on_renewed)
         else:
-            self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
+            self._tasks.append(asyncio.create_task(self._renewer.renew_in_loop(), name="tidemill-heart"))
 
     def drain(self) -> None:
-        """Take nothing more from this moment on, neither claimed nor handed over."""
-        self.draining = self.keeping.stopped = True
-        self._claiming.stop()
+        """Accept nothing from now on, neither claimed nor handed over."""
+        self.draining = self.handover.stopped = True
+        self._claims.stop()
 
     def stop_now(self) -> None:
-        """Let a drain wait no longer for what still runs."""
-        self._hurried = True
+        """End the grace period of a drain."""
+        self._stopping_now = True
 
     async def close(self) -> None:
-        """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
+        """Drain: claim nothing more, let attempts finish for the grace period, release the rest."""
         self.drain()
-        await self._claiming.close()
-        await self._wait_until(lambda: self._hurried or not self._held_jobs, self._options.grace_ms)
-        for hand in list(self._held_jobs.values()):
-            if hand.running is not None:
-                hand.running.cancel()
-        await self._wait_until(lambda: not any(hand.settling for hand in self._held_jobs.values()), SETTLE_MS)
-        left = [hand.lease for hand in self._held_jobs.values()]
+        await self._claims.close()
+        await self._wait_until(lambda: self._stopping_now or not self._held_jobs, self._options.grace_ms)
+        for held in list(self._held_jobs.values()):
+            if held.running is not None:
+                held.running.cancel()
+        await self._wait_until(lambda: not any(held.settling for held in self._held_jobs.values()), SETTLE_MS)
+        left = [held.lease for held in self._held_jobs.values()]
         self._held_jobs.clear()
         for task in self._tasks:
             task.cancel()
@@ -286,8 +273,8 @@ class Worker:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
         self.returned += len(left)
-        self._returns.give(left)
-        await self._returns.settle()
+        self._releases.give(left)
+        await self._releases.settle()
 
     async def _wait_until(self, over: Callable[[], bool], ms: float) -> None:
         until = self._ambient.monotonic_ms() + ms
@@ -296,21 +283,21 @@ class Worker:
 
     @property
     def held_jobs(self) -> Collection[HeldJob]:
-        """What it holds, oldest first."""
+        """Oldest first."""
         return self._held_jobs.values()
 
     def _leases(self) -> Sequence[Lease]:
-        return [hand.lease for hand in list(self._held_jobs.values())]
+        return [held.lease for held in list(self._held_jobs.values())]
 
-    def _wanted(self) -> Claim | None:
-        """What to ask the queue for; None while the hands are full."""
-        if self.keeping.free <= 0:
+    def _next_claim(self) -> Claim | None:
+        """The next claim; None while there is no free slot."""
+        if self.handover.free <= 0:
             return None
-        self.keeping.claim()
+        self.handover.claim()
         return Claim(
             queues=tuple(sorted(self._queues)),
             limit=self._options.concurrency,
-            room=lambda: self.keeping.free,
+            room=lambda: self.handover.free,
             lease_ms=self._options.lease_ms,
             wait_ms=self._options.claim_wait_ms,
             owner=self._options.name,
@@ -319,283 +306,282 @@ class Worker:
         )
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
-        """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
-        room = max(0, self.keeping.free)
+        """Start claimed jobs; loads the runs whose cached state is too old in one call."""
+        room = max(0, self.handover.free)
         leases, surplus = leases[:room], leases[room:]
         if surplus:
-            # A commit kept jobs for itself while these were on their way.
-            self._returns.give(surplus)
-        hands = [self._acquire(lease) for lease in leases]
+            # A commit took slots for its own jobs during the claim.
+            self._releases.give(surplus)
+        accepted = [self._acquire(lease) for lease in leases]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
-        unseen = (hand.lease for hand in hands if not seen_by(known[hand.lease.stream], hand.task, hand.lease))
+        unseen = (held.lease for held in accepted if not seen_by(known[held.lease.stream], held.task, held.lease))
         stale = dict.fromkeys(lease.stream for lease in unseen)
         loaded: Mapping[Stream, CachedRun] = {}
         if stale:
             try:
                 loaded = await self._runs.refresh(stale)
             except BaseException:
-                # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
-                # as a lost worker's.
-                for hand in hands:
-                    self._release(hand, 0 if self.draining else GIVE_BACK_MS)
+                # A held lease without work would be renewed for ever; an expired one would count as a lost worker.
+                for held in accepted:
+                    self._release(held, 0 if self.draining else RELEASE_DELAY_MS)
                 raise
-        for hand in hands:
-            stream = hand.lease.stream
-            if hand.place in self._held_jobs:
-                self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
+        for held in accepted:
+            stream = held.lease.stream
+            if held.job_key in self._held_jobs:
+                self._begin(held, (loaded if stream in stale else known).get(stream), known=stream not in stale)
 
     def take(self, leases: tuple[Lease, ...]) -> None:
-        """Begin with jobs that a commit left in this worker's hands; their runs are known."""
-        self.keeping.record_taken(len(leases))
+        """Start jobs that a commit leased to this worker; their runs are cached."""
+        self.handover.record_taken(len(leases))
         if self.draining:
-            # They were kept by a commit that was under way when the drain began.
-            self._returns.give(leases)
+            # The drain began while the commit that kept them was under way.
+            self._releases.give(leases)
             return
         for lease in leases:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
     def _acquire(self, lease: Lease) -> HeldJob:
-        place = (lease.stream, lease.key)
-        earlier = self._held_jobs.get(place)
+        job_key = (lease.stream, lease.key)
+        earlier = self._held_jobs.get(job_key)
         if earlier is not None and earlier.running is not None:
-            # The job was taken from this worker and given to it again: what runs under the old lease is void.
+            # The worker lost the job and claimed it again: the work under the old lease is void.
             earlier.running.cancel(LEASE_LOST)
-        hand = self._held_jobs[place] = HeldJob(lease, task_of(lease.body))
-        return hand
+        held = self._held_jobs[job_key] = HeldJob(lease, task_of(lease.body))
+        return held
 
-    def _drop(self, hand: HeldJob) -> None:
-        if self._held_jobs.get(hand.place) is hand:
-            del self._held_jobs[hand.place]
+    def _drop(self, held: HeldJob) -> None:
+        if self._held_jobs.get(held.job_key) is held:
+            del self._held_jobs[held.job_key]
             self.finished += 1
-            self._claiming.wake()
+            self._claims.wake()
 
-    def _begin(self, hand: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        """Do what a job asks for. `known`: the cached state was found to call for it just now."""
+    def _begin(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
+        """Start a job. `known`: the cached state was just found to call for it."""
         try:
-            self._dispatch(hand, entry, known)
+            self._dispatch(held, entry, known)
         except Exception as error:
-            self._rest(hand, self._turns.report(error))
+            self._release_after_error(held, self._turns.report(error))
 
-    def _dispatch(self, hand: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        task = hand.task
+    def _dispatch(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
+        task = held.task
         if task.v > JOB_FORMAT:
-            self._release_to_others(hand)
+            self._release_to_others(held)
         elif task.kind == "run" and entry is not None and entry.state.live:
-            self._begin_attempt(hand, entry, known)
+            self._begin_attempt(held, entry, known)
         elif entry is None or not may_run(task, entry.state):
-            self._settle(hand, shelved(task))
+            self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            self._in_task(hand, self._work_on(hand, partial(self._errands.run, hand.lease.stream, entry.state, task)))
+            self._in_task(held, self._work_on(held, partial(self._messenger.run, held.lease.stream, entry.state, task)))
         elif task.kind == "undo":
-            self._begin_undo(hand, entry)
+            self._begin_compensation(held, entry)
         elif task.kind == "outputs":
-            self._in_task(hand, self._work_on(hand, partial(self._rendered, hand, entry)))
+            self._in_task(held, self._work_on(held, partial(self._rendered, held, entry)))
         else:
-            self._settle(hand, timer_of(task))
+            self._settle(held, timer_of(task))
 
-    def _begin_attempt(self, hand: HeldJob, entry: CachedRun, known: bool) -> None:
-        task, lease, state = hand.task, hand.lease, entry.state
+    def _begin_attempt(self, held: HeldJob, entry: CachedRun, known: bool) -> None:
+        task, lease, state = held.task, held.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)
         current = known or attempt_status(state, task.node, task.visit, task.index, lease.token) == "current"
         if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
-            # Also while the run is paused: what a lost worker may have done must not be forgotten with its job.
+            # Also in a paused run: the possible effect of a lost worker must be recorded before its job is removed.
             times = max(1, lease.expired)
             self._settle(
-                hand, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
+                held, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
             )
             return
         if not current or node is None or state.status == "PAUSED":
-            self._settle(hand, shelved(task))
+            self._settle(held, shelved(task))
             return
         handler = self._handlers.get(node.type)
         if handler is None:
-            self._release_to_others(hand)
+            self._release_to_others(held)
             return
-        attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
-        work = self._run(hand, attempt)
+        attempt = held.attempt = Attempt(self._tools, entry, node, handler, task, lease)
+        work = self._run(held, attempt)
         try:
             waits_for = work.send(None)
         except StopIteration:
             return
         assert waits_for is None, "an attempt waits only in a task"
-        self._in_task(hand, work)
+        self._in_task(held, work)
 
-    def _in_task(self, hand: HeldJob, work: Coroutine[Any, Any, None]) -> None:
-        """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
+    def _in_task(self, held: HeldJob, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a job in its own task; drops the job if the task fails or is cancelled, even before it starts."""
 
         def over(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is not None:
-                self._drop(hand)
+                self._drop(held)
 
-        hand.running = asyncio.create_task(work)
-        hand.running.add_done_callback(over)
+        held.running = asyncio.create_task(work)
+        held.running.add_done_callback(over)
 
-    async def _run(self, hand: HeldJob, attempt: Attempt) -> None:
-        """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
-        ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
+    async def _run(self, held: HeldJob, attempt: Attempt) -> None:
+        """Run an attempt to its result. A cancelled one settles nothing: its lease was lost or released."""
+        ON_STALL.set(lambda reason: self._turns.mark_stuck(held.lease.stream, reason))
         try:
             result = await attempt.run()
         except InternalError as error:
-            self._rest(hand, error)
+            self._release_after_error(held, error)
             return
         except Unavailable as error:
             if not attempt.called:
-                self._release(hand)
+                self._release(held)
                 return
             result = attempt.fails(error)
         except AttemptSuperseded:
-            self._settle(hand, shelved(hand.task))
+            self._settle(held, shelved(held.task))
             return
         except LeaveToOtherWorker:
-            self._release_to_others(hand)
+            self._release_to_others(held)
             return
         except Exception as error:
-            result = failed_result(hand.task, hand.lease, error, self._options.name)
-        self._settle(hand, result)
+            result = failed_result(held.task, held.lease, error, self._options.name)
+        self._settle(held, result)
 
-    async def _rendered(self, hand: HeldJob, entry: CachedRun) -> AnyCommand:
-        return OutputsRendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
+    async def _rendered(self, held: HeldJob, entry: CachedRun) -> AnyCommand:
+        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs))
 
-    def _begin_undo(self, hand: HeldJob, entry: CachedRun) -> None:
-        """Undo a completed visit or item, or find that nobody needs that from this worker."""
-        task, lease = hand.task, hand.lease
+    def _begin_compensation(self, held: HeldJob, entry: CachedRun) -> None:
+        """Compensate a completed visit or item, or settle the job if that is no longer needed."""
+        task, lease = held.task, held.lease
         if current_undo(entry.state, task.node, task.visit, task.index, lease.token) is None:
-            self._settle(hand, shelved(task))
+            self._settle(held, shelved(task))
             return
         if lease.expired:
             lost = CompensationWorkerLost(
                 node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired
             )
-            self._settle(hand, lost)
+            self._settle(held, lost)
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
         handler = None if compensator is None else self._handlers.get(compensator.type)
         if handler is None:
-            self._release_to_others(hand)
+            self._release_to_others(held)
             return
-        undoing = hand.undoing = CompensationAttempt(self._tools, self._store, entry, handler, task, lease)
-        self._in_task(hand, self._work_on(hand, undoing.run))
+        compensation = held.compensation = CompensationAttempt(self._tools, self._store, entry, handler, task, lease)
+        self._in_task(held, self._work_on(held, compensation.run))
 
-    async def _work_on(self, hand: HeldJob, work: Callable[[], Awaitable[AnyCommand]]) -> None:
-        """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
+    async def _work_on(self, held: HeldJob, work: Callable[[], Awaitable[AnyCommand]]) -> None:
+        """Settle a job with the command that its work returns. Cancelled work settles nothing."""
         try:
             command = await work()
         except Unavailable:
-            self._release(hand)
+            self._release(held)
             return
         except LeaveToOtherWorker:
-            self._release_to_others(hand)
+            self._release_to_others(held)
             return
         except Exception as error:
-            self._rest(hand, self._turns.report(error))
+            self._release_after_error(held, self._turns.report(error))
             return
-        self._settle(hand, command)
+        self._settle(held, command)
 
-    def _settle(self, hand: HeldJob, command: AnyCommand) -> None:
-        """Hand in what a job came to; its lease is settled by the same commit."""
-        statement = hand.statement_with(command)
-        ask = PendingCommand(command, self._settled, about=hand, ack=hand.lease, statement=statement)
-        self._turns.ask(hand.lease.stream, ask)
+    def _settle(self, held: HeldJob, command: AnyCommand) -> None:
+        """Submit the result of a job; the same commit settles its lease."""
+        statement = held.statement_with(command)
+        pending = PendingCommand(command, self._settled, about=held, ack=held.lease, statement=statement)
+        self._turns.ask(held.lease.stream, pending)
 
-    def _settled(self, ask: PendingCommand, answer: CommandOutcome) -> None:
-        hand: HeldJob = ask.about
-        if self._internal and answer is COMMITTED:
-            self._internal.pop(hand.place, None)
+    def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
+        held: HeldJob = pending.about
+        if self._internal_errors and answer is COMMITTED:
+            self._internal_errors.pop(held.job_key, None)
         if answer is STATEMENT_CONFLICT:
-            self._begin(hand, self._runs.get(hand.lease.stream), known=False)
-        elif isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
-            self._in_task(hand, self._hand_in_again(hand, ask.command, answer.error))
+            self._begin(held, self._runs.get(held.lease.stream), known=False)
+        elif isinstance(answer.error, Unavailable) and isinstance(pending.command, Result) and not self.draining:
+            self._in_task(held, self._submit_again(held, pending.command, answer.error))
         elif isinstance(answer.error, InternalError) and not self.draining:
-            self._on_internal_error(hand, ask.command, answer.error)
+            self._on_internal_error(held, pending.command, answer.error)
         else:
             let_go = self._drop if answer is COMMITTED else self._release
-            let_go(hand)
+            let_go(held)
 
-    async def _hand_in_again(self, hand: HeldJob, result: Result, error: Unavailable) -> None:
-        """Keep what a handler came to until the store answers, however long: else it would be called again.
+    async def _submit_again(self, held: HeldJob, result: Result, error: Unavailable) -> None:
+        """Submit a result until the store answers, however long: otherwise the handler would be called again.
 
-        After a while the run is marked, as far as the store lets that happen.
+        After a while the run is marked as stuck, if the store accepts that.
         """
-        hand.handed_in += 1
-        if hand.handed_in % HANDED_IN_MAX == 0:
-            reason = f"a result of {hand.task.node} cannot be stored: {error}"
-            await self._turns.mark_stuck(hand.lease.stream, reason)
-        await self._hand_in_later(hand, result, GIVE_BACK_MS)
+        held.submissions += 1
+        if held.submissions % SUBMISSIONS_MAX == 0:
+            reason = f"a result of {held.task.node} cannot be stored: {error}"
+            await self._turns.mark_stuck(held.lease.stream, reason)
+        await self._submit_later(held, result, RELEASE_DELAY_MS)
 
-    def _on_internal_error(self, hand: HeldJob, command: AnyCommand, error: InternalError) -> None:
-        """A result is handed in again a few times, then the visit fails; a job that cannot even fail rests."""
-        tries = self._internal.get(hand.place, 0)
+    def _on_internal_error(self, held: HeldJob, command: AnyCommand, error: InternalError) -> None:
+        """Submit a result again a few times, then fail the visit; a job that cannot even fail is delayed."""
+        tries = self._internal_errors.get(held.job_key, 0)
         if not isinstance(command, Result) or _is_internal(command):
-            self._rest(hand, error)
+            self._release_after_error(held, error)
         elif tries < INTERNAL_TRIES_MAX - 1:
-            self._count_internal(hand)
-            self._in_task(hand, self._hand_in_later(hand, command, GIVE_BACK_MS * 2**tries))
+            self._count_internal_error(held)
+            self._in_task(held, self._submit_later(held, command, RELEASE_DELAY_MS * 2**tries))
         else:
             envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
             failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(command.outcome, Failed))
-            self._settle(hand, msgspec.structs.replace(command, outcome=failed, route=None))
+            self._settle(held, msgspec.structs.replace(command, outcome=failed, route=None))
 
-    async def _hand_in_later(self, hand: HeldJob, result: Result, delay_ms: int) -> None:
+    async def _submit_later(self, held: HeldJob, result: Result, delay_ms: int) -> None:
         await self._ambient.sleep(delay_ms)
-        self._settle(hand, result)
+        self._settle(held, result)
 
-    def _count_internal(self, hand: HeldJob) -> int:
-        tries = self._internal[hand.place] = self._internal.pop(hand.place, 0) + 1
-        if len(self._internal) > TRIED_MAX:
-            del self._internal[next(iter(self._internal))]
+    def _count_internal_error(self, held: HeldJob) -> int:
+        tries = self._internal_errors[held.job_key] = self._internal_errors.pop(held.job_key, 0) + 1
+        if len(self._internal_errors) > TRIED_MAX:
+            del self._internal_errors[next(iter(self._internal_errors))]
         return tries
 
-    def _rest(self, hand: HeldJob, error: InternalError) -> None:
-        """Give back a job that ended in an internal error, each time for longer; in the end its run is marked."""
-        tries = self._count_internal(hand)
-        delay_ms = min(GIVE_BACK_MS * 2 ** min(tries - 1, 20), INTERNAL_REST_MS_MAX)
+    def _release_after_error(self, held: HeldJob, error: InternalError) -> None:
+        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck."""
+        tries = self._count_internal_error(held)
+        delay_ms = min(RELEASE_DELAY_MS * 2 ** min(tries - 1, 20), INTERNAL_DELAY_MS_MAX)
         if tries < INTERNAL_TRIES_MAX or self.draining:
-            self._release(hand, delay_ms)
+            self._release(held, delay_ms)
         else:
-            self._in_task(hand, self._give_up(hand, error, delay_ms))
+            self._in_task(held, self._mark_and_release(held, error, delay_ms))
 
-    async def _give_up(self, hand: HeldJob, error: InternalError, delay_ms: int) -> None:
-        await self._turns.mark_stuck(hand.lease.stream, str(error))
-        self._release(hand, delay_ms)
+    async def _mark_and_release(self, held: HeldJob, error: InternalError, delay_ms: int) -> None:
+        await self._turns.mark_stuck(held.lease.stream, str(error))
+        self._release(held, delay_ms)
 
-    def _release(self, hand: HeldJob, delay_ms: int = GIVE_BACK_MS) -> None:
+    def _release(self, held: HeldJob, delay_ms: int = RELEASE_DELAY_MS) -> None:
         self.returned += self.draining
-        self._drop(hand)
-        self._returns.give([hand.lease], delay_ms)
+        self._drop(held)
+        self._releases.give([held.lease], delay_ms)
 
-    def _release_to_others(self, hand: HeldJob) -> None:
-        """Leave a job that this worker cannot run to one that can."""
-        self._release(hand, self._aside.delay_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
+    def _release_to_others(self, held: HeldJob) -> None:
+        """Release a job that this worker cannot run, for a worker that can."""
+        self._release(held, self._backoff.delay_ms(held.job_key, held.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
-        hand = self._held_jobs.get((attempt.lease.stream, attempt.lease.key))
-        if hand is not None and hand.attempt is attempt:
-            hand.begun = begun
+        held = self._held_jobs.get((attempt.lease.stream, attempt.lease.key))
+        if held is not None and held.attempt is attempt:
+            held.begun = begun
 
-    def _on_beat(self, lost: Sequence[Lease]) -> None:
-        """After each renewal: stop what was lost, and let the log know of attempts that take long."""
+    def _on_renewed(self, lost: Sequence[Lease]) -> None:
+        """After each renewal: cancel work whose lease was lost, and record the start of attempts that take long."""
         for lease in lost:
-            hand = self._held_jobs.get((lease.stream, lease.key))
-            if hand is not None and hand.lease.token == lease.token and hand.running is not None:
-                hand.running.cancel(LEASE_LOST)
-        for hand in list(self._held_jobs.values()):
-            attempt = hand.attempt
-            if not hand.begun and not hand.settling and attempt is not None and attempt.called:
-                hand.begun = True
+            held = self._held_jobs.get((lease.stream, lease.key))
+            if held is not None and held.lease.token == lease.token and held.running is not None:
+                held.running.cancel(LEASE_LOST)
+        for held in list(self._held_jobs.values()):
+            attempt = held.attempt
+            if not held.begun and not held.settling and attempt is not None and attempt.called:
+                held.begun = True
                 self._turns.ask(
-                    hand.lease.stream, PendingCommand(self._log.begin_of(attempt), unheard, hold=hand.lease)
+                    held.lease.stream, PendingCommand(self._log.start_command(attempt), ignore_outcome, hold=held.lease)
                 )
 
 
 def _is_internal(result: Result) -> bool:
-    """Whether a result already says that another one could not be recorded."""
+    """Whether a result already reports that another one could not be recorded."""
     return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL
 
 
 def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
-    """Whether a cached state is recent enough to do a job: it has seen what called for it."""
+    """Whether a cached state is recent enough to do a job: it includes the event that called for it."""
     if entry is None or not task.seq or entry.state.seq < task.seq:
         return False
     if task.kind != "run":
