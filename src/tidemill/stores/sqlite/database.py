@@ -116,6 +116,9 @@ def resolve_path(path: str | Path) -> Path:
     try:
         found = Path(path).resolve()
         found.exists()
+        if found.is_symlink():
+            # Since Python 3.13 `resolve` leaves a loop of links as it is.
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         shown = str(path)[:200].replace("\0", "\\0")
