@@ -186,7 +186,7 @@ class DirectoryBlobs:
         return await asyncio.to_thread(self._list, tenant, "" if after is None else hex_of(after), limit)
 
     async def quarantine(self, tenant: str, digest: str) -> None:
-        await asyncio.to_thread(self._retire, tenant, hex_of(digest))
+        await asyncio.to_thread(self._quarantine, tenant, hex_of(digest))
 
     async def restore(self, tenant: str, digest: str) -> bool:
         return await asyncio.to_thread(self._restore, tenant, hex_of(digest))
@@ -204,19 +204,19 @@ class DirectoryBlobs:
         return str(self.root.resolve() / STORES / mark)
 
     async def read_markers(self) -> dict[str, str]:
-        return await asyncio.to_thread(self._marks)
+        return await asyncio.to_thread(self._read_markers)
 
     async def write_marker(self, mark: str, words: str) -> None:
-        await asyncio.to_thread(self._sign, mark, words)
+        await asyncio.to_thread(self._write_marker, mark, words)
 
     @_as_unavailable
-    def _marks(self) -> dict[str, str]:
+    def _read_markers(self) -> dict[str, str]:
         folder = self.root / STORES
         found = {path.name: path.read_text(errors="replace") for path in folder.iterdir()} if folder.exists() else {}
         return {name: words for name, words in found.items() if not name.startswith(".")}
 
     @_as_unavailable
-    def _sign(self, mark: str, words: str) -> None:
+    def _write_marker(self, mark: str, words: str) -> None:
         path = self.root / STORES / mark
         self._make(path.parent)
         with path.open("wb") as file:
@@ -325,7 +325,7 @@ class DirectoryBlobs:
         return True
 
     @_as_unavailable
-    def _retire(self, tenant: str, digits: str) -> None:
+    def _quarantine(self, tenant: str, digits: str) -> None:
         if not self._kept(tenant, digits):
             self._moved(tenant, digits, ACTIVE, GRACE)
 
