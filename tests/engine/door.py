@@ -176,7 +176,7 @@ class Door:
     ) -> AsyncIterator[Frame]:
         return self.inner.follow(stream, after, on_idle, live=live)
 
-    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self.inner.publish(stream, frames)
 
     async def jobs(self, stream: Stream) -> list[JobView]:

@@ -177,7 +177,7 @@ class NaiveStore:
                 after = version
             await asyncio.sleep(0)
 
-    async def tell(self, stream: c.Stream, frames: Sequence[bytes]) -> None: ...
+    async def publish(self, stream: c.Stream, frames: Sequence[bytes]) -> None: ...
 
     async def jobs(self, stream: c.Stream) -> list[c.JobView]:
         views = []
