@@ -1,7 +1,7 @@
-"""Everything that differs from one moment or machine to the next: time, waiting, ids, chance.
+"""Everything nondeterministic: time, sleeping, ids, randomness.
 
-The engine takes these through `Ambient` and nothing else, so the simulator can replace all of them at once.
-The kernel never sees this module: what it needs (the time, an id) reaches it as an argument.
+The engine uses it only through `Ambient`, so that the simulator can replace all of it at once. The kernel never imports
+this module: it receives times and ids as arguments.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Protocol
 
 
 class Ambient(Protocol):
-    """The world outside a pure function."""
+    """Time, sleep, ids and randomness of a process."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch; may jump, so nothing but display may order by it."""
+        """Milliseconds since the epoch; may jump, so only displays may order by it."""
         ...
 
     def monotonic_ms(self) -> float:
-        """A clock that never goes back, for durations and self-imposed limits."""
+        """A clock that never goes back, for durations and limits."""
         ...
 
     async def sleep(self, ms: float) -> None:
@@ -39,7 +39,7 @@ class Ambient(Protocol):
 
 
 def wall_clock_ms() -> int:
-    """What the machine's clock says, in milliseconds since the epoch."""
+    """The machine's clock, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -48,9 +48,9 @@ _last_tick = 0
 
 
 def uuid7() -> str:
-    """A UUID of version 7 (RFC 9562), later in order than all before it in this process.
+    """A UUID of version 7 (RFC 9562), greater than all earlier ones of this process.
 
-    The 60 bits of time count 4096ths of a millisecond; two ids in one of them take the next one.
+    The 60 bits of time count 4096ths of a millisecond; a second id within one takes the next.
     """
     global _last_tick
     ms, rest = divmod(time.time_ns(), 1_000_000)

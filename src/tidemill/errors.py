@@ -1,9 +1,8 @@
-"""The one error family: whose fault is it, and what now?
+"""All errors that Tidemill raises on purpose, by whose fault they are.
 
-`Rejected` is the caller's fault and carries a stable code, the place, a sentence and a hint; it becomes an
-exit code or an HTTP status at the edge. `Unavailable` is the environment's fault and is retried. A failed node is
-neither: it is data in an event. Anything else that is raised is a bug and must be loud; where others have to go on, it
-is answered as an `InternalError`.
+`Rejected` is the caller's fault and carries a stable code, the path, a sentence and a hint; it becomes an exit code or
+an HTTP status. `Unavailable` is the environment's fault and is retried. A failed node is data in an event, not an
+error. Anything else is a bug, reported as an `InternalError` where other work has to continue.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ INTERNAL_TEXT_MAX = 300
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One thing that is wrong with what the caller gave, precise enough to act on."""
+    """One thing that is wrong with the caller's input, precise enough to act on."""
 
     code: str
     message: str
@@ -33,12 +32,12 @@ class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What is wrong, and where, for a message that has a code of its own."""
+        """Path and message, for a text that shows another code."""
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class TidemillError(Exception):
-    """Anything Tidemill raises on purpose."""
+    """Base of all errors that Tidemill raises on purpose."""
 
 
 class Rejected(TidemillError):
@@ -50,18 +49,18 @@ class Rejected(TidemillError):
 
     @property
     def code(self) -> str:
-        """The code of the first problem, which names the refusal as a whole."""
+        """The code of the first problem."""
         return self.problems[0].code
 
 
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
-    """Build a refusal with a single problem."""
+    """A refusal with a single problem."""
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
 
 
 def offered(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that nobody knows: the known one most like it, or else the first few."""
-    # Only somebody who mistyped a name pays for the import.
+    """A hint for an unknown name: the most similar known one, or else the first few."""
+    # Imported only when a name is unknown.
     from difflib import get_close_matches
 
     names = list(islice(known, NAMES_COMPARED_MAX))
@@ -77,9 +76,9 @@ class Unavailable(TidemillError):
 
 
 class StoreUnusable(Unavailable):
-    """The environment does not play along until somebody sees to it; `problem` says to what, as a refusal would.
+    """The environment stays unusable until an operator fixes `problem`.
 
-    What is under way waits for that, so it is no refusal; a command, which does not wait, answers it like one.
+    Running work waits for that, so it is no `Rejected`; commands, which do not wait, report it like one.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -88,11 +87,11 @@ class StoreUnusable(Unavailable):
 
 
 class DiskFull(Unavailable):
-    """There is no room: nothing was done, and nothing will be until somebody frees some space."""
+    """The disk is full: nothing was done, and nothing will be until space is freed."""
 
 
 class InternalError(TidemillError):
-    """A bug in Tidemill; `digest` names its traceback, which is in the worker's log."""
+    """A bug in Tidemill; `digest` identifies its traceback in the worker's log."""
 
     def __init__(self, text: str, digest: str) -> None:
         self.digest = digest
@@ -100,7 +99,7 @@ class InternalError(TidemillError):
 
 
 def internal_error(error: Exception) -> InternalError:
-    """An exception that was not raised on purpose. The digest is the same whenever it is raised at the same place."""
+    """Wrap an unexpected exception. Exceptions raised at the same place have the same digest."""
     try:
         text = f"{type(error).__name__}: {error}"[:INTERNAL_TEXT_MAX]
     except Exception:

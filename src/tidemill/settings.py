@@ -1,7 +1,7 @@
-"""What an operator says with variables of the environment, read and checked whenever an engine is opened.
+"""Settings from environment variables, read and checked whenever an engine is opened.
 
-These are plain values; `bootstrap` makes things of them. A variable that cannot be used is refused at once, with its
-name as the path: later it would be the fault of a node, or nobody's.
+These are plain values; `bootstrap` builds objects from them. An invalid variable is refused at once with its name as
+the path: later it would look like the fault of a node.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 
 
 def egress_here() -> Egress:
-    """Which calls may leave this process: those to the open internet, and what the environment allows beyond it."""
+    """Which calls may leave this process: to the open internet, and to what the environment allows beyond it."""
     with _blaming(EGRESS_VARIABLE):
         return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
 
 
 def shell_here() -> bool:
-    """Whether commands are run in this process: only where the environment says so."""
+    """Whether shell commands run in this process: only if the environment enables them."""
     match os.environ.get(SHELL_VARIABLE, "off"):
         case "on":
             return True
@@ -45,7 +45,7 @@ def shell_here() -> bool:
 
 
 def mail_server_here() -> Server | None:
-    """The mail server that the environment names, for nodes that name none."""
+    """The default mail server."""
     url = os.environ.get(SMTP_VARIABLE)
     with _blaming(SMTP_VARIABLE):
         return server_at(url) if url else None
@@ -65,20 +65,19 @@ def secrets_folder_here() -> Path | None:
 
 
 def database_variables() -> dict[str, str]:
-    """The variables that name databases, by what documents call them: `crm` is `TIDEMILL_DATABASE_CRM`."""
+    """The variables of databases by the name that documents use: `crm` is `TIDEMILL_DATABASE_CRM`."""
     found: dict[str, str] = {}
     for variable in sorted(os.environ):
         if variable.startswith(DATABASE_PREFIX):
             name = variable.removeprefix(DATABASE_PREFIX).lower()
-            if fault := _fault_of(name, found):
+            if problem := _name_problem(name, found):
                 hint = f"give it another name, such as {DATABASE_PREFIX}CRM"
-                raise rejected("database_name_invalid", fault, path=variable, hint=hint)
+                raise rejected("database_name_invalid", problem, path=variable, hint=hint)
             found[name] = variable
     return found
 
 
-def _fault_of(name: str, others: dict[str, str]) -> str:
-    """What is wrong with the name of a database."""
+def _name_problem(name: str, others: dict[str, str]) -> str:
     if name == STORE:
         return f"{STORE!r} means the store that holds the run"
     if name in others:
@@ -88,7 +87,7 @@ def _fault_of(name: str, others: dict[str, str]) -> str:
 
 @contextmanager
 def _blaming(variable: str) -> Iterator[None]:
-    """Say whose fault a refusal is."""
+    """Set the path of a refusal to the variable."""
     try:
         yield
     except Rejected as refusal:

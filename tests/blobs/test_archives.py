@@ -101,7 +101,7 @@ async def test_a_stream_that_breaks_off_is_not_stored(archive: Archive) -> None:
 
 
 async def test_what_is_too_long_for_one_request_is_sent_in_parts(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.blobs.s3.AT_ONCE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("tidemill.blobs.archive.AT_ONCE_BYTES_MAX", 1_000_000)
     archive, body = bucket(s3), os.urandom(12_000_000)
 
     async def at_once(name: str, body: bytes) -> bool:

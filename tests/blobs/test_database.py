@@ -151,10 +151,10 @@ import asyncio, sys
 from pathlib import Path
 import apsw
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.stores.sqlite.database import meaning
+from tidemill.stores.sqlite.database import translate_error
 
 async def main():
-    blobs = DatabaseBlobs(Path(sys.argv[1]), lambda path: apsw.Connection(str(path)), meaning)
+    blobs = DatabaseBlobs(Path(sys.argv[1]), lambda path: apsw.Connection(str(path)), translate_error)
     await blobs.open()
     number = 0
     while True:

@@ -168,7 +168,7 @@ async def main():
         digest = await blobs.put("acme", body)
         print(digest, flush=True)
         if number % 3 == 0:
-            await blobs.retire("acme", digest)
+            await blobs.quarantine("acme", digest)
         if number % 6 == 0:
             await blobs.restore("acme", digest)
 

@@ -172,9 +172,9 @@ class Door:
         return await self.inner.count(tenant, kind, terms, at_most=at_most)
 
     def follow(
-        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
+        self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
-        return self.inner.follow(stream, after, breath, live=live)
+        return self.inner.follow(stream, after, on_idle, live=live)
 
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self.inner.publish(stream, frames)

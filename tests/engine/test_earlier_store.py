@@ -13,7 +13,7 @@ import pytest
 import tidemill
 from tidemill.errors import Rejected
 from tidemill.kernel.state import SNAPSHOT_FORMAT
-from tidemill.stores.sqlite.database import SEAL_BYTES
+from tidemill.stores.sqlite.database import CHECKSUM_BYTES
 
 DATA = Path(__file__).parent / "data" / "waiting_runs.db.gz"
 """Made by the script beside it."""
@@ -45,7 +45,7 @@ def _end(mill: tidemill.Tidemill, run_id: str) -> None:
 
 def test_the_file_holds_a_snapshot_without_a_format(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        bodies = [sealed[SEAL_BYTES:] for (sealed,) in connection.execute("SELECT body FROM snapshots")]
+        bodies = [sealed[CHECKSUM_BYTES:] for (sealed,) in connection.execute("SELECT body FROM snapshots")]
     connection.close()
     assert bodies and all(body[0] == 0xDC != SNAPSHOT_FORMAT for body in bodies)
 

@@ -169,7 +169,7 @@ class NaiveStore:
         return len((await self.find(tenant, kind, terms, limit=at_most)).rows)
 
     async def follow(
-        self, stream: c.Stream, after: int, breath: c.IdleCallback | None = None, *, live: bool = True
+        self, stream: c.Stream, after: int, on_idle: c.IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[c.Frame]:
         while True:
             for version, body in list(enumerate(self.log(stream), 1))[after:]:

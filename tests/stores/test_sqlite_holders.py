@@ -18,7 +18,7 @@ from tests.stores.kit import job, run
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit
 from tidemill.stores.sqlite.liveness import ProcessLocks
-from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
+from tidemill.stores.sqlite.store import HOLDER_CHECK_MS, SqliteStore
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
 HOLDING = """
@@ -36,8 +36,8 @@ asyncio.run(main())
 FORKING = """
 import os, sys, time
 from pathlib import Path
-from tidemill.stores.sqlite.liveness import Holders
-holders = Holders(Path(sys.argv[1]))
+from tidemill.stores.sqlite.liveness import ProcessLocks
+holders = ProcessLocks(Path(sys.argv[1]))
 holders.enter(1)
 child = os.fork()
 if child:
@@ -63,12 +63,12 @@ async def test_the_leases_of_a_killed_process_are_void_at_once(tmp_path: Path) -
         assert await child.stdout.readline() == b"1\n"
         alive = await store.claim(ANY)
         assert len(alive) == 1, "what a living process holds was taken from it"
-        await asyncio.sleep(ROLL_CALL_MS / 1000)
+        await asyncio.sleep(HOLDER_CHECK_MS / 1000)
         assert await store.claim(ANY) == []
     finally:
         child.kill()
         await child.communicate()
-    await asyncio.sleep(ROLL_CALL_MS / 1000)
+    await asyncio.sleep(HOLDER_CHECK_MS / 1000)
     (taken,) = await store.claim(ANY)
     assert taken.expired == 1
     assert taken.key != alive[0].key

@@ -114,10 +114,10 @@ async def test_places_are_compared_and_put_right(tmp_path: Path, damage: str) ->
     do, expected = DAMAGES[damage]
     do(path)
     async with opened(path) as store:
-        flaws = await store.index.flaws()
+        flaws = await store.index.problems()
         assert (flaws.missing, flaws.stray, flaws.unreadable) == (*expected, "")
-        assert await store.index.mend() == flaws
-        assert (await store.index.flaws()).sound
+        assert await store.index.repair() == flaws
+        assert (await store.index.problems()).sound
         assert await keys(store) == await keys(store, "all") == [f"k{n:05}" for n in range(49, -1, -1)]
         assert len(await keys(store, "parity:0")) == await store.count(TENANT, KIND, ["parity:0"]) == 25
 
@@ -130,8 +130,8 @@ async def test_what_cannot_be_put_right_one_by_one_is_built_anew(
     await filled(path)
     sql(path, "DELETE FROM terms")
     async with opened(path) as store:
-        assert (await store.index.mend()).missing == 11
-        assert (await store.index.flaws()).sound
+        assert (await store.index.repair()).missing == 11
+        assert (await store.index.problems()).sound
         assert len(await keys(store, "all")) == 50
 
 
@@ -141,9 +141,9 @@ async def test_a_page_that_cannot_be_read_costs_what_it_held(tmp_path: Path, tab
     await filled(path, MANY)
     blank(path, table, leaf=3)
     async with opened(path) as store:
-        assert "malformed" in (await store.index.flaws()).unreadable
-        await store.index.mend()
-        assert (await store.index.flaws()).sound
+        assert "malformed" in (await store.index.problems()).unreadable
+        await store.index.repair()
+        assert (await store.index.problems()).sound
         found = await keys(store, "all")
         assert kept <= len(found) <= MANY
         assert (len(found) < MANY) is (table == "rows")
@@ -161,8 +161,8 @@ async def test_an_entry_where_nobody_finds_it_again_is_no_place(tmp_path: Path) 
     await filled(path)
     flip(path, number("parity:1").to_bytes(8, "big", signed=True) + bytes([25]) + b"k00025", at=0)
     async with opened(path) as store:
-        assert not (await store.index.mend()).sound
-        assert (await store.index.flaws()).sound
+        assert not (await store.index.repair()).sound
+        assert (await store.index.problems()).sound
         assert len(await keys(store, "parity:1")) == 25
 
 
@@ -172,8 +172,8 @@ async def test_a_row_where_nobody_finds_it_again_is_given_up(tmp_path: Path) -> 
     await filled(path, MANY)
     flip(path, b"acmethingk00600", at=9)
     async with opened(path) as store:
-        assert "out of order" in (await store.index.mend()).unreadable
-        assert (await store.index.flaws()).sound
+        assert "out of order" in (await store.index.repair()).unreadable
+        assert (await store.index.problems()).sound
         assert MANY - 1 <= len(await keys(store)) <= MANY
 
 
@@ -184,8 +184,8 @@ async def test_building_anew_goes_on_where_it_was_interrupted(tmp_path: Path) ->
         await store._write(rows._set_aside, durable=True)
         assert await keys(store) == []
     async with opened(path) as store:
-        assert (await store.index.mend()).unreadable
-        assert (await store.index.flaws()).sound
+        assert (await store.index.repair()).unreadable
+        assert (await store.index.problems()).sound
         assert len(await keys(store)) == 50
 
 
@@ -194,12 +194,12 @@ async def test_a_place_that_a_row_came_to_since_is_kept(tmp_path: Path) -> None:
     await filled(path)
     sql(path, "INSERT INTO terms VALUES (?, 5, 'k00005')", number("late"))
     async with opened(path) as store:
-        found = await store.index._compared()
+        found = await store.index._compare()
         assert found.stray
         await put(store, row(5, "late"))
-        await store.index._put_right(found)
+        await store.index._repair_few(found)
         assert await keys(store, "late") == ["k00005"]
-        assert (await store.index.flaws()).sound
+        assert (await store.index.problems()).sound
 
 
 @pytest.mark.parametrize("table", ["", "terms", "rows"])
@@ -210,7 +210,7 @@ async def test_mending_beside_somebody_who_writes(tmp_path: Path, table: str) ->
     if table:
         blank(path, table, leaf=6)
     async with opened(path) as mender, opened(path) as writer:
-        mending = asyncio.create_task(mender.index.mend())
+        mending = asyncio.create_task(mender.index.repair())
         written = 0
         while not mending.done():
             n = written % 100
@@ -221,7 +221,7 @@ async def test_mending_beside_somebody_who_writes(tmp_path: Path, table: str) ->
         assert written > 1
         await put(writer, row(0, "last"))
         for store in (mender, writer):
-            assert (await store.index.flaws()).sound
+            assert (await store.index.problems()).sound
             assert await keys(store, "last") == ["k00000"]
             assert len(await keys(store, "late")) == min(written, 100) - 1
             assert len(await keys(store)) >= MANY + written - (60 if table == "rows" else 0)

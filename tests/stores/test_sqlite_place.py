@@ -15,7 +15,7 @@ from tests.stores.kit import job, run
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Claim, Commit, Committed
 from tidemill.stores.sqlite.database import resolve_path, translate_error
-from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
+from tidemill.stores.sqlite.store import HOLDER_CHECK_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
@@ -35,7 +35,7 @@ async def test_a_link_to_a_store_is_the_same_store(tmp_path: Path) -> None:
     second = await opened(link)
     await first.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
     assert len(await first.claim(ANY)) == 1
-    await asyncio.sleep(ROLL_CALL_MS / 1000)
+    await asyncio.sleep(HOLDER_CHECK_MS / 1000)
     assert await second.claim(ANY) == [], "what a living store holds was taken from it"
     assert list((tmp_path / "elsewhere").iterdir()) == [link]
     await second.close()
@@ -48,7 +48,7 @@ async def test_a_folder_of_locks_that_is_gone_proves_nobody_dead(tmp_path: Path)
     assert len(await first.claim(ANY)) == 1
     assert await second.claim(ANY) == []
     shutil.rmtree(tmp_path / "a.db-live")
-    await asyncio.sleep(ROLL_CALL_MS / 1000)
+    await asyncio.sleep(HOLDER_CHECK_MS / 1000)
     assert await second.claim(ANY) == [], "what a living store holds was taken from it"
     await second.close()
     await first.close()

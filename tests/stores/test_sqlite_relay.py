@@ -155,10 +155,10 @@ async def test_what_a_killed_follower_leaves_is_removed_by_the_next(
             await follower.kill()
         (left,) = sockets_of(store.path).iterdir()
         # Somebody who listens to something else finds it too.
-        ears = FrameReceiver(store.path, lambda *_: None)
-        ears.listen(OTHER)
+        receiver = FrameReceiver(store.path, lambda *_: None)
+        receiver.listen(OTHER)
         assert not left.exists()
-        ears.close()
+        receiver.close()
         async with following(store) as follower:
             await store.publish(RUN, [b"heard"])
             await follower.kill()
@@ -224,7 +224,7 @@ async def test_a_folder_that_others_can_enter_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     folder = sockets_of(tmp_path / "a.db")
-    ears, mouth = FrameReceiver(tmp_path / "a.db", lambda *_: None), FrameSender(tmp_path / "a.db", ())
+    receiver, sender = FrameReceiver(tmp_path / "a.db", lambda *_: None), FrameSender(tmp_path / "a.db", ())
     if how == "a link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")
@@ -233,8 +233,8 @@ async def test_a_folder_that_others_can_enter_is_not_used(
     if how == "another user's":
         user = os.geteuid() + 1
         monkeypatch.setattr(os, "geteuid", lambda: user)
-    ears.listen(RUN)
-    assert not ears.names
+    receiver.listen(RUN)
+    assert not receiver.names
     assert not list(folder.iterdir())
     (folder / f"{followers._prefix(RUN)}0").touch()
-    assert mouth.ears(RUN) == []
+    assert sender.listeners(RUN) == []

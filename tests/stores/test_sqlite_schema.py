@@ -83,7 +83,7 @@ async def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
     await store.open()
     await store.close()
     broken = migration(newest_known() + 1, "CREATE TABLE fresh (a); CREATE TABLE streams (a);")
-    monkeypatch.setattr("tidemill.stores.sql_files.migrations", lambda dialect: (*migrations(dialect), broken))
+    monkeypatch.setattr("tidemill.stores.sqlite.database.migrations", lambda dialect: (*migrations(dialect), broken))
     connection = connect(path)
     with pytest.raises(Rejected, match="already exists"):
         migrate(connection, path)
@@ -224,3 +224,16 @@ async def test_snapshots_in_an_earlier_form_are_dropped(tmp_path: Path) -> None:
     (tail,) = await store.load({stream: 0})
     assert (tail.version, tail.records, tail.snapshot) == (1, (b"1",), None)
     await store.close()
+
+
+async def test_a_process_without_the_snapshot_format_refuses_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own way of reading snapshots would fail on every one that begins with a format byte."""
+    path = tmp_path / "a.db"
+    steps(path, dry_run=False)
+    older = tuple(each for each in migrations("sqlite") if each.name != "snapshot_format")
+    monkeypatch.setattr("tidemill.stores.sqlite.database.migrations", lambda _dialect: older)
+    with pytest.raises(Rejected, match="has schema 4, and this version of Tidemill knows schemas up to 3") as refusal:
+        await SqliteStore(path).open()
+    assert refusal.value.code == "store_newer"

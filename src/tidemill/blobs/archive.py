@@ -1,8 +1,8 @@
-"""Where runs go that leave the store: named bodies that are put once, read, and listed by name.
+"""Archives of runs that left the store: named bodies that are put once, read, and listed by name.
 
-An archive is a directory, a bucket, or (for tests) a dict. Names are paths of plain ASCII made by the caller. A body
-is durable when `put` returns and never changes afterwards; putting a name that is there already changes nothing and
-says so, which is what makes an interrupted sweep resumable.
+An archive is a directory, a bucket or (for tests) a dict. Names are plain ASCII paths made by the caller. A body is
+durable when `put` returns and never changes; `put` of an existing name changes nothing and returns False, which makes
+an interrupted retention sweep resumable.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRAFTS = ".drafts"
-"""Names that begin with a dot are no names of an archive."""
+"""Names with a leading dot are not names of an archive."""
 UNUSABLE = "archive_unusable"
 LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
-"""What is wrong with a folder until somebody sees to it."""
+"""Errors that last until an operator fixes the folder."""
 
 
 class Archive(Protocol):
-    """Bodies by name."""
+    """Immutable bodies by name."""
 
     async def put(self, name: str, body: bytes) -> bool:
-        """Store a body durably unless the name is taken; whether it was stored."""
+        """Store a body durably unless the name exists; returns whether it was stored."""
         ...
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
-        """The same for a body that comes bit by bit and need not fit into memory; one that breaks off is not stored."""
+        """`put` for a stream that need not fit into memory; an interrupted one is not stored."""
         ...
 
     async def get(self, name: str) -> bytes | None:
-        """The body of a name, if there is one."""
+        """The body of a name, if it exists."""
         ...
 
     async def stream(self, name: str) -> AsyncIterator[bytes] | None:
-        """The same bit by bit."""
+        """`get` as a stream."""
         ...
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
-        """Names that begin with `under` and stand behind `after`, in order, at most `limit` of them."""
+        """At most `limit` names that begin with `under`, after `after`, in order."""
         ...
 
 
@@ -90,11 +90,10 @@ class MemoryArchive:
 
 
 class DirectoryArchive:
-    """An archive in a directory. A file appears under its name only when all of it is on the disk.
+    """An archive in a directory. A file gets its name only once all of it is on disk.
 
-    Drafts lie in a folder of their own. Those that killed processes left there are swept away a day later, by whoever
-    puts something. The first body makes the folder. Until then it is empty, unless somebody has `named` it: he may mean
-    another one, or it is on a disk that is not mounted.
+    Drafts of killed processes are removed a day later by the next `put`. The first `put` creates the directory. Until
+    then it counts as empty, unless an operator `named` it: then its absence is an error (a typo, an unmounted disk).
     """
 
     def __init__(self, root: Path, *, named: bool = False) -> None:
@@ -105,21 +104,21 @@ class DirectoryArchive:
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
         target = self._root / name
-        with self._told("written"):
+        with self._errors("written"):
             stored = not await asyncio.to_thread(target.exists) and await self._written(target, chunks)
-            # In either case: whoever linked a name that is there already may have died before it came to this.
+            # In either case: the process that linked an existing name may have died before its sync.
             await asyncio.to_thread(self._sync_above, target)
         return stored
 
     async def _written(self, target: Path, chunks: AsyncIterator[bytes]) -> bool:
-        """Write a draft and give it its name; false when somebody else was faster."""
+        """Write a draft and link it to its name; False if the name exists by now."""
         file, draft = await asyncio.to_thread(self._draft, target)
         try:
             with file:
                 async for chunk in chunks:
                     await asyncio.to_thread(file.write, chunk)
                 await asyncio.to_thread(sync_file, file)
-            # A link, unlike a rename, never replaces what somebody else has put there meanwhile.
+            # A link, unlike a rename, never replaces an existing file.
             await asyncio.to_thread(os.link, draft, target)
         except FileExistsError:
             return False
@@ -136,8 +135,8 @@ class DirectoryArchive:
         return os.fdopen(handle, "wb"), draft
 
     @contextmanager
-    def _told(self, verb: str) -> Iterator[None]:
-        """Say what is wrong with the folder in one line."""
+    def _errors(self, verb: str) -> Iterator[None]:
+        """Turn errors of the folder into one-line errors."""
         try:
             yield
         except OSError as error:
@@ -148,7 +147,7 @@ class DirectoryArchive:
             raise StoreUnusable(Problem(code=UNUSABLE, message=what, hint=hint)) from error
 
     def _sync_above(self, target: Path) -> None:
-        """Make sure that a name, and those of the folders on the way to it, are on the disk."""
+        """Make a name and the names of its parent folders durable."""
         for folder in target.parents:
             sync_folder(folder)
             if folder == self._root:
@@ -160,7 +159,7 @@ class DirectoryArchive:
 
     async def stream(self, name: str) -> AsyncIterator[bytes] | None:
         try:
-            with self._told("read"):
+            with self._errors("read"):
                 return self._pieces(await asyncio.to_thread((self._root / name).open, "rb"))
         except Unavailable as error:
             if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
@@ -168,7 +167,7 @@ class DirectoryArchive:
             raise
 
     async def _pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
-        with file, self._told("read"):
+        with file, self._errors("read"):
             while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
                 yield piece
 
@@ -176,13 +175,13 @@ class DirectoryArchive:
         return await asyncio.to_thread(self._list, under, after, limit)
 
     def _list(self, under: str, after: str, limit: int) -> list[str]:
-        with self._told("read"):
+        with self._errors("read"):
             if self._named or self._root.exists():
                 os.scandir(self._root).close()
             return [name for name, _ in zip(self._walk("", under, after), range(limit), strict=False)]
 
     def _walk(self, folder: str, under: str, after: str) -> Iterator[str]:
-        """Names in order; folders that cannot hold one are passed over unopened."""
+        """Names in order; folders that cannot hold a match are not opened."""
         place = self._root / folder
         if not place.is_dir():
             return
@@ -200,7 +199,7 @@ class DirectoryArchive:
 
 
 class S3Archive:
-    """An archive in a bucket, or in a part of one that the store was opened with."""
+    """An archive in a bucket, or below a prefix of one."""
 
     def __init__(self, store: S3Store) -> None:
         self._objects = Objects(store, "the archive", UNUSABLE)
@@ -214,7 +213,7 @@ class S3Archive:
         async with spooled(chunks) as draft:
             if draft.size <= AT_ONCE_BYTES_MAX:
                 return await self.put(name, b"".join(draft.pieces()))
-            # A writer that is as fast writes the same bytes.
+            # A concurrent writer writes the same bytes.
             await self._objects.write(name, draft.pieces())
         return True
 
@@ -227,7 +226,7 @@ class S3Archive:
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         found: list[str] = []
-        # A bucket takes whole folders as a prefix, so the end of `under` is compared here.
+        # A bucket lists by whole folders, so the rest of `under` is compared here.
         async for known in self._objects.list(under.rpartition("/")[0], after or None):
             if known["path"].startswith(under):
                 found.append(known["path"])
@@ -237,12 +236,12 @@ class S3Archive:
 
 
 async def at_once(body: bytes) -> AsyncIterator[bytes]:
-    """A body as a stream of one piece."""
+    """A body as a stream of one chunk."""
     yield body
 
 
 def _make_directories(path: Path) -> None:
-    """Make a directory and those above it, each durable in the one that holds it."""
+    """Create a directory and its parents durably."""
     if path.is_dir():
         return
     _make_directories(path.parent)

@@ -1,13 +1,7 @@
-"""Blobs as files.
+"""Blobs as files: `<root>/<tenant>/active/ab/<digest>`, likewise `grace`; an empty file below `keep` exempts a blob.
 
-Blobs as files of a directory: `<root>/<tenant>/active/ab/<digest>`, and the same below `grace`.
-
-A blob is written to a temporary file, synced, and linked to its name, which either is there or not; then the folder is
-synced, so that neither the bytes nor the name are lost with the power. A process that is killed leaves a temporary
-file behind, which the next one to open the directory sweeps away a day later. Moving between the places is a rename.
-An empty file below `keep` says that a blob is never collected.
-
-Files on a disk: how old they are, whether they hold what their names promise, and that no power cut takes them.
+A blob is written to a temporary file, synced and linked to its name; then the folder is synced, so a power cut loses
+neither bytes nor name. Temporary files of killed processes are removed a day later. Changing the state is a rename.
 """
 
 from __future__ import annotations
@@ -43,12 +37,14 @@ from tidemill.blobs.contract import (
 )
 from tidemill.errors import Unavailable
 
+# Durable files
+
 LEFTOVER_SECONDS = 24 * 3600
 """No process still writes to a temporary file of this age."""
 
 
 def sweep(drafts: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder."""
+    """Remove temporary files that killed processes left."""
     for leftover in drafts.iterdir():
         # Another process may sweep at the same time.
         with suppress(FileNotFoundError):
@@ -57,7 +53,7 @@ def sweep(drafts: Path) -> None:
 
 
 def renewed(path: Path) -> bool:
-    """Whether a file is there; its date is renewed when it is an old one."""
+    """Whether a file exists; renews an old date."""
     try:
         if mtime_ms(path.stat()) < time.time_ns() // 1_000_000 - RENEW_MS:
             os.utime(path)
@@ -67,7 +63,7 @@ def renewed(path: Path) -> bool:
 
 
 def is_sound(path: Path, digits: str) -> bool:
-    """Whether a file holds the bytes that its name promises. One that cannot be read does not."""
+    """Whether a file is readable and matches its digest."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == digits
@@ -76,12 +72,11 @@ def is_sound(path: Path, digits: str) -> bool:
 
 
 def mtime_ms(known: os.stat_result) -> int:
-    """When a file was dated last."""
     return known.st_mtime_ns // 1_000_000
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
+    """Make the names in a folder durable."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -90,32 +85,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Make sure that what was written to a file is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def drop(draft: IO[bytes]) -> None:
-    """Close a draft and take its temporary name away; what was linked stays under the other one."""
+    """Close a draft and remove its temporary name; a linked blob keeps its own."""
     with suppress(OSError):
         draft.close()
     with suppress(OSError):
         os.unlink(draft.name)
 
 
-def write_synced(path: Path, body: bytes) -> None:
-    """Write a small file whose bytes and name are on the disk afterwards."""
-    with path.open("wb") as file:
-        file.write(body)
-        sync_file(file)
-    sync_folder(path.parent)
-
+# The blobs
 
 LOG = logging.getLogger(__name__)
 
 KEEP = "keep"
 TEMPORARY = ".tmp"
-"""No tenant has a folder of this name, because a dot is never part of one."""
+"""No tenant's folder has a dot in its name."""
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -124,17 +112,16 @@ T = TypeVar("T")
 
 
 def folder_name(tenant: str) -> str:
-    """A tenant as the name of one folder, on any file system: nothing in it is a path, and case makes no difference."""
+    """A tenant as a folder name that is safe on any file system, case-insensitive ones included."""
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in tenant.encode()) or "%"
 
 
 def tenant_of(folder: str) -> str:
-    """The tenant whose folder it is."""
     return "" if folder == "%" else unquote(folder)
 
 
-def _told(verb: Callable[Concatenate[DirectoryBlobs, P], T]) -> Callable[Concatenate[DirectoryBlobs, P], T]:
-    """Say what is wrong with the disk in one line."""
+def _as_unavailable(verb: Callable[Concatenate[DirectoryBlobs, P], T]) -> Callable[Concatenate[DirectoryBlobs, P], T]:
+    """Turn errors of the disk into `Unavailable` with a one-line reason."""
 
     @wraps(verb)
     def call(self: DirectoryBlobs, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,13 +134,13 @@ def _told(verb: Callable[Concatenate[DirectoryBlobs, P], T]) -> Callable[Concate
 
 
 class DirectoryBlobs:
-    """A `Blobs` in a directory, which several processes may share. What blocks is done in a thread."""
+    """A `Blobs` in a directory that several processes may share. Blocking calls run in a thread."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prepared = False
 
-    # Verbs
+    # The contract
 
     async def open(self) -> None:
         try:
@@ -162,7 +149,7 @@ class DirectoryBlobs:
             LOG.warning("%s; what needs a blob waits until it is back", error)
 
     async def close(self) -> None:
-        """No file is held open between two verbs."""
+        """No file stays open between two calls."""
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         digest = digest_of(body)
@@ -199,7 +186,7 @@ class DirectoryBlobs:
         return await asyncio.to_thread(self._list, tenant, "" if after is None else hex_of(after), limit)
 
     async def quarantine(self, tenant: str, digest: str) -> None:
-        await asyncio.to_thread(self._retire, tenant, hex_of(digest))
+        await asyncio.to_thread(self._quarantine, tenant, hex_of(digest))
 
     async def restore(self, tenant: str, digest: str) -> bool:
         return await asyncio.to_thread(self._restore, tenant, hex_of(digest))
@@ -207,7 +194,7 @@ class DirectoryBlobs:
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         return await asyncio.to_thread(self._delete, tenant, hex_of(digest), before_ms)
 
-    # Marks of stores
+    # Markers of stores
 
     @property
     def address(self) -> str:
@@ -217,24 +204,27 @@ class DirectoryBlobs:
         return str(self.root.resolve() / STORES / mark)
 
     async def read_markers(self) -> dict[str, str]:
-        return await asyncio.to_thread(self._marks)
+        return await asyncio.to_thread(self._read_markers)
 
     async def write_marker(self, mark: str, words: str) -> None:
-        await asyncio.to_thread(self._sign, mark, words)
+        await asyncio.to_thread(self._write_marker, mark, words)
 
-    @_told
-    def _marks(self) -> dict[str, str]:
+    @_as_unavailable
+    def _read_markers(self) -> dict[str, str]:
         folder = self.root / STORES
         found = {path.name: path.read_text(errors="replace") for path in folder.iterdir()} if folder.exists() else {}
         return {name: words for name, words in found.items() if not name.startswith(".")}
 
-    @_told
-    def _sign(self, mark: str, words: str) -> None:
+    @_as_unavailable
+    def _write_marker(self, mark: str, words: str) -> None:
         path = self.root / STORES / mark
         self._make(path.parent)
-        write_synced(path, words.encode())
+        with path.open("wb") as file:
+            file.write(words.encode())
+            sync_file(file)
+        sync_folder(path.parent)
 
-    # Where things are
+    # Paths
 
     def _path(self, tenant: str, place: str, digits: str) -> Path:
         return self.root / folder_name(tenant) / place / digits[:2] / digits
@@ -244,15 +234,15 @@ class DirectoryBlobs:
 
     # Writing
 
-    @_told
+    @_as_unavailable
     def _prepare(self) -> None:
-        """Make the folder for drafts, and sweep away what killed processes left in it."""
+        """Create and sweep the folder of temporary files."""
         drafts = self.root / TEMPORARY
         drafts.mkdir(parents=True, exist_ok=True)
         sweep(drafts)
         self._prepared = True
 
-    @_told
+    @_as_unavailable
     def _put(self, tenant: str, digest: str, body: bytes, keep: bool) -> None:
         if self._is_there(tenant, hex_of(digest), keep):
             return
@@ -263,54 +253,54 @@ class DirectoryBlobs:
         finally:
             drop(draft)
 
-    @_told
+    @_as_unavailable
     def _draft(self) -> IO[bytes]:
-        """A file that nobody knows yet."""
+        """A temporary file."""
         if not self._prepared:
-            # The folder could not be reached when it was opened. Later on its absence is never mended here: a disk that
-            # is no longer mounted must not be taken for an empty one.
+            # It was unreachable at `open`. Once prepared, it is never created again: an unmounted disk must not be
+            # taken for an empty one.
             self._prepare()
         return tempfile.NamedTemporaryFile(dir=self.root / TEMPORARY, delete=False)
 
-    @_told
+    @_as_unavailable
     def _write(self, draft: IO[bytes], chunk: bytes) -> None:
         draft.write(chunk)
 
-    @_told
+    @_as_unavailable
     def _settle(self, tenant: str, digest: str, draft: IO[bytes], keep: bool) -> None:
-        """A finished draft becomes a blob, unless there is one already."""
+        """Turn a finished draft into a blob, unless it exists."""
         if not self._is_there(tenant, hex_of(digest), keep):
             self._link(tenant, hex_of(digest), draft)
 
     def _is_there(self, tenant: str, digits: str, keep: bool) -> bool:
-        """Whether the blob is in the active place, or could be moved back there, and its bytes are the right ones."""
+        """Whether an intact blob is active, or could be moved back to active."""
         if keep:
-            # Said first, so that no collector overlooks it once the blob is there.
+            # Marked before the blob exists, so that the collector cannot miss it.
             marker = self._path(tenant, KEEP, digits)
             self._make(marker.parent)
             marker.touch()
             sync_folder(marker.parent)
         path = self._path(tenant, ACTIVE, digits)
         if renewed(path):
-            # Whoever linked it may not have come to this yet.
+            # The process that linked it may not have synced the folder yet.
             sync_folder(path.parent)
             return is_sound(path, digits)
         return self._moved(tenant, digits, GRACE, ACTIVE) and is_sound(path, digits)
 
     def _link(self, tenant: str, digits: str, draft: IO[bytes]) -> None:
-        """Give a draft its name, once its bytes are on the disk."""
+        """Sync a draft and link it to its name."""
         sync_file(draft)
         path = self._path(tenant, ACTIVE, digits)
         self._make(path.parent)
         try:
             os.link(draft.name, path)
         except FileExistsError:
-            # What lies there is damaged, or somebody else was faster and wrote the same.
+            # The existing file is damaged, or another process wrote the same bytes.
             os.replace(draft.name, path)
         sync_folder(path.parent)
 
     def _make(self, folder: Path) -> None:
-        """Make a folder with those above it, so that none of them is lost with the power."""
+        """Create a folder and its parents durably."""
         if folder.exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -319,10 +309,10 @@ class DirectoryBlobs:
             if parent == self.root:
                 break
 
-    # Between the places
+    # States
 
     def _moved(self, tenant: str, digits: str, source: BlobState, target: BlobState) -> bool:
-        """Move a blob, and let its time there begin now; false when it is not where it should be moved from."""
+        """Move a blob and reset its date; False if it is not in the source state."""
         here, there = (self._path(tenant, place, digits) for place in (source, target))
         try:
             os.utime(here)
@@ -334,16 +324,16 @@ class DirectoryBlobs:
         sync_folder(here.parent)
         return True
 
-    @_told
-    def _retire(self, tenant: str, digits: str) -> None:
+    @_as_unavailable
+    def _quarantine(self, tenant: str, digits: str) -> None:
         if not self._kept(tenant, digits):
             self._moved(tenant, digits, ACTIVE, GRACE)
 
-    @_told
+    @_as_unavailable
     def _restore(self, tenant: str, digits: str) -> bool:
         return self._moved(tenant, digits, GRACE, ACTIVE)
 
-    @_told
+    @_as_unavailable
     def _delete(self, tenant: str, digits: str, before_ms: int) -> bool:
         path = self._path(tenant, GRACE, digits)
         try:
@@ -354,7 +344,7 @@ class DirectoryBlobs:
             return False
         return True
 
-    # Looking
+    # Reading
 
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
         file = await asyncio.to_thread(self._opened, tenant, digest)
@@ -362,19 +352,19 @@ class DirectoryBlobs:
             while chunk := await asyncio.to_thread(self._next, file):
                 yield chunk
 
-    @_told
+    @_as_unavailable
     def _opened(self, tenant: str, digest: str) -> IO[bytes]:
-        # It may be moved between two looks, so the first place is looked at again.
+        # It may move between two attempts, so the first state is tried again.
         for place in (ACTIVE, GRACE, ACTIVE):
             with suppress(FileNotFoundError):
                 return self._path(tenant, place, hex_of(digest)).open("rb")
         raise missing(digest)
 
-    @_told
+    @_as_unavailable
     def _next(self, file: IO[bytes]) -> bytes:
         return file.read(PIECE_BYTES)
 
-    @_told
+    @_as_unavailable
     def _stat(self, tenant: str, digits: str) -> BlobInfo | None:
         for place in (ACTIVE, GRACE, ACTIVE):
             info = self._info(tenant, place, digits)
@@ -395,12 +385,12 @@ class DirectoryBlobs:
             kept=self._kept(tenant, digits),
         )
 
-    @_told
+    @_as_unavailable
     def _tenants(self) -> tuple[str, ...]:
         folders = (entry.name for entry in os.scandir(self.root) if entry.is_dir() and "." not in entry.name)
         return tuple(sorted(map(tenant_of, folders)))
 
-    @_told
+    @_as_unavailable
     def _list(self, tenant: str, after: str, limit: int) -> Listing:
         found = (
             info
@@ -411,14 +401,14 @@ class DirectoryBlobs:
         return [*found]
 
     def _digits(self, tenant: str, after: str) -> Iterator[str]:
-        """The names of blobs in either place, in order, one folder of each at a time."""
+        """The names of blobs in either state, in order, one shard at a time."""
         for number in range(int(after[:2] or "0", 16), 256):
             names = {name for place in (ACTIVE, GRACE) for name in _names(self._path(tenant, place, f"{number:02x}"))}
             yield from sorted(name for name in names if name > after)
 
 
 def _names(path: Path) -> Sequence[str]:
-    """What lies in the folder of a shard, whose name is that of a path without its last part."""
+    """The names in the folder of a path."""
     try:
         return os.listdir(path.parent)
     except FileNotFoundError:

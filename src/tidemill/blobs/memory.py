@@ -1,4 +1,4 @@
-"""Blobs kept in this process: for the memory store and for tests."""
+"""Blobs in this process's memory: for the memory store and for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = tuple[str, str]
 
 
 class MemoryBlobs:
-    """A dict from (tenant, digest) to bytes, and beside it what is known of them. No verb suspends."""
+    """A `Blobs` in a dict. No method suspends."""
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
         self._clock = clock or wall_clock_ms
@@ -32,10 +32,10 @@ class MemoryBlobs:
         self._kept: set[Place] = set()
 
     async def open(self) -> None:
-        """There is nothing to open."""
+        """Nothing to open."""
 
     async def close(self) -> None:
-        """What was put stays for whoever opens the same store again."""
+        """Blobs stay for the next `open`."""
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         digest = digest_of(body)

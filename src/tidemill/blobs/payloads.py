@@ -1,8 +1,7 @@
-"""JSON values to payload bytes and back: the one door through which values enter the log.
+"""JSON values to payload bytes and back: every value enters the log through this module.
 
-NaN, infinities, lone surrogates and things that are not JSON are refused here, with the place in the value;
-big integers stay exact. The encoder is msgspec's, which would write NaN as null: whenever the text contains a
-null, the value is walked to see that it really holds one.
+NaN, infinities, lone surrogates and values that are not JSON are refused with their path; big integers stay exact.
+msgspec would write NaN as null, so a value whose text contains a null is walked to find out.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_value(value: Any) -> bytes:
-    """The JSON text of a value."""
     try:
         text = _ENCODER.encode(value)
     except RecursionError:
@@ -42,9 +40,9 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_given(value: Any) -> bytes:
-    """The JSON text of a value that may be given again, by another process: it is the same text there.
+    """The JSON text of a caller's value: the same in every process, although sets are ordered differently in each.
 
-    A set has another order in each process. Results of handlers are not compared, and are spared the walk.
+    Results of handlers are never compared, so they are encoded without this walk.
     """
     text = encode_value(value)
     return encode_value(_in_order(value)) if b"[" in text else text
@@ -62,7 +60,7 @@ def _in_order(value: Any) -> Any:
 
 
 def _refuse_deep(value: Any) -> None:
-    """What is stored must be readable everywhere, and other readers stop at this depth too."""
+    """Refuse a depth at which other JSON readers give up."""
     level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(DEPTH_MAX):
         outers = [outer.values() if isinstance(outer, dict) else outer for outer in level]
@@ -73,7 +71,7 @@ def _refuse_deep(value: Any) -> None:
 
 
 def _refuse_nan(value: Any, path: str, depth: int) -> None:
-    """Find a float that JSON has no number for."""
+    """Refuse a float that JSON cannot represent."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise NotJson(f"{path or 'the value'} is {value}, which JSON has no number for")
@@ -90,5 +88,4 @@ def _refuse_nan(value: Any, path: str, depth: int) -> None:
 
 
 def decode_value(text: bytes) -> Any:
-    """The value behind a JSON text."""
     return _DECODER.decode(text)

@@ -1,14 +1,11 @@
-"""Blobs as objects of a bucket: `<prefix>/<tenant>/active/<digest>`, and the same below `grace` and `keep`.
+"""Blobs as objects of a bucket: `<prefix>/<tenant>/active/<digest>`, likewise `grace` and `keep`.
 
-Any service that speaks S3 and knows conditional puts will do. An object is created only where there is none; one that
-is there is read instead, and replaced only if it is damaged. Retiring one is a copy and then a removal. Bringing it
-back is a copy alone: a removal could hit the copy that another collector has just made, right before it removes the
-active one. What is in both places is tidied up by the collector when it is due. Credentials come from the environment
-(`AWS_ACCESS_KEY_ID`, a profile of the machine, …).
-
-An object that is put again keeps its date, since only a copy of all its bytes would change it. So a collector may set
-it aside before the fact that refers to it is written. It can be read all the same, and the next collection brings it
-back, because nothing is deleted that has not been aside for the whole time of grace.
+Works with any S3 service that knows conditional puts. An object is created only if it does not exist; an existing one
+is verified and replaced only if damaged. Quarantine copies and then deletes; restore only copies, because its delete
+could hit the copy that another collector has just made. The collector tidies up blobs in both states. An existing
+object keeps its date, so it may be quarantined before the event that refers to it is written; it stays readable there,
+and the next collection restores it. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, a profile of the
+machine, …).
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ CONNECT_SECONDS = 5
 REQUEST_SECONDS = 300
 LISTED = 1_000
 AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
-"""What is longer is sent in parts."""
+"""Longer bodies are sent in parts."""
 
 NO_BUCKET = "NoSuchBucket"
 NO_CREDENTIALS = "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -64,38 +61,38 @@ REASONS = {
     "InvalidAccessKeyId": "the credentials are not known; see AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "SignatureDoesNotMatch": "the credentials do not fit; see AWS_SECRET_ACCESS_KEY",
     "credential": NO_CREDENTIALS,
-    # Where a machine of Amazon's would have some.
+    # The metadata service of an EC2 machine.
     "169.254.169.254": NO_CREDENTIALS,
     "error sending request": "nobody answers there; see that the service runs and the endpoint is right",
     "SlowDown": "the service asks for fewer requests",
 }
-"""What people can do about errors that a service reports, by a word that stands in them."""
+"""Reason and remedy by a word that occurs in the error of the service."""
 MISTAKES = (NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch")
-"""What a service says when it was reached and the configuration is wrong: waiting does not help."""
+"""Errors of a wrong configuration: waiting does not help."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the objects are, and how they are kept."""
+    """Address and options of a bucket."""
 
     name: str
     prefix: str = ""
     endpoint: str = ""
-    """The address of a service other than Amazon's."""
+    """The URL of a service other than AWS."""
     region: str = ""
     sse: Literal["", "AES256", "aws:kms"] = ""
-    """Encryption that the service does before it stores an object."""
+    """Server-side encryption."""
     kms_key_id: str = ""
-    """Which key; for `aws:kms`."""
+    """For `aws:kms`."""
 
 
 class Objects:
-    """Objects of a bucket by path. An error of the service is `Unavailable`, or `Unfit` with `code`, in one line."""
+    """Objects of a bucket by path. Errors of the service are `Unavailable`, or `StoreUnusable` with `code`."""
 
     def __init__(self, store: S3Store, what: str, code: str) -> None:
         self.store, self._what, self._code = store, what, code
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         from obstore.exceptions import BaseError
 
         try:
@@ -104,10 +101,10 @@ class Objects:
             raise service_error(f"{self._what} cannot be reached", error, self._code) from error
 
     async def create(self, path: str, body: bytes) -> bool:
-        """Write an object where there is none; false when there is one."""
+        """Create an object; False if it exists."""
         from obstore.exceptions import AlreadyExistsError
 
-        with self._answered():
+        with self._errors():
             try:
                 await self.store.put_async(path, body, mode="create", use_multipart=False)
             except AlreadyExistsError:
@@ -115,56 +112,57 @@ class Objects:
         return True
 
     async def write(self, path: str, body: bytes | Iterator[bytes]) -> None:
-        """Write an object, whatever is there; pieces are sent in parts, which cannot be made conditional."""
-        with self._answered():
+        """Write or replace an object; an iterator is sent in parts, which cannot be conditional."""
+        with self._errors():
             await self.store.put_async(path, body)
 
     async def head(self, path: str) -> Any:
-        """What is known of an object; None when there is none."""
-        with self._answered():
+        """The metadata of an object, if it exists."""
+        with self._errors():
             return await _or_none(self.store.head_async(path))
 
     async def stream(self, path: str) -> AsyncIterator[bytes] | None:
-        """What an object holds, bit by bit; None when there is none."""
-        with self._answered():
+        """The chunks of an object, if it exists."""
+        with self._errors():
             answer = await _or_none(self.store.get_async(path))
         return None if answer is None else self._pieces(answer)
 
     async def _pieces(self, answer: Any) -> AsyncIterator[bytes]:
-        with self._answered():
+        with self._errors():
             async for chunk in answer.stream(PIECE_BYTES):
                 yield bytes(chunk)
 
     async def copy(self, source: str, target: str) -> bool:
-        """Copy an object; false when there is none."""
-        with self._answered():
-            return await _or_none(self._copied(source, target)) is not None
+        """Copy an object; False if it does not exist."""
 
-    async def _copied(self, source: str, target: str) -> bool:
-        await self.store.copy_async(source, target)
-        return True
+        async def copied() -> bool:
+            await self.store.copy_async(source, target)
+            return True
+
+        with self._errors():
+            return await _or_none(copied()) is not None
 
     async def delete(self, path: str) -> None:
-        with self._answered():
+        with self._errors():
             await self.store.delete_async(path)
 
     async def folders(self) -> list[str]:
-        """The names of the folders at the top."""
-        with self._answered():
+        """The names of the top-level folders."""
+        with self._errors():
             return list((await self.store.list_with_delimiter_async(None))["common_prefixes"])
 
     async def list(self, folder: str, after: str | None = None) -> AsyncIterator[Any]:
-        """The objects below a folder in the order of their paths, behind one of them."""
-        with self._answered():
+        """The objects below a folder, ordered by path, after one of them."""
+        with self._errors():
             async for page in self.store.list(folder or None, offset=after, chunk_size=LISTED):
                 for known in page:
                     yield known
 
 
-async def _or_none(asked: Awaitable[T]) -> T | None:
-    """What a service answers of an object; None when there is no such object in the bucket."""
+async def _or_none(request: Awaitable[T]) -> T | None:
+    """The answer to a request; None if the object does not exist."""
     try:
-        return await asked
+        return await request
     except FileNotFoundError as error:
         if NO_BUCKET in str(error):
             raise
@@ -178,10 +176,10 @@ class S3Blobs:
         self._bucket = bucket
         self._known: Objects | None = None
 
-    # Verbs
+    # The contract
 
     async def open(self) -> None:
-        """Look once whether the bucket answers, so that a wrong name is found before a run needs it."""
+        """Ask the bucket once, so that a wrong name is found before a run needs it."""
         self._known = Objects(open_bucket(self._bucket), f"the blobs in {self._name}", code="blobs_unusable")
         try:
             async for _ in self._objects.list(""):
@@ -257,7 +255,7 @@ class S3Blobs:
             await self._objects.delete(active)
 
     async def restore(self, tenant: str, digest: str) -> bool:
-        # The other one stays until it is due: whoever retires the object again at this moment relies on it.
+        # The grace copy stays: a concurrent quarantine of the same object relies on it.
         digits = hex_of(digest)
         return await self._objects.copy(self._path(tenant, GRACE, digits), self._path(tenant, ACTIVE, digits))
 
@@ -270,7 +268,7 @@ class S3Blobs:
         await self._objects.delete(path)
         return True
 
-    # Marks of stores
+    # Markers of stores
 
     @property
     def address(self) -> str:
@@ -303,7 +301,7 @@ class S3Blobs:
         return f"{folder_name(tenant)}/{place}/{digits}"
 
     async def _mark(self, tenant: str, digest: str, keep: bool) -> None:
-        """Say that a blob is kept; said first, so that no collector overlooks it once the blob is there."""
+        """Mark a blob as kept, before it exists, so that the collector cannot miss the mark."""
         if keep:
             await self._objects.create(self._path(tenant, KEEP, hex_of(digest)), b"")
 
@@ -311,7 +309,7 @@ class S3Blobs:
         return self._objects.list(folder, None if after is None else f"{folder}/{after}")
 
     async def _is_sound(self, path: str, digest: str) -> bool:
-        """Whether an object is there and holds the bytes that its name promises."""
+        """Whether an object exists and matches its digest."""
         chunks, seen = await self._objects.stream(path), hashlib.sha256()
         if chunks is None:
             return False
@@ -323,7 +321,7 @@ class S3Blobs:
         return await self._objects.head(self._path(tenant, KEEP, digits)) is not None
 
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        # It may be moved between two looks, so the first place is looked at again.
+        # It may move between two requests, so the first state is tried again.
         for place in (ACTIVE, GRACE, ACTIVE):
             chunks = await self._objects.stream(self._path(tenant, place, hex_of(digest)))
             if chunks is not None:
@@ -334,11 +332,11 @@ class S3Blobs:
 
 
 def service_error(what: str, error: Exception, code: str) -> Unavailable:
-    """What a service said, in one line: `Unfit`, with this code, where waiting does not help."""
-    said = str(error)
-    sign = next((sign for sign in REASONS if sign in said), None)
+    """The error of a service in one line: `StoreUnusable` with this code where waiting does not help."""
+    text = str(error)
+    sign = next((sign for sign in REASONS if sign in text), None)
     if sign is None:
-        return Unavailable(f"{what}: {said.partition(chr(10))[0][:300]}")
+        return Unavailable(f"{what}: {text.partition(chr(10))[0][:300]}")
     if sign not in MISTAKES:
         return Unavailable(f"{what}: {REASONS[sign]}")
     reason, _, hint = REASONS[sign].partition("; ")
@@ -346,7 +344,7 @@ def service_error(what: str, error: Exception, code: str) -> Unavailable:
 
 
 def open_bucket(where: Bucket) -> S3Store:
-    """A client for the objects of a bucket; nothing is asked of it yet."""
+    """A client for a bucket; sends no request yet."""
     try:
         from obstore.store import S3Store
     except ImportError:

@@ -1,9 +1,8 @@
 """Blobs in the SQLite file of a store, so that one file holds everything.
 
-The two places are a column, every verb is one transaction, and durable means that the write-ahead log is synced. A
-blob is kept in pieces, so that writing or reading one needs little memory; but it is written in one transaction, so
-the file cannot be written by anybody else meanwhile. Blobs of many megabytes are better kept in a directory or a
-bucket. The tables are made by the migrations of the store, which is opened first.
+The state is a column and every method is one transaction, durable once the WAL is synced. A blob is stored in pieces,
+so reading and writing need little memory, but one transaction writes all of it and blocks other writers: large blobs
+belong in a directory or bucket. The store's migrations create the tables, so the store is opened first.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 Trouble = apsw.Error | UnicodeDecodeError | OSError
-Meaning = Callable[[Trouble, Path], TidemillError]
-"""What an error of the file means; whoever keeps the store in it knows."""
+TranslateError = Callable[[Trouble, Path], TidemillError]
+"""Translates an error of the file; supplied by the store."""
 
 STATES = (ACTIVE, GRACE)
 
@@ -62,16 +61,16 @@ _DELETE_PIECES = "DELETE FROM blob_pieces WHERE blob = ?"
 
 
 class DatabaseBlobs:
-    """A `Blobs` in a SQLite file. Its connection lives in a thread of its own."""
+    """A `Blobs` in a SQLite file, with its connection in a thread of its own."""
 
     def __init__(
         self,
         path: Path,
         connect: Callable[[Path], apsw.Connection],
-        meaning: Meaning,
+        translate_error: TranslateError,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self._path, self._connect_to, self._meaning = path, connect, meaning
+        self._path, self._connect_to, self._translate_error = path, connect, translate_error
         self._clock = clock or wall_clock_ms
         self._thread: ThreadPoolExecutor | None = None
         self._connection: apsw.Connection | None = None
@@ -131,17 +130,17 @@ class DatabaseBlobs:
     # In the thread
 
     async def _ask(self, verb: Callable[[], T]) -> T:
-        """Do something in the thread of the connection."""
+        """Call in the thread of the connection."""
         if self._thread is None:
             raise Unavailable(f"the blobs in {self._path} are closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._told, verb)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, verb)
 
-    def _told(self, verb: Callable[[], T]) -> T:
-        """Say what is wrong with the file in one line. Whoever works waits for it: a refusal would fail runs."""
+    def _call(self, verb: Callable[[], T]) -> T:
+        """Translate errors. A refusal becomes `StoreUnusable`, for which work waits: a refusal would fail runs."""
         try:
             return verb()
         except (apsw.Error, UnicodeDecodeError, OSError) as error:
-            meant = self._meaning(error, self._path)
+            meant = self._translate_error(error, self._path)
             raise StoreUnusable(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
 
     @property
@@ -163,10 +162,10 @@ class DatabaseBlobs:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction that has the right to write from its beginning on.
+        """A write transaction.
 
-        Not the connection's own context manager: that one waits for others with the interpreter's lock in its hand, so
-        that a writer in another thread of this process could never finish.
+        Not the connection's own context manager: that one waits for the lock while holding the GIL, so a writer in
+        another thread of this process could never finish.
         """
         self._row("BEGIN IMMEDIATE", ())
         try:
@@ -196,7 +195,7 @@ class DatabaseBlobs:
                 self._row(_ADD_PIECE, (found[0], number, piece))
 
     def _is_sound(self, blob: int, size: int, digest: str) -> bool:
-        """Whether the bytes that a reader is given are the right ones."""
+        """Whether the stored pieces match the digest."""
         seen = hashlib.sha256()
         for number in range(_pieces(size)):
             piece = self._row(_PIECE, (blob, number))
@@ -226,7 +225,7 @@ class DatabaseBlobs:
 
 
 def _pieces(size: int) -> int:
-    """How many pieces a blob of a size has."""
+    """The number of pieces of a blob."""
     return -(-size // PIECE_BYTES)
 
 

@@ -1,25 +1,8 @@
-"""The reference store (streams, jobs, rows).
+"""The reference store: one process's memory in plain dictionaries. It specifies the behaviour of all other stores.
 
-The reference store: one process's memory in plain dictionaries, and the specification of all the others.
-
-The order of a commit is written here and nowhere else; which job is next lives in `memory_jobs`, how rows are
-found in `memory_rows`. Nothing is durable and nothing is shared between processes: both are the business of the
-other stores.
-
-No verb suspends except `follow` and a `claim` that may wait, so the hot path needs no turn of the loop. A lock
-makes each verb safe to call from another thread's loop, because leases are renewed from a thread of their own.
-
-The jobs of the memory store: which one is next, and who holds it.
-
-Every job is in exactly one place: its *lane* when it may be claimed, else behind its ready time or the end of
-its lease. Heaps are never searched: an item that no longer speaks for its job stays behind and is skipped when
-it comes up (`Work.stamp` names the one that does speak), which keeps every step O(log n). Nothing here knows of
-records, versions or rows, and nothing here locks: the store does.
-
-The index rows of the memory store: written at every step of a run, looked at now and then.
-
-So writing is what must be cheap. A row that only changes its body moves nowhere, and a term is kept in order
-only when somebody walks along it.
+The order of a commit is defined by `MemoryStore._commit`. Nothing is durable or shared between processes. No method
+suspends except `follow` and a `claim` that waits, so the hot path needs no loop turn; a lock makes every method safe to
+call from other threads (lease renewal).
 """
 
 from __future__ import annotations
@@ -63,12 +46,14 @@ from tidemill.stores.contract import (
 )
 from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
 
+# Jobs
+
 SWEEP_AT = 1024
 """Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
 
 
 class Work:
-    """A job and where it stands; `token` is 0 while nobody holds it, `stamp` is that of its one valid heap item."""
+    """A job and its state; `token` is 0 while it is not leased, `generation` is that of its one valid heap item."""
 
     __slots__ = ("expired", "expires_at_ms", "generation", "job", "order", "owner", "ready_at_ms", "stream", "token")
 
@@ -80,8 +65,8 @@ class Work:
         self.token = self.expires_at_ms = self.expired = self.generation = 0
         self.owner = ""
 
-    def standing(self, now: int) -> Literal["ready", "leased", "later"]:
-        """What the backlog counts it as; an expired lease is work to be done again."""
+    def state(self, now: int) -> Literal["ready", "leased", "later"]:
+        """As the backlog counts it; an expired lease is ready again."""
         if self.token and self.expires_at_ms > now:
             return "leased"
         return "later" if self.ready_at_ms > now else "ready"
@@ -94,7 +79,7 @@ class Work:
 
 
 class _Lane:
-    """The ready jobs of one tenant in one queue under the same caps: what blocks one of them blocks them all."""
+    """The ready jobs of one tenant in one queue under the same caps: a cap blocks all of them or none."""
 
     __slots__ = ("heap", "listed", "name")
 
@@ -109,15 +94,18 @@ class _Lane:
 
 
 _Turn = tuple[int, str, int, int, int]
-"""When a lane's best job is due to be claimed: tenant last served, tenant, -priority, ready time, insertion."""
+"""The claim order of a lane's best job: tenant last served, tenant, -priority, ready time, insertion."""
 _Listing = tuple[_Turn, int, _Lane]
 
 
 class Jobs:
-    """Every job, in exactly one place: its lane when it may be claimed, else behind its ready time or lease expiry."""
+    """All jobs, each in one place: its lane if ready, else in `_later` by ready time or lease expiry.
 
-    def __init__(self, bells: Waiters) -> None:
-        self._bells = bells
+    Heaps are never searched: an item whose generation is not its job's is stale and skipped, so each step is O(log n).
+    """
+
+    def __init__(self, waiters: Waiters) -> None:
+        self._waiters = waiters
         self._ticks = count(1)
         self._token = 0
         self._lanes: dict[tuple[str, str, tuple[str, ...]], _Lane] = {}
@@ -128,18 +116,18 @@ class Jobs:
         self._live: dict[str, set[Work]] = {}
 
     def new(self, stream: Stream, job: Job, now: int) -> Work:
-        """Make a job that has no place yet; `put` or `lease` gives it one."""
+        """A new job; `put` or `lease` places it."""
         return Work(stream, job, next(self._ticks), now)
 
     def put(self, work: Work, now: int) -> None:
-        """Place a job that nobody holds."""
+        """Place a job that is not leased."""
         if work.ready_at_ms > now:
             self._put_later(work, work.ready_at_ms)
         else:
             self._put_ready(work)
 
     def lease(self, work: Work, now: int, lease_ms: int, owner: str) -> Lease:
-        """Hand a job over under a new token. A token it still has is that of a holder who let the lease expire."""
+        """Lease a job under a new token. A token that it still has belongs to a lease that expired."""
         if work.token:
             work.expired += 1
         self._token += 1
@@ -147,27 +135,20 @@ class Jobs:
         work.owner = owner
         work.expires_at_ms = 0
         self.prolong(work, now + lease_ms)
+        job, until = work.job, work.expires_at_ms
         return Lease(
-            stream=work.stream,
-            key=work.job.key,
-            token=work.token,
-            body=work.job.body,
-            queue=work.job.queue,
-            priority=work.job.priority,
-            expires_at_ms=work.expires_at_ms,
-            expired=work.expired,
-            ready_at_ms=work.ready_at_ms,
+            work.stream, job.key, work.token, job.body, job.queue, job.priority, until, work.expired, work.ready_at_ms
         )
 
     def prolong(self, work: Work, until: int) -> None:
-        """Let a lease live until then, at least; it may have expired as long as nobody took it over."""
+        """Extend a lease to `until`, never shortening it; an expired lease that was not taken over counts."""
         work.expires_at_ms = max(work.expires_at_ms, until)
         for cap in work.job.caps:
             self._live.setdefault(cap, set()).add(work)
         self._put_later(work, work.expires_at_ms)
 
     def release(self, work: Work, now: int, delay_ms: int) -> None:
-        """Take a job back from its holder; without a delay it keeps its place in the line."""
+        """End the lease of a job; without a delay it keeps its place in the lane."""
         self._end_lease(work)
         work.token = 0
         if delay_ms > 0:
@@ -175,12 +156,12 @@ class Jobs:
         self.put(work, now)
 
     def remove(self, work: Work) -> None:
-        """Make whatever heap item speaks for the job stale."""
+        """Remove a job by making its heap item stale."""
         work.generation = 0
         self._end_lease(work)
 
     def take(self, request: Claim, now: int) -> list[Lease]:
-        """Lease the jobs whose turn it is. A lane over a cap is set aside, since leases only grow during a claim."""
+        """Lease the next jobs. A lane over a cap is skipped for the whole claim, since leases only grow during it."""
         self._wake_due(now)
         leases: list[Lease] = []
         aside: list[_Listing] = []
@@ -202,11 +183,11 @@ class Jobs:
         for listing in aside:
             heappush(self._queues[listing[2].name[0]], listing)
         for work in strangers:
-            self._put_ready(work, ring=False)
+            self._put_ready(work, notify=False)
         return leases
 
     def next_due_ms(self) -> int | None:
-        """When something may become ready by the clock alone; early is harmless, late would not be."""
+        """The next moment at which a job may become ready by time alone; never too late."""
         return self._later[0][0] if self._later else None
 
     def _full(self, caps: tuple[str, ...], bounds: Mapping[str, int]) -> bool:
@@ -219,7 +200,7 @@ class Jobs:
                 live.discard(work)
                 if not live:
                     del self._live[cap]
-            self._bells.notify(("cap", cap))
+            self._waiters.notify(("cap", cap))
 
     def _wake_due(self, now: int) -> None:
         later = self._later
@@ -238,9 +219,9 @@ class Jobs:
             heapify(self._later)
             self._sweep_at = 2 * len(self._later) + SWEEP_AT
         if self._later[0] is item:
-            self._ring(work.job.queue)
+            self._notify(work.job.queue)
 
-    def _put_ready(self, work: Work, ring: bool = True) -> None:
+    def _put_ready(self, work: Work, notify: bool = True) -> None:
         job = work.job
         name = (job.queue, work.stream.tenant, job.caps)
         lane = self._lanes.get(name)
@@ -250,12 +231,12 @@ class Jobs:
         heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
         if lane.heap[0][3] == stamp:
             heappush(self._queues.setdefault(job.queue, []), self._list(lane))
-        if ring:
-            self._ring(job.queue)
+        if notify:
+            self._notify(job.queue)
 
-    def _ring(self, queue: str) -> None:
-        self._bells.notify(queue)
-        self._bells.notify(EVERY_QUEUE)
+    def _notify(self, queue: str) -> None:
+        self._waiters.notify(queue)
+        self._waiters.notify(EVERY_QUEUE)
 
     def _turn(self, lane: _Lane) -> _Turn:
         tenant, best = lane.name[1], lane.heap[0]
@@ -273,7 +254,7 @@ class Jobs:
         )
 
     def _best(self, queue: str) -> _Listing | None:
-        """The lane whose turn it is in a queue. Turns only move back while listed: one that did is listed anew."""
+        """The next lane of a queue. The order of a listed lane only moves back: then it is listed again."""
         heap = self._queues.get(queue, [])
         while heap:
             turn, stamp, lane = heap[0]
@@ -290,12 +271,14 @@ class Jobs:
         return None
 
 
+# Rows
+
 DEAD_PLACES_MAX = 1024
-"""Dead places tolerated in an order beyond its living ones before it is rebuilt."""
+"""Removed places tolerated in an order beyond its live ones before it is rebuilt."""
 
 
 class Order:
-    """Rows of one term, sorted when somebody looks: writing costs O(1), and the dead are swept in bulk."""
+    """The places of one term, sorted on read: writing costs O(1), and removed places are swept in bulk."""
 
     __slots__ = ("_dead", "_fresh", "_sorted")
 
@@ -337,7 +320,7 @@ class Order:
 
 
 class Table:
-    """The rows of one kind of one tenant, and an order per term; None stands for the term every row has."""
+    """The rows of one kind of one tenant, and an order per term; None is the term that every row has."""
 
     __slots__ = ("_orders", "_rows")
 
@@ -346,10 +329,10 @@ class Table:
         self._orders: dict[str | None, Order] = {}
 
     def write(self, row: Row) -> None:
-        """Replace or remove a row, touching only the orders in which it moves."""
+        """Replace or remove a row, touching only the orders that change."""
         old = self._rows.get(row.key)
         if old is not None and old.terms is row.terms and old.sort == row.sort and not row.deleted:
-            # By far the most common write: a run went on and can still be found by the same terms.
+            # The most common write: a step of a run that leaves its terms unchanged.
             self._rows[row.key] = row
             return
         self._rows.pop(row.key, None)
@@ -398,12 +381,14 @@ def _terms(row: Row | None) -> Set[str | None]:
     return frozenset() if row is None else {None, *row.terms}
 
 
+# The store
+
 LIVE_FRAMES_MAX = 256
-"""Live frames kept for a follower that does not read; older ones are dropped."""
+"""Live frames kept per follower; older ones are dropped."""
 
 
 class _Log:
-    """One stream. Its version is the number of its records."""
+    """One stream; its version is the number of its records."""
 
     __slots__ = ("jobs", "records", "snapshot")
 
@@ -413,16 +398,16 @@ class _Log:
         self.jobs: dict[str, Work] = {}
 
     def held(self, key: str, token: int) -> Work | None:
-        """The job, if this token is the fence it stands behind; the clock has no say."""
+        """The job, if it is leased with this token, whatever the clock says."""
         work = self.jobs.get(key)
         return work if work is not None and token and work.token == token else None
 
 
 class MemoryStore:
-    """A `Store` without durability.
+    """A `Store` without durability. `clock` gives the store's time in milliseconds.
 
-    `clock` answers the store's now in milliseconds. Under an injected clock a waiting claim sleeps by `sleep`
-    (milliseconds, such as `Ambient.sleep`); without one it waits until whoever moves the clock calls `poke`.
+    With an injected clock a waiting claim sleeps by `sleep` (in milliseconds, such as `Ambient.sleep`); without `sleep`
+    it waits until the owner of the clock calls `notify_all`.
     """
 
     def __init__(
@@ -433,8 +418,8 @@ class MemoryStore:
         self._clock = clock or wall_clock_ms
         self._sleep = sleep or (_real_sleep if clock is None else None)
         self._lock = threading.Lock()
-        self._bells = Waiters()
-        self._jobs = Jobs(self._bells)
+        self._waiters = Waiters()
+        self._jobs = Jobs(self._waiters)
         self._logs: dict[Stream, _Log] = {}
         self._tables: dict[tuple[str, str], Table] = {}
         self._live: dict[Stream, list[deque[tuple[int, bytes]]]] = {}
@@ -444,7 +429,7 @@ class MemoryStore:
         self._closed = False
 
     async def close(self) -> None:
-        """Send everybody who waits home; what was committed is still there when the store is opened again."""
+        """End all waits; committed data is still there when the store is opened again."""
         self._closed = True
         self.notify_all()
 
@@ -452,9 +437,9 @@ class MemoryStore:
         return self._clock()
 
     def notify_all(self) -> None:
-        """Let everybody who waits look again, because an injected clock has moved."""
+        """Wake every waiting claim and follower, because an injected clock has moved."""
         with self._lock:
-            self._bells.ring_all()
+            self._waiters.notify_all()
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         for commit in commits:
@@ -464,7 +449,7 @@ class MemoryStore:
             return [self._commit(commit, now) for commit in commits]
 
     def _commit(self, commit: Commit, now: int) -> CommitResult:
-        """Refuse, or apply; everything that can refuse comes before the first change."""
+        """Apply or refuse a commit; everything that can refuse comes before the first change."""
         log = self._logs.get(commit.stream) or _Log()
         lost = [key for key, token in commit.acks + commit.holds if log.held(key, token) is None]
         if lost:
@@ -475,7 +460,7 @@ class MemoryStore:
             return StatementRefused(statement=commit.statements[0], message="this store has no statements")
         if commit.records:
             log.records.extend(commit.records)
-            self._bells.notify(commit.stream)
+            self._waiters.notify(commit.stream)
         if commit.snapshot is not None and (log.snapshot is None or log.snapshot.version < commit.snapshot.version):
             log.snapshot = commit.snapshot
         self._remove(log, commit)
@@ -504,7 +489,7 @@ class MemoryStore:
         return inserted
 
     def _keep(self, inserted: dict[str, Work], commit: Commit, now: int) -> tuple[Lease, ...]:
-        """Lease what the committer keeps of the new jobs, and put the others where all can see them."""
+        """Lease the new jobs that the committer keeps, and queue the others."""
         kept = []
         for key in commit.keep:
             work = inserted.get(key)
@@ -522,7 +507,7 @@ class MemoryStore:
         return table
 
     def _file(self, stream: Stream, log: _Log) -> None:
-        """Keep a stream as long as there is something in it, so that names used once cost nothing."""
+        """Keep a stream only while it holds something, so that unused names cost nothing."""
         if log.records or log.jobs or log.snapshot is not None:
             self._logs[stream] = log
         else:
@@ -551,7 +536,7 @@ class MemoryStore:
         return await self._claim_within(request, now + request.wait_ms)
 
     async def _claim_within(self, request: Claim, until: int) -> list[Lease]:
-        """Sleep until a queue or a cap rings, something falls due, or time is up; look again each time."""
+        """Claim again whenever a topic is notified or a job falls due, until the time is up."""
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *(("cap", cap) for cap in request.caps)]
         while True:
             with self._lock:
@@ -560,21 +545,21 @@ class MemoryStore:
                 if leases or now >= until or self._closed or request.most <= 0:
                     return leases
                 due = self._jobs.next_due_ms()
-                bell = self._bells.add(topics)
-            await self._rest(bell, topics, (until if due is None else min(due, until)) - now)
+                waiter = self._waiters.add(topics)
+            await self._rest(waiter, topics, (until if due is None else min(due, until)) - now)
 
-    async def _rest(self, bell: Waiter, topics: Sequence[Hashable], ms: float | None) -> None:
+    async def _rest(self, waiter: Waiter, topics: Sequence[Hashable], ms: float | None) -> None:
         timer = None
         if ms is not None and self._sleep is not None:
             timer = asyncio.ensure_future(self._sleep(ms))
-            timer.add_done_callback(lambda _: bell.notify())
+            timer.add_done_callback(lambda _: waiter.notify())
         try:
-            await bell.future
+            await waiter.future
         finally:
             if timer is not None:
                 timer.cancel()
             with self._lock:
-                self._bells.remove(bell, topics)
+                self._waiters.remove(waiter, topics)
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         lost = []
@@ -610,8 +595,7 @@ class MemoryStore:
             rows = tuple(islice(table.walk(terms, below), limit + 1))
         if len(rows) <= limit:
             return Page(rows=rows)
-        last = rows[limit - 1]
-        return Page(rows=rows[:limit], after=cursor_after(last))
+        return Page(rows=rows[:limit], after=cursor_after(rows[limit - 1]))
 
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         with self._lock:
@@ -619,45 +603,45 @@ class MemoryStore:
             return table.count(terms, at_most)
 
     async def follow(
-        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
+        self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
-        """Records are read from the stream itself, so only live frames need a queue, and it may overflow."""
-        ring: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX if live else 0)
+        """Records are read from the stream; only live frames need a queue, which may overflow."""
+        frames: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX if live else 0)
         with self._lock:
-            self._live.setdefault(stream, []).append(ring)
+            self._live.setdefault(stream, []).append(frames)
         try:
             while not self._closed:
                 with self._lock:
-                    frame = self._next_frame(stream, after, ring)
-                    bell = self._bells.add([stream]) if frame is None else None
+                    frame = self._next_frame(stream, after, frames)
+                    waiter = self._waiters.add([stream]) if frame is None else None
                 if frame is not None:
                     after = max(after, frame.version)
                     yield frame
-                elif bell is not None:
-                    await self._rest(bell, [stream], None)
-                    if breath is not None:
-                        await breath()
+                elif waiter is not None:
+                    await self._rest(waiter, [stream], None)
+                    if on_idle is not None:
+                        await on_idle()
         finally:
             with self._lock:
-                self._live[stream] = [other for other in self._live[stream] if other is not ring]
+                self._live[stream] = [other for other in self._live[stream] if other is not frames]
                 if not self._live[stream]:
                     del self._live[stream]
 
-    def _next_frame(self, stream: Stream, after: int, ring: deque[tuple[int, bytes]]) -> Frame | None:
-        """A live frame stands behind the records that were there when it was told."""
+    def _next_frame(self, stream: Stream, after: int, frames: deque[tuple[int, bytes]]) -> Frame | None:
+        """A live frame follows the records that were committed when it was published."""
         log = self._logs.get(stream)
         version = 0 if log is None else len(log.records)
-        if log is not None and after < version and (not ring or after < ring[0][0]):
+        if log is not None and after < version and (not frames or after < frames[0][0]):
             return Frame(version=after + 1, body=log.records[after])
-        return Frame(version=0, body=ring.popleft()[1]) if ring else None
+        return Frame(version=0, body=frames.popleft()[1]) if frames else None
 
-    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, bodies: Sequence[bytes]) -> None:
         with self._lock:
             log = self._logs.get(stream)
             version = 0 if log is None else len(log.records)
-            for ring in self._live.get(stream, ()):
-                ring.extend((version, body) for body in frames)
-            self._bells.notify(stream)
+            for frames in self._live.get(stream, ()):
+                frames.extend((version, body) for body in bodies)
+            self._waiters.notify(stream)
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         with self._lock:
@@ -671,9 +655,9 @@ class MemoryStore:
             now = self._clock()
             for work in (work for log in self._logs.values() for work in log.jobs.values()):
                 where = (work.stream.tenant, work.job.queue)
-                standing = work.standing(now)
-                counts.setdefault(where, Counter())[standing] += 1
-                if standing == "ready":
+                state = work.state(now)
+                counts.setdefault(where, Counter())[state] += 1
+                if state == "ready":
                     oldest[where] = min(oldest.get(where, now), work.ready_at_ms)
         return [
             Backlog(
@@ -710,7 +694,7 @@ async def _real_sleep(ms: float) -> None:
 
 
 class SharedMemoryStore(MemoryStore):
-    """A store in memory with a name: it lives as long as the process, whoever opens and closes it."""
+    """A named memory store: it lives as long as the process, however often it is opened and closed."""
 
     async def close(self) -> None:
         """Stay open for the others."""

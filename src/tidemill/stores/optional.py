@@ -1,7 +1,6 @@
-"""Looking after what a store derives from its rows: where each of them stands in the lists that `find` walks along.
+"""Optional capabilities of a store: a repairable index, transactional statements, liveness of processes.
 
-A store that keeps such places beside its rows can lose one, or keep one too many, when its disk does. `Indexed` is
-what it offers then. A store that cannot lose them (in memory) offers nothing.
+A store whose index of rows can be damaged offers `RepairableIndex`; the memory store does not.
 """
 
 from __future__ import annotations
@@ -12,68 +11,65 @@ from tidemill.stores.contract import Statement, Store, Value
 
 
 class IndexProblems(Value, frozen=True, kw_only=True):
-    """What is wrong with the places of rows."""
+    """How the term index differs from the rows; counts are bounded."""
 
     unreadable: str = ""
-    """Why rows or their places cannot be read as a whole; nothing is counted then."""
+    """Why rows or index cannot be read; nothing is counted then."""
     missing: int = 0
-    """Rows that do not stand in every list they belong to; counted up to a bound."""
+    """Rows that lack an index entry."""
     stray: int = 0
-    """Places without their row; counted up to a bound."""
+    """Index entries without a row."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
         return not (self.unreadable or self.missing or self.stray)
 
 
 class Index(Protocol):
-    """The places of all rows, of all tenants."""
+    """The term index over the rows of all tenants."""
 
-    async def flaws(self) -> IndexProblems:
-        """Compare all places with all rows, as they are at one moment."""
+    async def problems(self) -> IndexProblems:
+        """Compare index and rows, both read at one moment."""
         ...
 
-    async def mend(self) -> IndexProblems:
-        """Put right what is wrong, beside whoever writes; answers what it was.
+    async def repair(self) -> IndexProblems:
+        """Repair the index while others write; returns what was wrong.
 
-        What cannot be read is built anew from the rows that can: rows may be missing afterwards, places are not.
+        If rows or index cannot be read, both are rebuilt from the readable rows; the others are missing afterwards.
         """
         ...
 
 
 @runtime_checkable
 class RepairableIndex(Protocol):
-    """A store whose places can be damaged."""
+    """A store whose index can be damaged."""
 
     @property
-    def index(self) -> Index:
-        """What looks after them."""
-        ...
+    def index(self) -> Index: ...
 
 
 async def flaws_of(store: Store) -> IndexProblems:
-    """What is wrong with the places of a store's rows."""
-    return await store.index.flaws() if isinstance(store, RepairableIndex) else IndexProblems()
+    """What is wrong with a store's index, if it has one."""
+    return await store.index.problems() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
 async def repair(store: Store) -> IndexProblems:
-    """Put the places of a store's rows right; answers what was wrong."""
-    return await store.index.mend() if isinstance(store, RepairableIndex) else IndexProblems()
+    """Repair a store's index, if it has one; returns what was wrong."""
+    return await store.index.repair() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
 class TransactionalStatements(Protocol):
-    """A store with a language for statements."""
+    """A store that executes SQL statements in the transaction of a commit."""
 
     async def dry_run(self, statement: Statement) -> bytes:
-        """Do a statement and undo it; answers what it said, as JSON. Raises `Rejected` when it fails."""
+        """Execute a statement and roll it back; returns its answer as JSON. Raises `Rejected` when it fails."""
         ...
 
 
 @runtime_checkable
 class ProcessLiveness(Protocol):
-    """A store that knows at once when a process is gone."""
+    """A store that detects dead processes at once."""
 
     async def live_processes(self) -> frozenset[str]:
-        """The processes that take jobs from it and are there, as `host/pid`."""
+        """The live processes that take jobs from it, as `host/pid`."""
         ...

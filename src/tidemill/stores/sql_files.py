@@ -1,12 +1,7 @@
-"""Numbered migrations and named SQL statements from sql/.
+"""Numbered migrations and named statements, read from the files in `sql/`.
 
-Numbered migrations: which there are, and which of them a store still needs.
-
-A migration is a file `0001_what_it_does.sql`. It is applied once, in the order of the numbers, in a transaction
-under the store's own lock, and remembered with a checksum: a file that was changed after it had been applied
-somewhere describes a store that does not exist, so it is refused. How a statement is run is the store's affair.
-
-SQL by name: statements live in files of their own, and Python asks for them by what they are called.
+A migration is a file `0001_what_it_does.sql`, applied once, in order, in a transaction, and recorded with a checksum of
+its statements. A recorded checksum that differs from the file is refused. Executing SQL is left to the store.
 """
 
 from __future__ import annotations
@@ -24,21 +19,19 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a store's schema."""
-
     number: int
     name: str
     sql: str
 
     @property
     def checksum(self) -> str:
-        """Of the statements: comments may be mended."""
+        """Covers the statements; comments may be edited."""
         lines = [line for line in self.sql.splitlines() if line.strip() and not line.lstrip().startswith("--")]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A migration as a store has it."""
+    """A migration in the list of a store."""
 
     number: int
     name: str
@@ -60,7 +53,7 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 def pending(
     known: Sequence[Migration], applied: Mapping[int, str], store: object = "the store"
 ) -> tuple[Migration, ...]:
-    """What a store with these migrations (number to checksum) needs; refuses one that this code cannot serve."""
+    """The migrations that a store lacks, given those applied (number to checksum); refuses an unknown schema."""
     newest = known[-1].number if known else 0
     if any(number > newest for number in applied):
         raise rejected(

@@ -1,7 +1,6 @@
-"""Who sleeps until there is work, a free place under a cap, or news of a stream, and how they are woken.
+"""Waiters: tasks that sleep until a topic (a queue, a cap, a stream) is notified, from any thread of this process.
 
-Bells ring within one process, across its threads. A store that several processes share must find out by itself
-what the others did, and then rings the bells of its own.
+A store that several processes share must detect changes of the others itself and then notify its own waiters.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Hashable, Iterable
 from contextlib import suppress
 
 EVERY_QUEUE = ("every", "queue")
-"""What those wait for who take from any queue."""
+"""The topic of claims that take from any queue."""
 
 
 class Waiter:
-    """One sleeping task, which any thread may wake."""
+    """One sleeping task."""
 
     __slots__ = ("future", "thread")
 
@@ -28,7 +27,7 @@ class Waiter:
         if self.thread == threading.get_ident():
             self._wake()
         else:
-            with suppress(RuntimeError):  # The sleeper's loop is closed, which must not fail whoever commits.
+            with suppress(RuntimeError):  # A closed loop of the sleeper must not fail the committer.
                 self.future.get_loop().call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -37,32 +36,32 @@ class Waiter:
 
 
 class Waiters:
-    """Who waits for what: a queue, a cap or a stream. Ringing empties a topic, so a storm wakes a task once.
+    """Waiters by topic. `notify` empties a topic, so a burst wakes a task once.
 
-    Those who wait are woken in the order in which they came: whoever simulates the store can rely on it.
+    Waiters wake in the order in which they were added; the simulator relies on it.
     """
 
     def __init__(self) -> None:
-        self._hung: dict[Hashable, dict[Waiter, None]] = {}
+        self._by_topic: dict[Hashable, dict[Waiter, None]] = {}
 
     def add(self, topics: Iterable[Hashable]) -> Waiter:
-        bell = Waiter()
+        waiter = Waiter()
         for topic in topics:
-            self._hung.setdefault(topic, {})[bell] = None
-        return bell
+            self._by_topic.setdefault(topic, {})[waiter] = None
+        return waiter
 
     def notify(self, topic: Hashable) -> None:
-        for bell in self._hung.pop(topic, ()):
-            bell.notify()
+        for waiter in self._by_topic.pop(topic, ()):
+            waiter.notify()
 
-    def ring_all(self) -> None:
-        for topic in list(self._hung):
+    def notify_all(self) -> None:
+        for topic in list(self._by_topic):
             self.notify(topic)
 
-    def remove(self, bell: Waiter, topics: Iterable[Hashable]) -> None:
+    def remove(self, waiter: Waiter, topics: Iterable[Hashable]) -> None:
         for topic in topics:
-            hung = self._hung.get(topic)
-            if hung is not None:
-                hung.pop(bell, None)
-                if not hung:
-                    del self._hung[topic]
+            waiting = self._by_topic.get(topic)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._by_topic[topic]

@@ -1,20 +1,9 @@
-"""Followers, live frames within and across processes.
+"""Followers of streams: records and live frames, within this process and from other processes.
 
-Live frames on their way to followers in other processes: a datagram socket for each stream that a process follows.
-
-The sockets stand in a folder beside the store that only its user may enter, each named after its stream, so whoever
-tells something knows by a look whether anybody listens, and a stream that nobody follows costs nothing more. Nothing
-is promised: what a follower does not take in time is lost. What has been sent is in the follower's hands before
-anything that is committed afterwards, so a part is seen before the result that it is a part of.
-
-Followers of streams, and what reaches each of them without asking the file.
-
-What this process commits is handed to its followers directly. Whatever a follower was not handed (the past, and
-what other processes wrote) it reads from the stream, so nothing depends on the handing over.
-
-Sleeping until there is news: from this process, whose commits ring a bell, or from others, which must be looked for.
-
-SQLite counts changes but tells nobody, so while somebody sleeps here the counter is looked at now and then.
+Commits of this process are handed to its followers directly; anything else a follower reads from the file, so nothing
+depends on the hand-over. Live frames of other processes arrive on a datagram socket per followed stream, in a folder
+beside the store that only its user may enter; the socket's name tells a sender whether a stream is followed. Frames are
+lost when a follower is slow, but arrive before any record that is committed after them.
 """
 
 from __future__ import annotations
@@ -38,13 +27,13 @@ from tidemill.stores.contract import Frame, Stream
 from tidemill.stores.wakeups import Waiter
 
 LIVE_FRAMES_MAX = 256
-"""Live frames kept for a follower that does not read; older ones are dropped."""
+"""Live frames kept per follower; older ones are dropped."""
 RECORDS_AHEAD_MAX = 4_096
-"""Records kept for one; beyond that it reads them from the file when it gets there."""
+"""Records kept per follower; it reads later ones from the file."""
 
 
 class Follower:
-    """What one follower has not been given yet. `version` is that of the last record which is here or was given."""
+    """What one follower has not received yet. `version` is that of the last record buffered or given."""
 
     __slots__ = ("live", "records", "stale", "version", "wants_live")
 
@@ -53,12 +42,12 @@ class Follower:
         self.records: deque[bytes] = deque()
         self.live: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX)
         self.stale = True
-        """There may be records in the file that are not here."""
+        """The file may have records that are not buffered."""
 
     def append(self, first: int, records: Sequence[bytes]) -> None:
-        """Take over records from a commit, if nothing is missing before them and there is room.
+        """Buffer records of a commit, if none is missing before them and there is room.
 
-        Some may be here already: the file had them before this process heard that they are durable.
+        Some may be buffered already: a reader can see them in the file before the committer is told.
         """
         if first > self.version + 1 or len(self.records) >= RECORDS_AHEAD_MAX:
             self.stale = True
@@ -68,12 +57,12 @@ class Follower:
             self.version += len(fresh)
 
     def catch_up(self, records: Sequence[bytes], version: int) -> None:
-        """Take over what the file has behind `version`."""
+        """Buffer the records that the file has after `self.version`."""
         self.records.extend(records)
         self.version, self.stale = version, False
 
     def next(self) -> Frame | None:
-        """The next frame that is here. A live one comes after the records that were there when it was told."""
+        """The next buffered frame. A live frame follows the records that were committed when it was published."""
         given = self.version - len(self.records)
         if self.live and given >= self.live[0][0]:
             return Frame(version=0, body=self.live.popleft()[1])
@@ -83,232 +72,235 @@ class Follower:
 
 
 class Followers:
-    """Everybody who follows something in this process."""
+    """All followers of this process."""
 
     def __init__(self) -> None:
-        self._feeds: dict[Stream, list[Follower]] = {}
+        self._followers: dict[Stream, list[Follower]] = {}
 
     def has_live(self, stream: Stream) -> bool:
-        return any(feed.wants_live for feed in self._feeds.get(stream, ()))
+        return any(follower.wants_live for follower in self._followers.get(stream, ()))
 
     def add(self, stream: Stream, after: int, *, live: bool) -> Follower:
-        feed = Follower(after, live)
-        self._feeds.setdefault(stream, []).append(feed)
-        return feed
+        follower = Follower(after, live)
+        self._followers.setdefault(stream, []).append(follower)
+        return follower
 
-    def remove(self, stream: Stream, feed: Follower) -> None:
-        feeds = [each for each in self._feeds.get(stream, ()) if each is not feed]
-        if feeds:
-            self._feeds[stream] = feeds
+    def remove(self, stream: Stream, follower: Follower) -> None:
+        followers = [each for each in self._followers.get(stream, ()) if each is not follower]
+        if followers:
+            self._followers[stream] = followers
         else:
-            self._feeds.pop(stream, None)
+            self._followers.pop(stream, None)
 
     def committed(self, stream: Stream, first: int, records: Sequence[bytes]) -> None:
-        for feed in self._feeds.get(stream, ()):
-            feed.append(first, records)
+        for follower in self._followers.get(stream, ()):
+            follower.append(first, records)
 
-    def told(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
-        for feed in self._feeds.get(stream, ()):
-            if feed.wants_live:
-                feed.live.extend((version, body) for body in frames)
-                # Another process may have written what they stand behind.
-                feed.stale = feed.stale or version > feed.version
+    def published(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
+        for follower in self._followers.get(stream, ()):
+            if follower.wants_live:
+                follower.live.extend((version, body) for body in frames)
+                # Another process may have committed the records before the frame.
+                follower.stale = follower.stale or version > follower.version
 
     def others_wrote(self) -> None:
-        """What they wrote may concern anybody."""
-        for feeds in self._feeds.values():
-            for feed in feeds:
-                feed.stale = True
+        """Any stream may have new records."""
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.stale = True
 
+
+# Sleeping until there is news
 
 LOOK_EVERY_MS = 20.0
 
 
 class ChangePoller:
-    """Those of a process who sleep. `look` wakes them if there is news, and answers whether to go on looking."""
+    """Polls for changes of other processes while a task sleeps. `look` notifies them; False stops the polling."""
 
     def __init__(self, look: Callable[[], bool]) -> None:
         self._look = look
         self._sleepers = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait(self, bell: Waiter, ms: float | None) -> None:
-        """Sleep until there is news in this process, another one has written, or the time is up."""
+    async def wait(self, waiter: Waiter, ms: float | None) -> None:
+        """Sleep until the waiter is notified or the time is up."""
         loop = asyncio.get_running_loop()
-        alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, bell.notify)
+        alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, waiter.notify)
         self._sleepers += 1
         if self._timer is None:
-            self._timer = loop.call_later(LOOK_EVERY_MS / 1000, self._look_out)
+            self._timer = loop.call_later(LOOK_EVERY_MS / 1000, self._poll)
         try:
-            await bell.future
+            await waiter.future
         finally:
             self._sleepers -= 1
             if alarm is not None:
                 alarm.cancel()
 
-    def _look_out(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
         if self._sleepers and self._look():
-            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_MS / 1000, self._look_out)
+            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_MS / 1000, self._poll)
 
+
+# Live frames between processes
 
 LOG = logging.getLogger(__name__)
 
 FOLLOWER_LOOK_EVERY_MS = 10.0
-"""How often somebody who tells looks for new followers."""
+"""How often a sender lists the folder for new followers."""
 PATIENCE_MS = 50.0
-"""How long a telling waits in all for followers who have no room; they are not waited for again before they read."""
+"""How long one `send` waits in all for full sockets; a slow follower is not waited for again before it reads."""
 DATAGRAM_BYTES_MAX = 1 << 20
-"""The system may allow less; a frame that is larger is left out."""
+"""The system may allow less; larger frames are skipped."""
 DATAGRAMS_AT_ONCE_MAX = 256
-"""How many are read before others have their turn."""
+"""Datagrams read before other tasks get their turn."""
 FOLDER_BYTES_MAX = 60
-"""The name of a socket may have about a hundred bytes; this is what its own leaves."""
+"""A socket path has at most about 100 bytes, including the name of the file."""
 BINDING_SECONDS = 1.0
-"""A socket so young may only look dead, because its owner is just about to bind it."""
+"""A younger socket that refuses may be about to be bound."""
 TRIES_MAX = 5
 FORMAT = "1"
-"""Of the datagrams. It is part of the names, so those who speak another do not meet."""
+"""Format of the datagrams. Part of the socket names, so different formats do not meet."""
 
 
 def sockets_of(store: Path) -> Path:
-    """The folder in which the followers of a store are found."""
+    """The folder of the sockets of a store's followers."""
     return store.with_name(store.name + "-ears")
 
 
 class FrameReceiver:
-    """What this process hears of the streams that it follows."""
+    """Receives live frames of other processes for the streams that this process follows."""
 
-    def __init__(self, store: Path, heard: Callable[[Stream, int, bytes], None]) -> None:
-        self._folder, self._heard = sockets_of(store), heard
+    def __init__(self, store: Path, deliver: Callable[[Stream, int, bytes], None]) -> None:
+        self._folder, self._deliver = sockets_of(store), deliver
         self._buffer = bytearray()
-        self._ears: dict[Stream, _FollowSocket] = {}
+        self._listeners: dict[Stream, _FollowSocket] = {}
         self.names: set[str] = set()
 
     def listen(self, stream: Stream) -> None:
-        """Listen to a stream, once more. Where that cannot be, only what this process tells is heard."""
-        ear = self._ears.get(stream)
-        if ear is None:
+        """Add a follower of a stream. Without sockets only frames of this process arrive."""
+        listener = self._listeners.get(stream)
+        if listener is None:
             try:
-                ear = self._ears[stream] = self._new(stream)
+                listener = self._listeners[stream] = self._new(stream)
             except (AttributeError, NotImplementedError, OSError) as error:
-                # The system has no such sockets or no more of them, or the folder is another user's.
+                # No UNIX sockets, no free descriptor, or the folder belongs to another user.
                 LOG.info("what other processes show of %s %s is not heard: %s", stream.kind, stream.key, error)
                 return
-        ear.followers += 1
+        listener.followers += 1
 
     def leave(self, stream: Stream) -> None:
-        """Listen to a stream once less."""
-        ear = self._ears.get(stream)
-        if ear is not None:
-            ear.followers -= 1
-            if not ear.followers:
+        """Remove a follower of a stream."""
+        listener = self._listeners.get(stream)
+        if listener is not None:
+            listener.followers -= 1
+            if not listener.followers:
                 self._remove(stream)
 
     def close(self) -> None:
-        """Listen to nothing any more."""
-        for stream in list(self._ears):
+        for stream in list(self._listeners):
             self._remove(stream)
 
     def drain(self, stream: Stream) -> None:
-        """Take what has come for a stream."""
-        ear = self._ears.get(stream)
-        if ear is None:
+        """Deliver the datagrams that have arrived for a stream."""
+        listener = self._listeners.get(stream)
+        if listener is None:
             return
         for _ in range(DATAGRAMS_AT_ONCE_MAX):
             try:
-                size = ear.socket.recv_into(self._buffer)
+                size = listener.socket.recv_into(self._buffer)
             except OSError:
                 return
-            self._heard(stream, int.from_bytes(self._buffer[:8], "big"), bytes(memoryview(self._buffer)[8:size]))
+            self._deliver(stream, int.from_bytes(self._buffer[:8], "big"), bytes(memoryview(self._buffer)[8:size]))
 
     def _new(self, stream: Stream) -> _FollowSocket:
         name = f"{_prefix(stream)}{token_hex(4)}"
-        if not self._ears:
+        if not self._listeners:
             self._buffer = self._buffer or bytearray(DATAGRAM_BYTES_MAX)
             _sweep(self._folder)
-        loop, ear = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        loop, listener = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            ear.setblocking(False)
-            self._bind(ear, name)
-            loop.add_reader(ear, partial(self.drain, stream))
+            listener.setblocking(False)
+            self._bind(listener, name)
+            loop.add_reader(listener, partial(self.drain, stream))
         except BaseException:
-            ear.close()
+            listener.close()
             raise
         self.names.add(name)
-        return _FollowSocket(name, ear, loop)
+        return _FollowSocket(name, listener, loop)
 
-    def _bind(self, ear: socket.socket, name: str) -> None:
+    def _bind(self, listener: socket.socket, name: str) -> None:
         for _ in range(TRIES_MAX):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            # Whoever was the last to leave may have removed the folder again.
+            # The last follower of another process may just have removed the folder.
             with suppress(FileNotFoundError):
                 if not _is_private(self._folder):
                     raise PermissionError(errno.EPERM, "the folder is open to others", str(self._folder))
                 with _short(self._folder) as folder:
-                    ear.bind(f"{folder}/{name}")
+                    listener.bind(f"{folder}/{name}")
                     return
         raise FileNotFoundError(errno.ENOENT, "the folder does not stay", str(self._folder))
 
     def _remove(self, stream: Stream) -> None:
-        ear = self._ears.pop(stream)
-        ear.loop.remove_reader(ear.socket)
-        ear.socket.close()
-        self.names.discard(ear.name)
+        listener = self._listeners.pop(stream)
+        listener.loop.remove_reader(listener.socket)
+        listener.socket.close()
+        self.names.discard(listener.name)
         with suppress(OSError):
-            (self._folder / ear.name).unlink()
+            (self._folder / listener.name).unlink()
             self._folder.rmdir()
 
 
 class _FollowSocket:
     __slots__ = ("followers", "loop", "name", "socket")
 
-    def __init__(self, name: str, ear: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        self.name, self.socket, self.loop = name, ear, loop
+    def __init__(self, name: str, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self.name, self.socket, self.loop = name, listener, loop
         self.followers = 0
 
 
 class FrameSender:
-    """What this process tells the others. `own` are the names of its own ears, which hear it without that."""
+    """Sends live frames to other processes. `own` are the socket names of this process, which need no datagrams."""
 
     def __init__(self, store: Path, own: Container[str]) -> None:
         self._folder, self._own = sockets_of(store), own
         self._names: list[str] = []
-        self._look_at = 0.0
-        self._lines: dict[str, socket.socket] = {}
+        self._refresh_at = 0.0
+        self._connections: dict[str, socket.socket] = {}
         self._slow: set[str] = set()
 
-    def ears(self, stream: Stream) -> list[str]:
-        """Who else listens to a stream."""
+    def listeners(self, stream: Stream) -> list[str]:
+        """Sockets of other processes that follow a stream."""
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + FOLLOWER_LOOK_EVERY_MS / 1000
-            self._look()
+        if now >= self._refresh_at:
+            self._refresh_at = now + FOLLOWER_LOOK_EVERY_MS / 1000
+            self._refresh()
         if not self._names:
             return []
         prefix = _prefix(stream)
         return [name for name in self._names if name.startswith(prefix) and name not in self._own]
 
-    async def tell(self, ears: Sequence[str], version: int, frames: Sequence[bytes]) -> None:
-        """Send frames that were told when the stream had a version, and wait for nobody for long."""
-        patient_until = time.monotonic() + PATIENCE_MS / 1000
+    async def send(self, listeners: Sequence[str], version: int, frames: Sequence[bytes]) -> None:
+        """Send frames that were published at a version of the stream."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
         head = version.to_bytes(8, "big")
-        for name in ears:
+        for name in listeners:
             for frame in frames:
                 if len(frame) <= DATAGRAM_BYTES_MAX - len(head):
-                    await self._send(name, head + frame, patient_until)
+                    await self._send(name, head + frame, deadline)
 
-    async def _send(self, name: str, datagram: bytes, patient_until: float) -> None:
-        while (line := self._line(name)) is not None:
+    async def _send(self, name: str, datagram: bytes, deadline: float) -> None:
+        while (connection := self._connection(name)) is not None:
             try:
-                line.send(datagram)
+                connection.send(datagram)
                 self._slow.discard(name)
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
                     return
                 if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
-                    self._hang_up(name)
-                elif name not in self._slow and time.monotonic() < patient_until:
+                    self._disconnect(name)
+                elif name not in self._slow and time.monotonic() < deadline:
                     await asyncio.sleep(0.001)
                     continue
                 else:
@@ -316,34 +308,33 @@ class FrameSender:
             return
 
     def close(self) -> None:
-        """Hang up."""
-        for name in list(self._lines):
-            self._hang_up(name)
-        self._names, self._look_at = [], 0.0
+        for name in list(self._connections):
+            self._disconnect(name)
+        self._names, self._refresh_at = [], 0.0
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         try:
             self._names = os.listdir(self._folder) if _is_private(self._folder) else []
         except OSError:
             self._names = []
-        for name in self._lines.keys() - self._names:
-            self._hang_up(name)
+        for name in self._connections.keys() - self._names:
+            self._disconnect(name)
 
-    def _line(self, name: str) -> socket.socket | None:
-        """A socket of its own for each: what one does not read must not take the room of the others."""
-        line = self._lines.get(name)
-        if line is None and name in self._names:
-            line = _called(self._folder, name)
-            if line is None:
+    def _connection(self, name: str) -> socket.socket | None:
+        """One socket per listener, so that a slow one does not fill the buffer of the others."""
+        connection = self._connections.get(name)
+        if connection is None and name in self._names:
+            connection = _connect(self._folder, name)
+            if connection is None:
                 self._names.remove(name)
             else:
-                self._lines[name] = line
-        return line
+                self._connections[name] = connection
+        return connection
 
-    def _hang_up(self, name: str) -> None:
+    def _disconnect(self, name: str) -> None:
         self._slow.discard(name)
-        if (line := self._lines.pop(name, None)) is not None:
-            line.close()
+        if (connection := self._connections.pop(name, None)) is not None:
+            connection.close()
         if name in self._names:
             self._names.remove(name)
 
@@ -353,14 +344,14 @@ def _prefix(stream: Stream) -> str:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody but this user can have put something there, or listens there."""
+    """Whether only this user can write to the folder."""
     found = os.lstat(folder)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """A name of a folder that is short enough for the sockets in it."""
+    """A path of the folder that is short enough for socket addresses."""
     if len(os.fsencode(folder)) <= FOLDER_BYTES_MAX:
         yield str(folder)
         return
@@ -371,26 +362,26 @@ def _short(folder: Path) -> Iterator[str]:
         os.close(handle)
 
 
-def _called(folder: Path, name: str) -> socket.socket | None:
-    """A line to an ear. One that belongs to nobody any more is removed."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _connect(folder: Path, name: str) -> socket.socket | None:
+    """Connect to a listener; removes the socket of a dead process."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        line.setblocking(False)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, DATAGRAM_BYTES_MAX)
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, DATAGRAM_BYTES_MAX)
         with _short(folder) as short:
-            line.connect(f"{short}/{name}")
+            connection.connect(f"{short}/{name}")
     except OSError as error:
-        line.close()
+        connection.close()
         with suppress(OSError):
             if error.errno == errno.ECONNREFUSED and time.time() - (folder / name).stat().st_mtime > BINDING_SECONDS:
                 (folder / name).unlink()
         return None
-    return line
+    return connection
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed have left."""
+    """Remove sockets that killed processes left."""
     with suppress(OSError):
         for name in os.listdir(folder) if _is_private(folder) else ():
-            if (line := _called(folder, name)) is not None:
-                line.close()
+            if (connection := _connect(folder, name)) is not None:
+                connection.close()

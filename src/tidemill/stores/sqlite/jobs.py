@@ -1,8 +1,7 @@
-"""Jobs in SQL: which is next, who holds it, and what became of it.
+"""Jobs in SQL: insertion, claiming, leases, and the backlog.
 
-A job is in one of two places, as in the memory store: in its lane when it may be claimed, else behind the moment
-at which that will be so by itself (its ready time, or the end of its lease). Queue, tenant, caps and priority
-are a lane's, so a claim looks at the head of each lane and takes the best.
+A ready job is in its lane; any other job waits until `due_ms`, its ready time or the end of its lease. A lane is the
+combination of queue, tenant, caps and priority, so a claim compares only the heads of the lanes.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
 from tidemill.stores.wakeups import EVERY_QUEUE
 
@@ -31,7 +31,7 @@ LATER, READY, HELD = 0, 1, 2
 NO_TOKENS: Mapping[str, int] = {}
 
 CAPS = ("caps",)
-"""What those wait for whom a cap has kept from a job."""
+"""The topic of claims that a cap has blocked."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -41,7 +41,7 @@ Execute = Callable[..., Any]
 
 
 class Lane(NamedTuple):
-    """What the jobs in one line have in common."""
+    """What the jobs of one lane have in common."""
 
     queue: str
     tenant: str
@@ -50,7 +50,7 @@ class Lane(NamedTuple):
 
 
 class LaneHead(msgspec.Struct, frozen=True, gc=False):
-    """The next job of a lane, as its line has it."""
+    """The next job of a lane."""
 
     ready_at_ms: int
     place: int
@@ -65,18 +65,18 @@ class LaneHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class Jobs:
-    """What a process knows of jobs: the lanes by number, which never change."""
+    """Job operations, and a cache of lanes, which never change."""
 
     def __init__(self) -> None:
         self.holder = 0
-        """Under which number this process holds leases."""
+        """The id under which this process holds leases."""
         self.numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
 
     # In a commit
 
     def remove(self, tx: Transaction, number: int, commit: Commit) -> None:
-        """Take away what a commit settles, drops or withdraws."""
+        """Remove the jobs that a commit acks, drops or withdraws."""
         execute = tx.execute
         for key, _ in commit.acks:
             execute(_REMOVE_JOB, (number, key))
@@ -84,10 +84,10 @@ class Jobs:
             execute(_REMOVE_JOB, (number, key))
         for key in commit.withdraw:
             execute(SQL["withdraw_job"], (number, key))
-        tx.rings.add(CAPS)
+        tx.wake_topics.add(CAPS)
 
     def insert(self, tx: Transaction, number: int, commit: Commit) -> tuple[Lease, ...]:
-        """Add the jobs whose key is free, and lease those of them that the committer keeps, in its order."""
+        """Add the jobs whose key is free; lease those that the committer keeps, in its order."""
         now, stream = tx.now_ms, commit.stream
         until = now + commit.keep_lease_ms
         tokens = {key: tx.next(TOKENS) for key in dict.fromkeys(commit.keep)} if commit.keep else NO_TOKENS
@@ -100,24 +100,24 @@ class Jobs:
                 ready_at, token = now, tokens.get(key, 0)
                 mine = (HELD, until, self.holder, commit.keep_owner)
                 state, due, holder, owner = mine if token else (READY, now, 0, "")
-            # A tuple like a lane is found like one.
+            # A plain tuple equals the Lane and is cheaper to make.
             named = (job.queue, stream.tenant, job.caps, job.priority)
             lane = self.numbers.get(named) or self.lane(tx, Lane(*named))
-            body = checksum(job.body, within(stream, key))
+            body = checksum(job.body, place_in(stream, key))
             tx.execute(_ADD_JOB, (number, key, lane, ready_at, tx.next(PLACES), state, due, token, holder, owner, body))
             if not tx.connection.changes():
                 continue
             if token:
-                kept.append(_lease(stream, job, token, until, ready_at))
+                kept.append(Lease(stream, key, token, job.body, job.queue, job.priority, until, 0, ready_at))
             else:
-                tx.rings.add(job.queue)
-                tx.rings.add(EVERY_QUEUE)
+                tx.wake_topics.add(job.queue)
+                tx.wake_topics.add(EVERY_QUEUE)
         if len(kept) > 1:
-            kept.sort(key=_by_token)
+            kept.sort(key=attrgetter("token"))
         return tuple(kept)
 
     def lane(self, tx: Transaction, lane: Lane) -> int:
-        """The number of a lane, given out when it is new."""
+        """The id of a lane, created if it is new."""
         number = self.numbers.get(lane) or tx.learned.get(lane)
         if number is None:
             caps = checksum(_pack(lane.caps), _named(lane.queue, lane.tenant, lane.priority))
@@ -132,7 +132,7 @@ class Jobs:
         return number
 
     def called(self, execute: Execute, number: int) -> Lane:
-        """The lane behind a number that a job has; raises `Damaged` when there is no such lane."""
+        """The lane with an id; raises `Damaged` if there is none."""
         lane = self._lanes.get(number)
         if lane is None:
             row = fetch_one(execute(SQL["lane_called"], (number,)))
@@ -144,12 +144,12 @@ class Jobs:
         return lane
 
     def learn(self, lane: Lane, number: int) -> None:
-        """Remember a lane that is in the file for good; the number of one that was rolled back is given out again."""
+        """Cache a committed lane; the id of a rolled-back lane is reused."""
         self.numbers[lane] = number
         self._lanes[number] = lane
 
     def _looked_up(self, tx: Transaction, number: int) -> Lane:
-        """The lane behind a number, to be remembered once the transaction is committed."""
+        """The lane with an id, cached once the transaction is committed."""
         lane = self.called(tx.execute, number)
         if number not in self._lanes:
             tx.learned[lane] = number
@@ -158,14 +158,11 @@ class Jobs:
     # Claiming
 
     def claim(self, tx: Transaction, request: Claim) -> list[Lease]:
-        """Lease the jobs whose turn it is.
-
-        A job that is damaged is dropped: its run's log calls for it, so the keeper puts it back.
-        """
+        """Lease the next jobs. A damaged job is dropped: the reconciler puts it back from its run's log."""
         try:
             return self._claim(tx, request)
         except (TypeError, ValueError):
-            # A flipped bit may turn a number into a text, which cannot be compared, or a text into what is none.
+            # A flipped bit may turn a number into text, which cannot be compared, or make text undecodable.
             dropped = self._drop(tx, "drop_misshapen_jobs", ()) + self._drop_unreadable(tx)
             if not dropped:
                 raise
@@ -229,23 +226,23 @@ class Jobs:
         return lanes
 
     def _drop(self, tx: Transaction, statement: str, values: tuple[int | str | bytes, ...]) -> int:
-        """Remove damaged jobs; answers how many."""
+        """Remove damaged jobs; returns how many."""
         tx.execute(SQL[statement], values)
         dropped = tx.connection.changes()
         if dropped:
             LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
         return dropped
 
-    def _line(self, execute: Execute, number: int, most: int, family: str) -> list[LaneHead]:
-        """The next jobs of a lane, the first one last."""
-        if family:
-            rows = execute(SQL["line_of_family"], (number, most, family))
+    def _line(self, execute: Execute, number: int, most: int, run_tree: str) -> list[LaneHead]:
+        """The next jobs of a lane, in reverse order."""
+        if run_tree:
+            rows = execute(SQL["line_of_family"], (number, most, run_tree))
         else:
             rows = execute(SQL["line"], (number, most))
         return [LaneHead(*row) for row in rows.fetchall()][::-1]
 
     def _alive(self, tx: Transaction) -> Counter[str]:
-        """How many live leases there are under each cap."""
+        """The number of live leases per cap."""
         alive: Counter[str] = Counter()
         for number, count in tx.execute(SQL["leases_alive"], (tx.now_ms,)).fetchall():
             with suppress(Damaged, TypeError, ValueError):
@@ -254,32 +251,22 @@ class Jobs:
         return alive
 
     def _lease(self, tx: Transaction, head: LaneHead, lane: Lane, request: Claim) -> Lease | None:
-        """Hand a job over. A token it still has is that of a holder who let the lease expire."""
+        """Lease a job. A token that it still has belongs to a lease that expired."""
         stream = Stream(head.tenant, head.kind, head.stream)
         try:
-            body = verify(head.body, within(stream, head.key), "it")
+            body = verify(head.body, place_in(stream, head.key), "it")
         except Damaged:
             self._drop(tx, "remove_job", (head.number, head.key))
             return None
         token, expired = tx.next(TOKENS), head.expired + (head.token != 0)
         until = tx.now_ms + request.lease_ms
         tx.execute(_LEASE, (until, token, expired, self.holder, request.owner, head.number, head.key))
-        return Lease(
-            stream=stream,
-            key=head.key,
-            token=token,
-            body=body,
-            queue=lane.queue,
-            priority=lane.priority,
-            expires_at_ms=until,
-            expired=expired,
-            ready_at_ms=head.ready_at_ms,
-        )
+        return Lease(stream, head.key, token, body, lane.queue, lane.priority, until, expired, head.ready_at_ms)
 
     # Leases
 
     def renew(self, tx: Transaction, leases: Iterable[tuple[int | None, Lease]], lease_ms: int) -> list[Lease]:
-        """Prolong leases of streams by number; answers the lost ones."""
+        """Prolong leases; returns the lost ones."""
         lost, until = [], tx.now_ms + lease_ms
         for number, lease in leases:
             if number is not None and lease.token:
@@ -290,7 +277,7 @@ class Jobs:
         return lost
 
     def release(self, tx: Transaction, leases: Iterable[tuple[int | None, Lease]], delay_ms: int) -> None:
-        """Give jobs back; without a delay each keeps its place in the line."""
+        """Release jobs; without a delay each keeps its place in its lane."""
         now = tx.now_ms
         for number, lease in leases:
             held = fetch_one(tx.execute(SQL["held"], (number, lease.key, lease.token)))
@@ -298,12 +285,12 @@ class Jobs:
                 ready_at = now + delay_ms if delay_ms > 0 else held[0]
                 state = LATER if ready_at > now else READY
                 tx.execute(SQL["release"], (ready_at, ready_at, state, number, lease.key))
-                tx.rings |= {lease.queue, EVERY_QUEUE, CAPS}
+                tx.wake_topics |= {lease.queue, EVERY_QUEUE, CAPS}
 
-    # Looking
+    # Reading
 
     def views(self, execute: Execute, stream: Stream, number: int, is_dead: Callable[[int], bool]) -> list[JobView]:
-        """Every job of a stream; a damaged one has no body."""
+        """Every job of a stream; a damaged one has an empty body."""
         found = execute(SQL["jobs_of"], (number,)).fetchall()
         gone = {holder for holder in {row[-1] for row in found if row[-1]} if is_dead(holder)}
         return [self._view(execute, stream, gone, *row) for row in found]
@@ -315,7 +302,7 @@ class Jobs:
         gone: Collection[int],
         key: str,
         lane: int,
-        sealed: bytes,
+        stored: bytes,
         ready_at_ms: int,
         token: int,
         due_ms: int,
@@ -324,7 +311,7 @@ class Jobs:
     ) -> JobView:
         try:
             queue, _, caps, priority = self.called(execute, lane)
-            body = verify(sealed, within(stream, key), "it")
+            body = verify(stored, place_in(stream, key), "it")
         except (Damaged, TypeError, ValueError):
             queue, caps, priority, body = "", (), 0, b""
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
@@ -338,7 +325,7 @@ def _named(queue: str, tenant: str, priority: int) -> bytes:
 
 
 def backlog(execute: Execute, now: int) -> list[Backlog]:
-    """How much work there is, by tenant and queue."""
+    """The backlog by tenant and queue."""
     return [
         Backlog(tenant=tenant, queue=queue, ready=ready, leased=leased, later=later, oldest_ready_at_ms=oldest)
         for tenant, queue, ready, leased, later, oldest in execute(SQL["backlog"], (now,)).fetchall()
@@ -346,7 +333,7 @@ def backlog(execute: Execute, now: int) -> list[Backlog]:
 
 
 def next_due_ms(execute: Execute) -> int | None:
-    """When something may become ready by the clock alone."""
+    """The next moment at which a job may become ready by time alone."""
     return min((due for due in execute(SQL["next_due"]).fetchall()[0] if due is not None), default=None)
 
 
@@ -357,18 +344,10 @@ def _queue_up(
     lane: Lane,
     line: Sequence[LaneHead],
 ) -> None:
-    """Let a lane stand in the queue of lanes with its next job, if it has one."""
+    """Add a lane to the heap by its next job, if it has one."""
     if line:
         head = line[-1]
         heappush(
             turns,
             (served.get(lane.tenant, 0), lane.tenant, -lane.priority, head.ready_at_ms, head.place, number),
         )
-
-
-def _by_token(lease: Lease) -> int:
-    return lease.token
-
-
-def _lease(stream: Stream, job: Job, token: int, until: int, ready_at_ms: int) -> Lease:
-    return Lease(stream, job.key, token, job.body, job.queue, job.priority, until, 0, ready_at_ms)

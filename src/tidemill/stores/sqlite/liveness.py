@@ -1,8 +1,7 @@
-"""Who has the file open and holds leases: each process behind a lock of the operating system.
+"""Which processes hold leases and are alive: each holds a file lock of the operating system.
 
-A lease is void at once when its process is gone, however it went: the system drops the locks of a dead process,
-so a free lock is proof of death and nobody has to wait for a lease to expire. Where the system has no such
-locks, leases simply expire.
+The system drops the locks of a dead process, so a free lock proves death and its leases are void at once. Where the
+system has no such locks, leases simply expire.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ except ImportError:  # pragma: no cover - Windows
 
 
 def this_process() -> str:
-    """What the holders of this process are called."""
+    """The name under which this process holds leases."""
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
 class ProcessLocks:
-    """The locks of the processes that hold leases, one file for each in a folder beside the store."""
+    """One lock file per process that holds leases, in a folder beside the store."""
 
     def __init__(self, path: Path) -> None:
         self._folder = path.with_name(path.name + "-live")
@@ -38,7 +37,7 @@ class ProcessLocks:
         self._has_fork_hook = False
 
     def enter(self, holder: int) -> None:
-        """Take the lock of a new holder. To be called before anybody else can read of it."""
+        """Take the lock of a new holder, before the holder is committed."""
         if not HAS_LOCKS:  # pragma: no cover - Windows
             return
         try:
@@ -51,22 +50,21 @@ class ProcessLocks:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Whoever was given this number before, in a transaction that came to nothing, has not let go of it yet.
+            # A rolled-back transaction assigned this id to another process, which still has the lock.
             os.close(self._mine.pop(holder))
             raise Unavailable(f"the lock {self._file(holder)} is taken: {error.strerror}") from error
 
     def leave(self, holder: int) -> None:
-        """Let go of a lock of this process."""
         handle = self._mine.pop(holder, None)
         if handle is not None:
             self.sweep(holder)
             os.close(handle)
 
     def is_dead(self, holder: int) -> bool:
-        """Whether the process behind a holder is gone: its lock is free, or was never there.
+        """Whether a holder's process is dead: its lock is free or absent.
 
-        Where there is no folder of locks, or not those of this process in it, somebody has moved or removed it, and
-        then a lock that is missing proves nothing.
+        If the folder, or a lock of this process in it, is missing, it was moved or removed: an absent lock proves
+        nothing then.
         """
         if not HAS_LOCKS or holder in self._mine:
             return False
@@ -76,7 +74,7 @@ class ProcessLocks:
         return not taken
 
     def _is_taken(self, holder: int) -> bool | None:
-        """Whether another process has the lock of a holder, or may have it; None when there is no such lock."""
+        """Whether another process has, or may have, a holder's lock; None if there is no such lock."""
         try:
             handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -92,27 +90,27 @@ class ProcessLocks:
         return False
 
     def present(self, holders: Iterable[tuple[int, str]]) -> frozenset[str]:
-        """The names of those that are not known to be gone."""
+        """The names of the holders that are not known to be dead."""
         return frozenset(name for holder, name in holders if not self.is_dead(holder))
 
     def is_alive(self, holder: int) -> bool:
-        """Whether another process is known to be behind a holder; where the system does not tell, it is not."""
+        """Whether a holder is known to be another live process; False where the system has no locks."""
         return HAS_LOCKS and holder not in self._mine and self._is_taken(holder) is True
 
     def sweep(self, holder: int) -> None:
-        """Remove the file of a holder that nobody needs any more, and the folder after the last one."""
+        """Remove the lock file of a holder, and the folder after the last one."""
         with suppress(OSError):
             self._file(holder).unlink()
             self._folder.rmdir()
 
     def _add_fork_hook(self) -> None:
-        """Have forked children close the locks. Python cannot remove a hook, so it holds this object weakly."""
+        """Have forked children close the locks. Python cannot remove the hook, so it holds this object weakly."""
         if not self._has_fork_hook:
             self._has_fork_hook, forked = True, WeakMethod(self._forked)
             os.register_at_fork(after_in_child=lambda: (close := forked()) and close())
 
     def _forked(self) -> None:
-        """Let go, in a child, of locks that are its parent's: it would hold them beyond the parent's death."""
+        """Close the parent's locks in a child, which would hold them beyond the parent's death."""
         while self._mine:
             os.close(self._mine.popitem()[1])
 

@@ -1,17 +1,10 @@
-"""Index rows and terms; check and rebuild of the term index.
+"""Index rows and their term index: writing, paged lookup, check and rebuild.
 
-Rows in SQL: written at the steps of a run that change how it is found, read a page at a time.
-
-Beside each row stands one entry per term, in the order in which rows are listed, so that a page is a walk along
-one term, from the rarest of those that are asked for. A term is kept as a number, a hash of it: what a row really
-has is read from the row itself, so two terms that shared a number could cost time, never give a wrong answer.
-
-Whether every row stands where `find` looks for it, and how it comes to stand there again.
-
-`terms` follows from `rows`, so the two are compared as they are at one moment, in a thread and on a connection of its
-own. A few places are put right one by one. When that is not enough, or a page of either table is damaged, both tables
-are made anew at once and filled, a slice at a time, with every old row that can be read. The old ones are only taken
-out of the schema: to free the pages of a damaged tree could free those of a sound one. `VACUUM` brings the space back.
+Each row has one index entry per term, in list order, so a page walks along the rarest requested term. A term is stored
+as a hash; the row itself is compared with the request, so a collision costs time but never a wrong answer. `terms` is
+derived from `rows`. A check compares both at one moment, on a connection in a thread. A few differences are repaired
+one by one; otherwise both tables are replaced and refilled in slices with every readable old row. The old tables are
+only removed from the schema, because freeing pages of a damaged tree could free those of a sound one.
 """
 
 from __future__ import annotations
@@ -42,13 +35,13 @@ _ROW, _ADD_ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["add_row"], SQL["set_row"]
 _HAS_TERM = SQL["has_term"]
 
 WALKED_AT_ONCE = 5_000
-"""Entries of a term that one statement looks at."""
+"""Index entries that one statement visits."""
 STEPS_PER_PAGE_MAX = 2
-"""Statements of one page: where terms rarely meet, a page is shorter than it might be, not slow."""
+"""Statements per page: where terms rarely coincide a page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
-"""Above every row."""
+"""A place above every row."""
 RARE = 200
-"""Up to so many entries of a term are counted to find the rarest."""
+"""Entries counted per term to find the rarest."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -58,14 +51,14 @@ Execute = Callable[..., Any]
 
 @lru_cache(maxsize=65_536)
 def number_of(tenant: str, kind: str, term: str | None) -> int:
-    """What a term is kept as; None is the term that every row has."""
+    """The hash of a term; None is the term that every row has."""
     named = _pack((tenant, kind, term))
     return int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True)
 
 
 @lru_cache(maxsize=512)
 def numbers_of(tenant: str, kind: str, packed: bytes) -> tuple[int, ...]:
-    """Along which terms a row stands that has these; what is left of a damaged one is passed over by whoever looks."""
+    """The term hashes of a row; none for damaged terms, whose leftover entries `find` skips."""
     try:
         terms = _terms(packed)
     except (TypeError, ValueError):
@@ -74,20 +67,20 @@ def numbers_of(tenant: str, kind: str, packed: bytes) -> tuple[int, ...]:
 
 
 def add_row(tx: Transaction, tenant: str, row: Row) -> None:
-    """Write a row that is most likely not there yet; if it is, it is replaced."""
+    """Write a row that most likely is new."""
     if not row.deleted:
         kind, key, sort, terms = row.kind, row.key, row.sort, _pack(row.terms)
         body = checksum(row.body, _place(tenant, kind, key, sort, terms))
         tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, body))
         if tx.connection.changes():
             for number in numbers_of(tenant, kind, terms):
-                tx.places[number, sort, key] = True
+                tx.term_changes[number, sort, key] = True
             return
     write_row(tx, tenant, row)
 
 
 def write_row(tx: Transaction, tenant: str, row: Row) -> None:
-    """Replace or remove a row, touching only the terms along which it moves."""
+    """Replace or remove a row, touching only the index entries that change."""
     kind, key, sort = row.kind, row.key, row.sort
     old = fetch_one(tx.execute(_ROW, (tenant, kind, key)))
     terms = b"" if row.deleted else _pack(row.terms)
@@ -100,31 +93,18 @@ def write_row(tx: Transaction, tenant: str, row: Row) -> None:
     after = () if row.deleted else numbers_of(tenant, kind, terms)
     for number in before:
         if sort_before != sort or number not in after:
-            tx.places[number, sort_before, key] = False
+            tx.term_changes[number, sort_before, key] = False
     for number in after:
         if sort_before != sort or number not in before:
-            tx.places[number, sort, key] = True
+            tx.term_changes[number, sort, key] = True
     if row.deleted:
         tx.execute(SQL["remove_row"], (tenant, kind, key))
     else:
         tx.execute(_SET_ROW, (tenant, kind, key, sort, terms, body))
 
 
-def add_old_row(tx: Transaction, name: tuple[str, str, str], sort: int, terms: bytes, sealed: bytes) -> None:
-    """Write a row as it was found in an older table, if it is whole and has not been written anew since."""
-    tenant, kind, key = name
-    try:
-        verify(sealed, _place(tenant, kind, key, sort, terms), "it")
-    except (Damaged, TypeError):
-        return
-    tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, sealed))
-    if tx.connection.changes():
-        for number in numbers_of(tenant, kind, terms):
-            tx.places[number, sort, key] = True
-
-
 def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
-    """What a row's checksum covers beside its body."""
+    """What a row's checksum covers besides its body."""
     return f"{tenant}\0{kind}\0{key}\0{sort}\0".encode() + terms
 
 
@@ -152,7 +132,7 @@ def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: 
 def _step(
     execute: Execute, along: int, others: Sequence[int], below: Place, wanted: int
 ) -> tuple[list[Place], Place | None]:
-    """Some of the next places of a term which the first of the others has too, and where to go on; None at the end."""
+    """The next places that `along` shares with the first of the others, and where to continue; None at the end."""
     if not others:
         places: list[Place] = execute(SQL["walk"], (along, *below, wanted)).fetchall()
         return places, places[-1] if len(places) == wanted else None
@@ -163,7 +143,7 @@ def _step(
 
 
 def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
-    """How many rows have all terms; one term alone is counted without looking at rows."""
+    """How many rows have all terms; a single term is counted in the index alone."""
     along, others = _rarest_first(execute, tenant, kind, terms)
     if not others:
         return int(execute(SQL["count_term"], (along, at_most)).fetchall()[0][0])
@@ -178,7 +158,7 @@ def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_mos
 
 
 def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
-    """The term to walk along, and those to look for in what is met."""
+    """The term to walk along, and the others to test."""
     numbers = [number_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [number_of(tenant, kind, None)]
     if len(numbers) > 1:
         sizes = {number: execute(SQL["count_term"], (number, RARE)).fetchall()[0][0] for number in numbers}
@@ -198,9 +178,9 @@ def _row_at(
     found = fetch_one(execute(SQL["full_row"], (tenant, kind, place[1])))
     if found is None:
         return None
-    sort, packed, sealed = found
+    sort, packed, stored = found
     try:
-        body = verify(sealed, _place(tenant, kind, place[1], sort, packed), "it")
+        body = verify(stored, _place(tenant, kind, place[1], sort, packed), "it")
     except (Damaged, TypeError):
         LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` writes it again", kind, place[1])
         return None
@@ -210,10 +190,12 @@ def _row_at(
     return Row(kind=kind, key=place[1], sort=sort, terms=terms, body=body)
 
 
+# Check and repair
+
 ONE_BY_ONE_MAX = 2_000
-"""Rows and places that are put right one by one."""
+"""Rows and index entries that are repaired one by one."""
 SLICE = 500
-"""Rows that one transaction deals with: whoever writes must not wait long."""
+"""Rows per transaction, so that other writers do not wait long."""
 TABLES = ("rows", "terms")
 ASIDE = "rows_aside"
 ROWS_BOTTOM, ROWS_TOP = ("", "", ""), ("\U0010ffff", "", "")
@@ -226,71 +208,66 @@ _ILLEGIBLE = (apsw.CorruptError, UnicodeDecodeError)
 
 
 class Write(Protocol):
-    """How a store has an operation written."""
+    """Runs an operation in a transaction of the store."""
 
-    def __call__(self, operation: Operation[Any], *, durable: bool) -> Coroutine[Any, Any, Any]:
-        """Do it in a transaction."""
-        ...
+    def __call__(self, operation: Operation[Any], *, durable: bool) -> Coroutine[Any, Any, Any]: ...
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What is wrong, by name."""
+    """Differences between rows and index, by name."""
 
     unreadable: str = ""
     missing: list[Name] = []
     stray: list[TermPlace] = []
     rows_of_strays: list[Name] = []
-    """The rows that a stray place might belong to by now."""
+    """Rows that a stray entry may belong to by now."""
 
     @property
     def few(self) -> bool:
-        """Whether it can be put right one by one."""
+        """Whether one-by-one repair is enough."""
         most = max(len(self.missing), len(self.stray), len(self.rows_of_strays) // 10)
         sane = all(tuple(map(type, place)) == (int, int, str) for place in self.stray)
         return not self.unreadable and sane and most <= ONE_BY_ONE_MAX
 
-    def flaws(self) -> IndexProblems:
-        """As others see it."""
+    def problems(self) -> IndexProblems:
         return IndexProblems(unreadable=self.unreadable, missing=len(self.missing), stray=len(self.stray))
 
 
 class SqliteTermIndex:
-    """An `Index` of a file."""
+    """The `Index` of a SQLite store."""
 
     def __init__(self, path: Path, write: Write) -> None:
         self._path, self._write = path, write
 
-    async def flaws(self) -> IndexProblems:
-        """What is wrong."""
-        return (await self._compared()).flaws()
+    async def problems(self) -> IndexProblems:
+        return (await self._compare()).problems()
 
-    async def mend(self) -> IndexProblems:
-        """Put it right: one by one if that is enough, else anew."""
-        found = await self._compared()
-        flaws = found.flaws()
+    async def repair(self) -> IndexProblems:
+        found = await self._compare()
+        flaws = found.problems()
         if not flaws.sound and found.few:
-            # Writing may meet damage that reading does not.
+            # Writing may hit damage that reading does not.
             with suppress(Rejected):
-                await self._put_right(found)
-            found = await self._compared()
-        if not found.flaws().sound:
-            await self._build_anew()
+                await self._repair_few(found)
+            found = await self._compare()
+        if not found.problems().sound:
+            await self._rebuild()
         return flaws
 
-    async def _compared(self) -> Compared:
+    async def _compare(self) -> Compared:
         return await asyncio.to_thread(_compare, self._path)
 
-    async def _put_right(self, found: Compared) -> None:
+    async def _repair_few(self, found: Compared) -> None:
         await self._write(partial(_remove_strays, strays=found.stray, names=found.rows_of_strays), durable=True)
         for at in range(0, len(found.missing), SLICE):
             await self._write(partial(_place_rows, names=found.missing[at : at + SLICE]), durable=True)
 
-    async def _build_anew(self) -> None:
+    async def _rebuild(self) -> None:
         await self._write(_set_aside, durable=True)
-        # From both ends, each until it meets a row that cannot be read; what is between two of them comes from logs.
+        # From both ends to the first unreadable row; a reindex restores what is between them from the logs.
         await self._salvage(ROWS_BOTTOM, up=True)
         await self._salvage(ROWS_TOP, up=False)
-        await self._write(partial(_take_out, name=ASIDE), durable=True)
+        await self._write(partial(_drop_from_schema, name=ASIDE), durable=True)
 
     async def _salvage(self, place: Name, *, up: bool) -> None:
         more = True
@@ -302,7 +279,7 @@ class SqliteTermIndex:
 
 
 def _compare(path: Path) -> Compared:
-    """Read all rows and all places; both are of the same moment."""
+    """Compare all rows with all index entries in one read transaction."""
     connection = connect(path, read_only=True)
     try:
         with errors_of(path):
@@ -342,57 +319,57 @@ def _expected(rows: Iterable[Any]) -> Iterator[tuple[int, int, str, str, str]]:
 
 
 def _numbers(name: Name, sort: Any, terms: Any) -> tuple[int, ...]:
-    """Along which terms a row stands; a row that was damaged may stand nowhere, and is written again by its log."""
+    """The term hashes of a row; none for a damaged row, which a reindex writes again."""
     return numbers_of(name[0], name[1], terms) if isinstance(sort, int) else ()
 
 
 def _remove_strays(tx: Transaction, strays: list[TermPlace], names: list[Name]) -> None:
-    """Remove places, but none that a row has come to stand at since."""
-    tx.places.update(dict.fromkeys(strays, False))
+    """Remove entries, except those that a row has gained since."""
+    tx.term_changes.update(dict.fromkeys(strays, False))
     _place_rows(tx, names)
 
 
 def _place_rows(tx: Transaction, names: list[Name]) -> None:
-    """Have rows stand wherever they belong."""
+    """Add the index entries of rows."""
     for name in names:
         sort, terms = fetch_one(tx.execute(SQL["row"], name)) or (None, b"")
-        tx.places.update({(number, sort, name[2]): True for number in _numbers(name, sort, terms)})
+        tx.term_changes.update({(number, sort, name[2]): True for number in _numbers(name, sort, terms)})
 
 
 def _set_aside(tx: Transaction) -> None:
-    """Begin with empty tables, unless somebody has begun already and was interrupted."""
+    """Start with empty tables, unless an interrupted rebuild already did."""
     if fetch_one(tx.execute(SQL["table"], (ASIDE,))) is not None:
         return
     for name in TABLES:
         ((text,),) = tx.execute(SQL["table"], (name,)).fetchall()
         tx.execute(f"ALTER TABLE {name} RENAME TO {name}_aside")
         tx.execute(text)
-    _take_out(tx, "terms_aside")
+    _drop_from_schema(tx, "terms_aside")
 
 
-def _take_out(tx: Transaction, name: str) -> None:
-    """Take a table out of the schema and leave its pages alone."""
+def _drop_from_schema(tx: Transaction, name: str) -> None:
+    """Remove a table from the schema without freeing its pages."""
     ((version,),) = tx.execute("PRAGMA schema_version").fetchall()
     tx.execute("PRAGMA writable_schema = ON")
     try:
         tx.execute("DELETE FROM sqlite_schema WHERE tbl_name = ?", (name,))
-        # Every other connection reads the schema again.
+        # Makes every other connection read the schema again.
         tx.execute(f"PRAGMA schema_version = {version + 1}")
     finally:
         tx.execute("PRAGMA writable_schema = RESET")
 
 
 def _old_rows(path: Path, *, up: bool, place: Name) -> tuple[list[Any], bool]:
-    """The next old rows behind a place, and whether there are more that can be read; nobody writes to them any more."""
+    """The next old rows after a place, and whether more can be read."""
     connection, rows = connect(path, read_only=True), list[Any]()
     try:
         connection.execute("BEGIN")
         if fetch_one(connection.execute(SQL["table"], (ASIDE,))) is None:
-            # Somebody else does the same, and has ended.
+            # Another process has finished the same rebuild.
             return rows, False
         for row in connection.execute(SQL["rows_aside_up" if up else "rows_aside_down"], (*place, SLICE)):
             if row[:3] == place or (row[:3] > place) is not up:
-                # A tree that is out of order could be walked for ever.
+                # A walk along a disordered tree might not end.
                 return rows, False
             place = row[:3]
             rows.append(row)
@@ -404,6 +381,12 @@ def _old_rows(path: Path, *, up: bool, place: Name) -> tuple[list[Any], bool]:
 
 
 def _keep(tx: Transaction, rows: list[Any]) -> None:
-    """Keep old rows that nobody has written anew."""
-    for tenant, kind, key, sort, terms, body in rows:
-        add_old_row(tx, (tenant, kind, key), sort, terms, body)
+    """Write old rows that are intact and have not been written since."""
+    for tenant, kind, key, sort, terms, stored in rows:
+        try:
+            verify(stored, _place(tenant, kind, key, sort, terms), "it")
+        except (Damaged, TypeError):
+            continue
+        tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, stored))
+        if tx.connection.changes():
+            tx.term_changes.update({(number, sort, key): True for number in numbers_of(tenant, kind, terms)})

@@ -1,9 +1,8 @@
-"""A store in one SQLite file: durable at every commit, shared by every process of the machine that opens it.
+"""A store in one SQLite file, shared by all processes of a machine.
 
-Writes go through the one `Writer` of this process, reads through a connection of their own; both run in the loop
-that opened the store. Whoever calls from another thread (leases are renewed from one) gets a connection aside.
-What other processes write is noticed by SQLite's own counter of changes, which is looked at a few times per
-second while somebody waits; what this process writes rings its bells at once.
+Writes go through the one `Writer` of this process and reads through a connection of their own; both run in the loop
+that opened the store. Calls from other threads (lease renewal) use a side connection. Commits of this process notify
+its waiters at once; while a task waits, commits of other processes are detected by polling SQLite's change counter.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ T = TypeVar("T")
 
 Durability = Literal["full", "relaxed"]
 
-ROLL_CALL_MS = 200.0
-"""How often claims look for holders that died."""
+HOLDER_CHECK_MS = 200.0
+"""How often claims look for dead holders."""
 KNOWN_STREAMS_MAX = 100_000
 NO_RECORDS = 1 << 62
-"""A version that no stream reaches: whoever loads after it learns the version and reads nothing."""
+"""A version that no stream reaches: loading after it reads the version and no records."""
 
 
 class SqliteStore:
-    """A `Store` in a file. `clock` answers the store's now in milliseconds; whoever injects one calls `poke`."""
+    """A `Store` in a file. `clock` gives the store's time in ms; a test that moves it calls `notify_all`."""
 
     def __init__(
         self,
@@ -80,21 +79,21 @@ class SqliteStore:
     ) -> None:
         self.path, self.durability, self._presence_ms = resolve_path(path), durability, presence_ms
         self._clock = clock or wall_clock_ms
-        self._bells, self._bells_lock = Waiters(), threading.Lock()
+        self._waiters, self._waiters_lock = Waiters(), threading.Lock()
         self._jobs = Jobs()
         self._streams = Streams(self._jobs)
         self._holders = ProcessLocks(self.path)
         self._entering = asyncio.Lock()
-        self._feeds = Followers()
+        self._followers = Followers()
         self._returning: set[asyncio.Future[None]] = set()
-        self._rolled_at = 0.0
-        self._lookout = ChangePoller(self._look_out)
-        self._ears = FrameReceiver(self.path, self._heard)
-        self._mouth = FrameSender(self.path, self._ears.names)
+        self._holders_checked_at = 0.0
+        self._poller = ChangePoller(self._poll_changes)
+        self._receiver = FrameReceiver(self.path, self._deliver_live)
+        self._sender = FrameSender(self.path, self._receiver.names)
         self._writer: Writer | None = None
         self.index = SqliteTermIndex(self.path, self._write)
 
-    # Life
+    # Opening and closing
 
     async def open(self) -> None:
         if self._writer is not None:
@@ -110,12 +109,12 @@ class SqliteStore:
         except BaseException:
             connection.close()
             raise
-        # In the loop nobody may wait: the writer looks again by itself.
+        # The loop must not block: the writer retries by itself.
         connection.set_busy_handler(None)
         self._checkpoints = Checkpoints(self.path)
         connection.set_wal_hook(self._checkpoints.note)
         self._schema, presence = newest_known(), FileIdentity(self.path, self._presence_ms)
-        self._aside = SideConnection(self.path, self._clock, self._schema, presence)
+        self._side = SideConnection(self.path, self._clock, self._schema, presence)
         self._writer = Writer(
             connection,
             str(self.path),
@@ -131,27 +130,27 @@ class SqliteStore:
         if writer is None:
             return
         self.notify_all()
-        self._ears.close()
-        self._mouth.close()
+        self._receiver.close()
+        self._sender.close()
         await asyncio.gather(*self._returning, return_exceptions=True)
         if self._jobs.holder:
             holder, self._jobs.holder = self._jobs.holder, 0
             with suppress(TidemillError):
-                await writer.submit(lambda tx: self._let_go(tx, holder), durable=False)
+                await writer.submit(lambda tx: self._void_holder(tx, holder), durable=False)
             self._holders.leave(holder)
         await writer.close()
         await self._checkpoints.close()
         self._reader.close()
-        self._aside.close()
+        self._side.close()
         self._streams.forget_all()
 
     def now_ms(self) -> int:
         return self._clock()
 
     def notify_all(self) -> None:
-        """Let everybody who waits look again."""
-        with self._bells_lock:
-            self._bells.ring_all()
+        """Wake every waiting claim and follower."""
+        with self._waiters_lock:
+            self._waiters.notify_all()
 
     # Writing
 
@@ -167,7 +166,7 @@ class SqliteStore:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
     async def dry_run(self, statement: Statement) -> bytes:
-        return await self._streams.statements.rehearsed(statement, partial(self._write, durable=False))
+        return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         return await self._write(lambda tx: self._jobs.renew(tx, numbered(tx, leases), lease_ms), durable=False)
@@ -181,12 +180,12 @@ class SqliteStore:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
             return await writer.submit(operation, durable=durable)
-        result, tx = self._aside.write(operation, durable=durable and self.durability == "full")
-        self._ring(tx)
+        result, tx = self._side.write(operation, durable=durable and self.durability == "full")
+        self._notify(tx)
         return result
 
     def _committed(self, tx: Transaction) -> None:
-        """Learn what a transaction found out, and wake whom it concerns."""
+        """Cache the ids that a transaction learned and notify its topics."""
         for name, number in tx.learned.items():
             if isinstance(name, Lane):
                 self._jobs.learn(name, number)
@@ -194,21 +193,21 @@ class SqliteStore:
                 self._streams.ids[name] = number
         if len(self._streams.ids) > KNOWN_STREAMS_MAX:
             self._streams.ids.clear()
-        self._ring(tx)
+        self._notify(tx)
         if self._checkpoints.due:
             self._checkpoints.begin()
 
-    def _ring(self, tx: Transaction) -> None:
+    def _notify(self, tx: Transaction) -> None:
         for stream, (first, records) in tx.touched.items():
-            self._feeds.committed(stream, first, records)
-        with self._bells_lock:
-            for topic in (*tx.rings, *tx.touched):
-                self._bells.notify(topic)
+            self._followers.committed(stream, first, records)
+        with self._waiters_lock:
+            for topic in (*tx.wake_topics, *tx.touched):
+                self._waiters.notify(topic)
 
-    # Who is alive
+    # Holders of leases
 
     async def _enter(self) -> None:
-        """Become known as a holder of leases, behind a lock that ends with this process."""
+        """Register this process as a holder of leases, with a lock that ends with it."""
         tried: list[int] = []
 
         def give_up() -> None:
@@ -216,7 +215,7 @@ class SqliteStore:
                 self._holders.leave(tried.pop())
 
         def enter(tx: Transaction) -> int:
-            # An operation may be done again, after a transaction that came to nothing.
+            # The operation is repeated when its transaction was rolled back.
             give_up()
             prepare(self.path)
             number = int(tx.execute(SQL["add_holder"], (this_process(), tx.now_ms)).fetchall()[0][0])
@@ -232,21 +231,21 @@ class SqliteStore:
                     give_up()
                     raise
 
-    def _let_go(self, tx: Transaction, holder: int) -> None:
-        """Give back whatever a holder still had; it counts as lost, since nobody released it."""
+    def _void_holder(self, tx: Transaction, holder: int) -> None:
+        """Void the leases of a holder and remove it; they count as expired, not released."""
         tx.execute(SQL["void"], (tx.now_ms, holder))
         tx.execute(SQL["remove_holder"], (holder,))
-        tx.rings |= {EVERY_QUEUE, CAPS}
+        tx.wake_topics |= {EVERY_QUEUE, CAPS}
 
-    def _roll_call(self, tx: Transaction) -> None:
-        """Void the leases of holders that are gone."""
+    def _void_dead_holders(self, tx: Transaction) -> None:
+        """Void the leases of dead holders, at most once per `HOLDER_CHECK_MS`."""
         now = time.monotonic() * 1000
-        if now - self._rolled_at < ROLL_CALL_MS:
+        if now - self._holders_checked_at < HOLDER_CHECK_MS:
             return
-        self._rolled_at = now
+        self._holders_checked_at = now
         for holder, _ in tx.execute(SQL["holders"]).fetchall():
             if self._holders.is_dead(holder):
-                self._let_go(tx, holder)
+                self._void_holder(tx, holder)
                 self._holders.sweep(holder)
 
     # Claiming
@@ -257,49 +256,49 @@ class SqliteStore:
         until = self._clock() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
         while (writer := self._writer) is not None:
-            with self._bells_lock:
-                bell = self._bells.add(topics)
+            with self._waiters_lock:
+                waiter = self._waiters.add(topics)
             try:
-                leases, now = await self._taken(writer, request), self._clock()
+                leases, now = await self._claim_or_release(writer, request), self._clock()
                 if leases is None or leases or now >= until:
                     return leases or []
                 with errors_of(self.path):
                     due = next_due_ms(self._read)
-                # A clock that was set back makes the moment look far away; nobody waits longer than they asked to.
+                # After the clock was set back `left` can exceed the requested wait.
                 left = (until if due is None else min(due, until)) - now
-                # And nothing rings when a process dies, so whoever waits looks for its leases now and then.
-                await self._lookout.wait(bell, min(left, request.wait_ms, ROLL_CALL_MS))
+                # A process that dies notifies no topic, so its leases are looked for regularly.
+                await self._poller.wait(waiter, min(left, request.wait_ms, HOLDER_CHECK_MS))
             finally:
-                with self._bells_lock:
-                    self._bells.remove(bell, topics)
+                with self._waiters_lock:
+                    self._waiters.remove(waiter, topics)
         return []
 
-    async def _taken(self, writer: Writer, request: Claim) -> list[Lease] | None:
-        """Claim, and give back at once what comes when nobody waits for it any more."""
-        claim = writer.submit(lambda tx: self._take(tx, request), durable=False)
+    async def _claim_or_release(self, writer: Writer, request: Claim) -> list[Lease] | None:
+        """Claim; release the jobs if the caller is cancelled before the claim is done."""
+        claim = writer.submit(lambda tx: self._claim_now(tx, request), durable=False)
         if not claim.done():
             try:
                 await asyncio.shield(claim)
             except asyncio.CancelledError:
-                claim.add_done_callback(self._unclaimed)
+                claim.add_done_callback(self._release_unclaimed)
                 raise
         return claim.result()
 
-    def _unclaimed(self, claim: asyncio.Future[list[Lease] | None]) -> None:
+    def _release_unclaimed(self, claim: asyncio.Future[list[Lease] | None]) -> None:
         if not claim.cancelled() and claim.exception() is None and self._writer is not None:
             task = asyncio.ensure_future(self.release(claim.result() or []))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    def _take(self, tx: Transaction, request: Claim) -> list[Lease] | None:
-        """None when there is no room just now: for what is in line already, nothing will ring again."""
-        self._roll_call(tx)
+    def _claim_now(self, tx: Transaction, request: Claim) -> list[Lease] | None:
+        """None when the caller has no room: no notification would follow for jobs that are already ready."""
+        self._void_dead_holders(tx)
         return self._jobs.claim(tx, request) if request.most > 0 else None
 
-    def _look_out(self) -> bool:
-        """See whether another process has written."""
+    def _poll_changes(self) -> bool:
+        """Notify all if another process has written; whether to go on polling."""
         if self._writer is not None and self._writer.others_wrote():
-            self._feeds.others_wrote()
+            self._followers.others_wrote()
             self.notify_all()
         return self._writer is not None
 
@@ -346,7 +345,7 @@ class SqliteStore:
 
     @contextmanager
     def _view(self) -> Iterator[Execute]:
-        """Read the file as it is at one moment: what others commit between two statements would look like damage."""
+        """Read one snapshot of the file: a commit between two statements would look like damage."""
         if self._writer is None:
             raise Unavailable("the store is closed")
         with errors_of(self.path):
@@ -361,48 +360,48 @@ class SqliteStore:
     # Following
 
     async def follow(
-        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
+        self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
-        feed = self._feeds.add(stream, after, live=live)
+        follower = self._followers.add(stream, after, live=live)
         try:
             if live:
-                self._ears.listen(stream)
+                self._receiver.listen(stream)
             while self._writer is not None:
-                with self._bells_lock:
-                    bell = self._bells.add([stream])
+                with self._waiters_lock:
+                    waiter = self._waiters.add([stream])
                 try:
-                    if feed.stale:
-                        (tail,) = await self.load({stream: feed.version}, snapshots=False)
+                    if follower.stale:
+                        (tail,) = await self.load({stream: follower.version}, snapshots=False)
                         if tail.damage:
                             raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
-                        feed.catch_up(tail.records, max(tail.version, feed.version))
-                        # What was told before these records were written is here by now, and comes before them.
-                        self._ears.drain(stream)
-                    frame = feed.next()
+                        follower.catch_up(tail.records, max(tail.version, follower.version))
+                        # Live frames published before these records have arrived by now and come first.
+                        self._receiver.drain(stream)
+                    frame = follower.next()
                     if frame is None:
-                        await self._lookout.wait(bell, None)
-                        if breath is not None:
-                            await breath()
+                        await self._poller.wait(waiter, None)
+                        if on_idle is not None:
+                            await on_idle()
                         continue
                 finally:
-                    with self._bells_lock:
-                        self._bells.remove(bell, [stream])
+                    with self._waiters_lock:
+                        self._waiters.remove(waiter, [stream])
                 while frame is not None:
                     yield frame
-                    frame = feed.next()
+                    frame = follower.next()
         finally:
-            self._feeds.remove(stream, feed)
+            self._followers.remove(stream, follower)
             if live:
-                self._ears.leave(stream)
+                self._receiver.leave(stream)
 
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
-        ears = self._mouth.ears(stream)
-        if ears or self._feeds.has_live(stream):
+        listeners = self._sender.listeners(stream)
+        if listeners or self._followers.has_live(stream):
             (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
-            self._heard(stream, tail.version, *frames)
-            await self._mouth.tell(ears, tail.version, frames)
+            self._deliver_live(stream, tail.version, *frames)
+            await self._sender.send(listeners, tail.version, frames)
 
-    def _heard(self, stream: Stream, version: int, *frames: bytes) -> None:
-        self._feeds.told(stream, version, frames)
-        with self._bells_lock:
-            self._bells.notify(stream)
+    def _deliver_live(self, stream: Stream, version: int, *frames: bytes) -> None:
+        self._followers.published(stream, version, frames)
+        with self._waiters_lock:
+            self._waiters.notify(stream)

@@ -1,6 +1,7 @@
 """Streams in SQL, and the order of a commit: leases, version, removals, jobs, rows, hand-over.
 
-The records of one commit are one row: they are written together and read together, behind a checksum (see `seals`).
+The records of one commit are one row with one checksum. Everything that can refuse a commit comes before its first
+change.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tidemill.stores.contract import (
     VersionConflict,
 )
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
@@ -33,7 +34,7 @@ from tidemill.stores.sqlite.writer import STREAMS, Transaction
 LOG = logging.getLogger(__name__)
 
 LOOKED_AT_MAX = 1_000
-"""Streams whose versions are remembered."""
+"""Streams whose version is cached."""
 
 SQL = statements("sqlite")
 _STREAM, _VERSION, _ADD_STREAM = SQL["stream"], SQL["version"], SQL["add_stream"]
@@ -48,27 +49,25 @@ PutRow = Callable[[Transaction, str, Row], None]
 
 
 class Streams:
-    """What a process knows of streams: their numbers, which are never used twice."""
+    """Applies commits, and caches stream ids (which are never reused) and versions."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self.statements = Statements()
         self.ids: dict[Stream, int] = {}
         self._looked_at: dict[Stream, int] = {}
-        """Versions that were read lately, good for as long as this process writes nothing to them, and others nothing
-        at all: a look at a counter is enough then."""
+        """Versions that stay valid until this process writes to the stream or another process writes at all."""
         self._changes: int | None = None
-        """What that counter said."""
+        """The change counter for which they are valid."""
 
     def forget_all(self) -> None:
-        """Know nothing any more: the store is closed, and what others do from now on is counted anew."""
+        """Clear the caches: after a close, changes of others are counted from zero again."""
         self.ids, self._looked_at, self._changes = {}, {}, None
 
     def quiet(self, execute: Execute, after: Mapping[Stream, int], changes: int | None) -> list[Tail] | None:
         """The tails of streams that have nothing new; None when there is something to read.
 
-        Most who ask want to know whether there is something new, and mostly there is not. `changes` is the counter of
-        what other processes wrote, None when it cannot be asked.
+        `changes` counts the writes of other processes; None when it cannot be read.
         """
         if changes is None or changes != self._changes or len(self._looked_at) > LOOKED_AT_MAX:
             self._looked_at, self._changes = {}, changes
@@ -85,18 +84,17 @@ class Streams:
         return tails
 
     def apply(self, tx: Transaction, commit: Commit) -> CommitResult:
-        """Refuse, or write, with the statements that come along."""
+        """Apply one commit with its statements, or refuse it."""
         return self.statements.within(tx, commit, self._apply) if commit.statements else self._apply(tx, commit)
 
     def _apply(self, tx: Transaction, commit: Commit) -> CommitResult:
-        """Refuse, or write; everything that can refuse comes before the first change."""
         stream = commit.stream
         number = tx.learned.get(stream) or self.ids.get(stream)
         if number is not None:
             result = self._write(tx, commit, number)
             if isinstance(result, Committed):
                 return result
-            # The number may be that of a stream which another process has forgotten since: look it up.
+            # Another process may have forgotten the stream since: look its id up.
         elif (first := self._write_first(tx, commit)) is not None:
             return first
         found = fetch_one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
@@ -127,13 +125,13 @@ class Streams:
 
     def _append(self, tx: Transaction, stream: Stream, number: int, version: int, records: tuple[bytes, ...]) -> None:
         self._looked_at.pop(stream, None)
-        tx.records.append((number, version, checksum(_pack(records), within(stream, version))))
+        tx.records.append((number, version, checksum(_pack(records), place_in(stream, version))))
         tx.append(stream, version - len(records) + 1, records)
 
     def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
-        """Raise a stream's version, if it is the expected one and the leases are held; mostly there is one of these."""
+        """Raise the version if it is the expected one and all leases are held (mostly one)."""
         place, leases = (version, number, commit.expected), commit.acks + commit.holds
-        # The statement itself looks at the first of them. A job that nobody holds has the token 0.
+        # The statement itself checks the first lease. A job without a holder has the token 0.
         with_first = bool(leases) and leases[0][1] != 0
         if self._lost(tx, leases[with_first:], number):
             return False
@@ -148,7 +146,7 @@ class Streams:
         return None if row is None else row[0]
 
     def _lost(self, tx: Transaction, leases: Sequence[tuple[str, int]], number: int) -> tuple[str, ...]:
-        """Leases that are not held any more, each named once."""
+        """Keys of leases that are no longer held, without duplicates."""
         lost: dict[str, None] = {}
         for key, token in leases:
             found = tx.execute(_TOKEN, (number, key)).fetchall()
@@ -157,7 +155,7 @@ class Streams:
         return tuple(lost)
 
     def _write_first(self, tx: Transaction, commit: Commit) -> Committed | None:
-        """A commit that means to be a stream's first: that is tried before anybody looks. None if it is not."""
+        """Try a commit that expects a new stream without a lookup; None if the stream exists or it expects none."""
         stream, records = commit.stream, commit.records
         if commit.expected != 0 or not records or commit.acks or commit.holds:
             return None
@@ -170,7 +168,7 @@ class Streams:
         return self._follow_up(tx, commit, number, version, put_row=add_row)
 
     def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
-        """A commit to a stream that has nothing. It gets a number when there is something to keep."""
+        """Commit to a stream that does not exist. It gets an id only if the commit leaves something in it."""
         if commit.acks or commit.holds:
             return LeasesLost(keys=tuple(dict.fromkeys(key for key, _ in commit.acks + commit.holds)))
         if commit.expected:
@@ -187,11 +185,11 @@ class Streams:
     def _follow_up(
         self, tx: Transaction, commit: Commit, number: int, version: int, put_row: PutRow = write_row
     ) -> Committed:
-        """What a commit that is not refused changes besides the log."""
+        """Write everything of an accepted commit other than its records."""
         snapshot = commit.snapshot
         if snapshot is not None:
-            sealed = checksum(snapshot.body, within(commit.stream, snapshot.version))
-            tx.execute(_SET_SNAPSHOT, (number, snapshot.version, sealed))
+            stored = checksum(snapshot.body, place_in(commit.stream, snapshot.version))
+            tx.execute(_SET_SNAPSHOT, (number, snapshot.version, stored))
         jobs = self._jobs
         if commit.acks or commit.drop or commit.withdraw:
             jobs.remove(tx, number, commit)
@@ -201,7 +199,7 @@ class Streams:
         return Committed(version=version, kept=kept)
 
     def forget(self, tx: Transaction, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:
-        """Remove everything of a stream and write rows, unless it has moved on."""
+        """Remove a stream and write rows, unless its version is not the expected one."""
         tx.write_records()
         found = fetch_one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         number, version = found or (None, 0)
@@ -213,14 +211,14 @@ class Streams:
         self.ids.pop(stream, None)
         self._looked_at.pop(stream, None)
         tx.learned.pop(stream, None)
-        tx.rings.add(CAPS)
+        tx.wake_topics.add(CAPS)
         for row in rows:
             write_row(tx, stream.tenant, row)
         return True
 
 
 def _version_of(execute: Execute, stream: Stream) -> int | None:
-    """A stream's version, by a single look; None when it cannot be read like that."""
+    """A stream's version; None if it cannot be read."""
     try:
         found = execute(_STREAM, (stream.kind, stream.tenant, stream.key)).fetchall()
     except apsw.CorruptError:
@@ -230,7 +228,7 @@ def _version_of(execute: Execute, stream: Stream) -> int | None:
 
 
 def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool, limit: int | None = None) -> Tail:
-    """A stream behind a version, or why it cannot be read."""
+    """The part of a stream after a version, or why it cannot be read."""
     version = 0
     try:
         found = fetch_one(execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
@@ -243,20 +241,17 @@ def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool, limit
         records = _records(execute, stream, number, after, version, limit)
     except (Damaged, apsw.CorruptError, TypeError, ValueError) as error:
         # A flipped bit may turn a number into a text.
-        return Tail(stream=stream, version=_whole(version), after=after, records=(), damage=str(error))
+        known = version if type(version) is int else 0
+        return Tail(stream=stream, version=known, after=after, records=(), damage=str(error))
     return Tail(stream=stream, version=version, after=after, records=records, snapshot=body)
 
 
-def _whole(version: object) -> int:
-    return version if isinstance(version, int) else 0
-
-
 def _snapshot(execute: Execute, stream: Stream, number: int, after: int) -> tuple[int, bytes | None]:
-    """Where to read records from: behind a newer snapshot, unless it is damaged; the records say the same."""
+    """The version to read records after: that of a newer snapshot, unless it is damaged."""
     try:
         row = fetch_one(execute(SQL["snapshot"], (number,)))
         if row is not None and row[0] > after:
-            return row[0], verify(row[1], within(stream, row[0]), "it")
+            return row[0], verify(row[1], place_in(stream, row[0]), "it")
     except (Damaged, apsw.CorruptError, TypeError) as error:
         LOG.warning("the snapshot of %s is damaged and not used: %s", stream.key, error)
     return after, None
@@ -268,7 +263,7 @@ def _records(
     end = version if limit is None else min(version, after + limit)
     if after >= end:
         return ()
-    # Every row holds at least one record that is wanted.
+    # Every row holds at least one wanted record.
     rows = execute(SQL["records"], (number, after, -1 if limit is None else limit)).fetchall()
     chunks = list(_chunks(stream, rows))
     records = tuple(record for _, chunk in chunks for record in chunk)
@@ -279,10 +274,10 @@ def _records(
 
 
 def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """The number of the first record of each row, and its records, without a gap between rows."""
+    """The version of each row's first record, and its records; refuses gaps between rows."""
     following = None
-    for version, sealed in rows:
-        chunk = _unpack(verify(sealed, within(stream, version), f"record {version}"))
+    for version, stored in rows:
+        chunk = _unpack(verify(stored, place_in(stream, version), f"record {version}"))
         first = version - len(chunk) + 1
         if following is not None and first != following:
             raise Damaged(f"record {following} is missing")
@@ -291,7 +286,7 @@ def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple
 
 
 def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) -> list[Stream]:
-    """Streams of a kind in the order of their names."""
+    """Streams of a kind, ordered by name."""
     if after is None:
         rows = execute(SQL["first_streams"], (kind, limit))
     else:
@@ -300,7 +295,7 @@ def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) ->
 
 
 def numbered(tx: Transaction, leases: Sequence[Lease]) -> list[tuple[int | None, Lease]]:
-    """Leases with the numbers of their streams; None for one that is not there."""
+    """Leases with the ids of their streams; None for a stream that does not exist."""
     names = dict.fromkeys(lease.stream for lease in leases)
     found = {name: fetch_one(tx.execute(_STREAM, (name.kind, name.tenant, name.key))) for name in names}
     numbers = {name: None if row is None else row[0] for name, row in found.items()}

@@ -1,15 +1,8 @@
-"""User SQL in the commit's transaction (optional capability).
+"""User SQL in the transaction of a commit: one statement at a time, bounded, kept away from the store's own tables.
 
-Statements of others in a transaction of ours: one at a time, bounded, and away from the store's own tables.
-
-A statement is rehearsed first: done, looked at and undone, so that its answer can be written down as a fact. When it is
-done for good, in the transaction that commits this fact, it must come out the same; otherwise nothing is written.
-
-Who rehearses when: everybody at once, until somebody was overtaken; then one after the other.
-
-Statements that change the same rows get into each other's way: of those that are rehearsed together only the first
-comes out the same when it is committed. So once that has happened, a rehearsal waits until the commits of all earlier
-ones are decided, as long as anybody waits. Other processes are not asked: who loses against one rehearses again.
+A statement is first run dry (executed and rolled back), so that its answer can be recorded as a fact. When the commit
+of that fact executes it again, the answer must be the same, else nothing is written. Dry runs happen concurrently until
+one of them conflicted; from then on each waits for the commits of the earlier ones, as long as any waits.
 """
 
 from __future__ import annotations
@@ -31,39 +24,39 @@ from tidemill.stores.contract import Commit, CommitResult, Committed, Statement,
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
 PATIENCE_SECONDS = 0.2
-"""How long to wait for commits that may never come, since whoever rehearsed can be cancelled."""
+"""How long to wait for the commit of a dry run: its caller may have been cancelled."""
 
 
 class StatementSerializer:
-    """The rehearsals of one process, which all belong to one loop."""
+    """Orders the dry runs of one process, all in one loop."""
 
     def __init__(self) -> None:
-        self._orderly = False
+        self._serialized = False
         self._undecided = 0
-        """Rehearsals whose commit has not been seen yet."""
+        """Dry runs whose commit is not decided yet."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self) -> None:
-        """Wait until it makes sense to rehearse."""
-        if not self._orderly:
+        """Wait until a dry run may start."""
+        if not self._serialized:
             self._undecided += 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        self._go_on()
+        self._admit_waiting()
         await turn
 
     def conflicted(self) -> None:
-        """Have everybody wait for each other from now on."""
-        self._orderly = True
+        """Serialize dry runs from now on."""
+        self._serialized = True
 
     def decided(self, count: int = 1) -> None:
-        """Learn that rehearsals have come to something: they were committed, or will be made again."""
+        """Note that dry runs were committed, or will be repeated."""
         self._undecided = max(0, self._undecided - count)
-        self._go_on()
+        self._admit_waiting()
 
-    def _go_on(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._waiting and not self._undecided:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -73,31 +66,29 @@ class StatementSerializer:
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._stop_waiting)
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, lambda: self.decided(self._undecided))
         elif not self._undecided:
-            self._orderly = False
+            self._serialized = False
 
-    def _stop_waiting(self) -> None:
-        self.decided(self._undecided)
 
+# Statements
 
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 TIME_MAX_MS = 2_000
-"""A statement holds up every other commit of its store."""
+"""A statement delays every other commit of its store."""
 PROGRESS_STEPS = 10_000
-OTHERWISE = "it came out otherwise than when it was rehearsed, because somebody was quicker"
-FICKLE = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
+CONFLICT = "it came out otherwise than when it was rehearsed, because somebody was quicker"
+NONDETERMINISTIC = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
 
-_SHAPING = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE} | {
-    apsw.SQLITE_DROP_TABLE,
-    apsw.SQLITE_DROP_INDEX,
-    apsw.SQLITE_REINDEX,
+_SCHEMA_CHANGES = {
+    *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),
+    *(apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_REINDEX),
 }
-_DOING = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+_ROW_ACCESS = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
 _HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
-"""Everything that is not in one of these is forbidden. What would outlive the statement on the store's connection, or
-be done later inside the store's own statements (triggers, views, whatever is temporary), is in none of them."""
+"""Everything else is denied, above all what would outlive the statement on the store's connection or run inside the
+store's own statements: triggers, views, anything temporary."""
 
 _REASONS = {
     apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
@@ -109,19 +100,17 @@ _REASONS = {
 
 
 RESERVED = ("sqlite_", "pragma_", "tidemill_")
-"""How names begin that nobody may use: SQLite's own tables, which all tables share, and those that a later version of
-the store may make."""
+"""Prefixes of names that statements may not use: SQLite's own tables, and tables of later versions of the store."""
 
 ALLOWED = "read and change rows of tables of your own, or make, change and drop such tables and their indexes"
 
 
 def refusal(message: str, hint: str = "") -> Rejected:
-    """Say why a statement cannot be done."""
     return rejected("statement_refused", message, hint=hint)
 
 
 def own_tables() -> frozenset[str]:
-    """The tables that migrations have made, which are nobody else's."""
+    """The tables that the migrations create."""
     folder = files("tidemill.stores") / "sql" / "sqlite"
     texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if re.match(r"\d{4}_", path.name)]
     found = {name.lower() for text in texts for name in re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text)}
@@ -129,14 +118,16 @@ def own_tables() -> frozenset[str]:
 
 
 class Statements:
-    """Does statements on one connection."""
+    """Executes statements on one connection."""
 
     def __init__(self) -> None:
         self._own = own_tables()
         self._turns = StatementSerializer()
 
-    async def rehearsed(self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]) -> bytes:
-        """Rehearse in a transaction of its own, when it is time for it."""
+    async def dry_run_in_turn(
+        self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]
+    ) -> bytes:
+        """Run dry in a transaction of its own, once it is the statement's turn."""
         await self._turns.turn()
         try:
             return await write(lambda tx: self.dry_run(tx, statement))
@@ -145,7 +136,7 @@ class Statements:
             raise
 
     def dry_run(self, tx: Transaction, statement: Statement) -> bytes:
-        """Do it and undo it; answers what it said."""
+        """Execute and roll back; returns the answer."""
         tx.execute("SAVEPOINT rehearsal")
         try:
             return self._perform(tx.connection, statement)
@@ -154,7 +145,7 @@ class Statements:
             tx.execute("RELEASE rehearsal")
 
     def within(self, tx: Transaction, commit: Commit, apply: Callable[..., CommitResult]) -> CommitResult:
-        """Do what a commit brings along, then the commit; if either is refused, neither has happened."""
+        """Execute the statements of a commit, then apply it; if either is refused, both are rolled back."""
         tx.execute("SAVEPOINT performance")
         result: CommitResult | None = None
         try:
@@ -163,11 +154,11 @@ class Statements:
             if not isinstance(result, Committed):
                 tx.execute("ROLLBACK TO performance")
             tx.execute("RELEASE performance")
-        self._take_note(commit.statements, result)
+        self._record_outcome(commit.statements, result)
         return result
 
-    def _take_note(self, statements: Sequence[Statement], result: CommitResult) -> None:
-        """Let others rehearse after what is decided. What is refused for other reasons comes again."""
+    def _record_outcome(self, statements: Sequence[Statement], result: CommitResult) -> None:
+        """Let the next dry runs start. A commit that is refused for other reasons will be repeated."""
         if isinstance(result, Committed):
             self._turns.decided(len(statements))
         elif isinstance(result, StatementRefused) and result.changed:
@@ -185,33 +176,33 @@ class Statements:
             except Rejected as found:
                 return StatementRefused(statement=statement, message=found.problems[0].message, equals=equals)
             if statement.answer and answer != statement.answer:
-                if self._is_fickle(tx, statement):
-                    return StatementRefused(statement=statement, message=FICKLE, equals=equals)
-                return StatementRefused(statement=statement, message=OTHERWISE, changed=True, equals=equals)
+                if self._is_nondeterministic(tx, statement):
+                    return StatementRefused(statement=statement, message=NONDETERMINISTIC, equals=equals)
+                return StatementRefused(statement=statement, message=CONFLICT, changed=True, equals=equals)
         return None
 
-    def _is_fickle(self, tx: Transaction, statement: Statement) -> bool:
-        """Whether a statement does not even agree with itself: it would be rehearsed again and again, in vain."""
+    def _is_nondeterministic(self, tx: Transaction, statement: Statement) -> bool:
+        """Whether two dry runs in a row differ: repeating such a statement would never help."""
         tx.execute("ROLLBACK TO performance")
         try:
             return self.dry_run(tx, statement) != self.dry_run(tx, statement)
         except Rejected:
             return False
 
-    def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None, text: str) -> str:
-        """Why something is not allowed; empty when it is."""
+    def _why_denied(self, operation: int, names: tuple[str | None, ...], schema: str | None, text: str) -> str:
+        """Why an operation is denied; empty if it is allowed."""
         if operation in _HARMLESS:
             return "extensions cannot be loaded" if "load_extension" in names else ""
-        if operation not in _SHAPING | _DOING:
+        if operation not in _SCHEMA_CHANGES | _ROW_ACCESS:
             return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
         if schema not in (None, "main"):
             return "only the store's own file can be used, and nothing that is temporary"
         for name in names:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
-        # SQLite keeps its own tables itself when others are made and dropped, and does not tell the new name of one
-        # that is renamed. So what counts is whether the statement says such a name.
-        shaped = operation in _SHAPING
+        # SQLite updates its own tables when others are created or dropped, and does not report the new name in a
+        # rename. So the text of the statement decides.
+        shaped = operation in _SCHEMA_CHANGES
         for prefix in RESERVED:
             named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
             if named and re.search(rf"\b{prefix}", text, re.IGNORECASE):
@@ -224,7 +215,7 @@ class Statements:
         done: list[tuple[str, ...]] = []
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
-            reason = self._against(operation, (first, second), schema, statement.text)
+            reason = self._why_denied(operation, (first, second), schema, statement.text)
             if reason:
                 reasons.append(reason)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
@@ -277,7 +268,7 @@ def _bindings(parameters: bytes) -> Any:
 
 
 def _bound(value: Any) -> Any:
-    """A JSON value as SQLite takes it: lists and objects as JSON texts."""
+    """A JSON value for SQLite: lists and objects become JSON text."""
     return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 

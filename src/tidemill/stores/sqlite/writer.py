@@ -1,22 +1,14 @@
-"""Group commit, sync in loop or thread, side connection, WAL checkpoints.
+"""Group commit: one writer per process, plus a side connection for other threads and the WAL checkpoints.
 
-The one writer of a process: whatever has gathered is written in one transaction (group commit).
-
-An operation is a function of a `Transaction`. Operations that arrive while a transaction is on its way to the
-disk share the next one. If one of them fails, each is done again by itself, so that nobody pays for another's
-trouble. The statements run in the loop's own thread, because they are short and a thread hop costs more than
-they do. What may take long is the sync at the end: it runs here when the disk has been quick lately and in a
-thread when it has not, so that neither a chain of steps nor the rest of the process waits needlessly.
-
-A second way to write, for threads that may wait: leases are renewed from one, whatever the loop is busy with.
-
-The write-ahead log: made long beforehand, and moved into the file in a thread, so that commits need not wait.
+An operation is a function of a `Transaction`. Operations that arrive while a transaction is being synced share the next
+one; if one of them fails, each is repeated in a transaction of its own. Statements run in the loop's thread, because
+they are short and a thread hop costs more. The final sync runs in the loop while the disk is fast and in a thread while
+it is slow. An answer is given only after the commit is as durable as the caller asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import threading
@@ -32,7 +24,15 @@ import apsw
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import FileIdentity, connect, errors_of, refuse_migrated, seal_of, translate_error
+from tidemill.stores.sqlite.database import (
+    FileIdentity,
+    connect,
+    counters_checksum,
+    errors_of,
+    refuse_migrated,
+    roll_back,
+    translate_error,
+)
 
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
@@ -45,16 +45,16 @@ STREAMS, PLACES, TOKENS = range(3)
 T = TypeVar("T")
 
 INLINE_SYNC_MS = 1.0
-"""Up to this (smoothed) duration a sync is made in the loop's own thread."""
+"""Syncs that take no longer than this (smoothed) run in the loop's thread."""
 SMOOTHING = 0.1
 BUSY_WAIT_MS = 15_000
 """How long to wait for another process to finish its transaction."""
 GATHERED_MAX = 64
-"""Operations of one transaction; each may hold many commits."""
+"""Operations per transaction; each may hold many commits."""
 
 
 class Transaction:
-    """What an operation works with; what it learns and whom it must wake counts only once it is committed."""
+    """What an operation works with. `learned`, `wake_topics` and `touched` take effect only after the commit."""
 
     __slots__ = (
         "_counters",
@@ -64,10 +64,10 @@ class Transaction:
         "execute_many",
         "learned",
         "now_ms",
-        "places",
         "records",
-        "rings",
+        "term_changes",
         "touched",
+        "wake_topics",
     )
 
     def __init__(self, connection: apsw.Connection, execute: Callable[..., Any], now_ms: int) -> None:
@@ -76,22 +76,22 @@ class Transaction:
         self._counters: list[int] | None = None
         self._dirty = False
         self.learned: dict[Any, int] = {}
-        """Numbers of streams and lanes by name, which this transaction looked up or gave out."""
+        """Ids of streams and lanes by name, looked up or assigned in this transaction."""
         self.records: list[tuple[int, int, bytes]] = []
-        """What is appended to streams; nobody reads it in this transaction, so it is written at its end in one go."""
-        self.places: dict[tuple[int, int, str], bool] = {}
-        """Where rows stand from now on, by term, and where not any more; nobody looks along terms in here either."""
-        self.rings: set[Any] = set()
-        """Bells to ring once it is durable."""
+        """Records to append; not read within the transaction, so all are written at its end."""
+        self.term_changes: dict[tuple[int, int, str], bool] = {}
+        """Term index entries to add (True) or remove (False) at the end, likewise."""
+        self.wake_topics: set[Any] = set()
+        """Topics to notify once the transaction is durable."""
         self.touched: dict[Stream, tuple[int, tuple[bytes, ...]]] = {}
-        """Streams that have new records: the number of the first, and the records."""
+        """New records by stream: the version of the first, and the records."""
 
     def next(self, counter: int) -> int:
-        """The next number of a counter; what was given out and not used is never given out again."""
+        """The next number of a counter."""
         if self._counters is None:
             ((*counters, found),) = self.execute(_COUNTERS).fetchall()
-            if found != seal_of(counters):
-                # One that fell back would give out numbers twice, and a fence token must never be.
+            if found != counters_checksum(counters):
+                # A counter that fell back would issue a fence token twice.
                 raise apsw.CorruptError("the counters do not match their checksum")
             self._counters = counters
         self._counters[counter] += 1
@@ -99,33 +99,32 @@ class Transaction:
         return self._counters[counter]
 
     def append(self, stream: Stream, first: int, records: tuple[bytes, ...]) -> None:
-        """Remember new records of a stream for those who follow it."""
+        """Note new records of a stream for its followers."""
         earlier = self.touched.get(stream)
         self.touched[stream] = (first, records) if earlier is None else (earlier[0], earlier[1] + records)
 
     def write_records(self) -> None:
-        """Append to the streams what has gathered."""
         if self.records:
             self.execute_many(_ADD_RECORDS, self.records)
             self.records = []
 
     def finish(self) -> None:
-        """Write what has gathered, and the counters."""
+        """Write the collected records, term entries and counters."""
         self.write_records()
-        if self.places:
-            # In the order in which they lie in the file.
-            places = sorted(self.places.items())
+        if self.term_changes:
+            # In file order.
+            places = sorted(self.term_changes.items())
             self.execute_many(_REMOVE_TERM, [place for place, stands in places if not stands])
             self.execute_many(_ADD_TERM, [place for place, stands in places if stands])
         if self._dirty and self._counters is not None:
-            self.execute(_SET_COUNTERS, (*self._counters, seal_of(self._counters)))
+            self.execute(_SET_COUNTERS, (*self._counters, counters_checksum(self._counters)))
 
 
 Operation = Callable[[Transaction], T]
 
 
-class Waiting:
-    """An operation and whoever waits for it."""
+class PendingOperation:
+    """A queued operation and the future of its caller."""
 
     __slots__ = ("durable", "future", "operation", "result")
 
@@ -153,45 +152,44 @@ class Writer:
         self._durability, self._presence = durability, presence
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self._queue: list[Waiting] = []
+        self._queue: list[PendingOperation] = []
         self._active = False
-        self._alone = True
-        """Nobody has begun a transaction in this turn of the loop."""
+        self._first_in_turn = True
+        """No transaction has begun yet in this turn of the loop."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
-        """Whoever closes it waits for this."""
+        """Awaited by `close`."""
         self._sync_ms = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidemill-sync")
         self._synchronous = ""
         self._doubtful = False
-        """A sync has failed, so nobody knows what of the log is on the disk."""
+        """A sync has failed: it is unknown which part of the WAL is on disk."""
         self._schema = schema
         self._seen = 0
         self.transactions = self.threaded = self.busy = 0
 
     def submit(self, operation: Operation[T], *, durable: bool) -> asyncio.Future[T]:
-        """Have an operation written. `durable`: the answer waits for the disk. It may be there at once."""
+        """Queue an operation; the future may be done at once. `durable`: the result waits for the sync."""
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(Waiting(operation, durable, future))
+        self._queue.append(PendingOperation(operation, durable, future))
         if not self._active:
             self._active = True
-            if self._alone:
-                # The first one in a turn of the loop need not wait for company; whoever comes after it in the same
-                # turn does, because there may be more of them.
-                self._alone = False
-                self._loop.call_soon(self._turn)
+            if self._first_in_turn:
+                # The first operation of a loop turn starts at once; later ones wait for the turn's end to be grouped.
+                self._first_in_turn = False
+                self._loop.call_soon(self._end_turn)
                 self._start()
             else:
                 self._loop.call_soon(self._start)
         return future
 
-    def _turn(self) -> None:
-        self._alone = True
+    def _end_turn(self) -> None:
+        self._first_in_turn = True
 
     async def close(self) -> None:
-        """Write what has gathered and let go of the connection."""
+        """Write what is queued and close the connection."""
         self._closed = True
         if self._active:
             self._idle = self._loop.create_future()
@@ -200,9 +198,9 @@ class Writer:
         self._connection.close()
 
     def others_wrote(self) -> bool:
-        """Whether another connection has changed the file since this was last asked; while it is at work, nobody knows.
+        """Whether another connection has changed the file since the last call; False while a transaction is active.
 
-        SQLite counts what others did for each connection, and here is the one by which this process writes.
+        SQLite counts foreign changes per connection, so the write connection sees only those of others.
         """
         try:
             changes = self.changes()
@@ -214,18 +212,18 @@ class Writer:
         return seen != changes
 
     def changes(self) -> int | None:
-        """A number that differs once another connection has changed the file; None while this one is at work."""
+        """A number that changes with writes of other connections; None while a transaction is active."""
         if self._active or self._closed:
             return None
         found: int = self._execute(_CHANGES).fetchall()[0][0]
         return found
 
     def _start(self, waited_ms: float = 0.0) -> None:
-        # Whoever has gone away meanwhile wants nothing any more: a claim for nobody would lock jobs up.
+        # Skip cancelled callers: a claim without a caller would lock its jobs.
         queue = [each for each in self._queue if not each.future.done()]
         batch, self._queue = queue[:GATHERED_MAX], queue[GATHERED_MAX:]
         if not batch:
-            self._rest()
+            self._become_idle()
             return
         try:
             self._begin(any(each.durable for each in batch))
@@ -245,19 +243,19 @@ class Writer:
             self._execute(f"PRAGMA synchronous = {wanted}")
             self._synchronous = wanted
         if self._doubtful:
-            # The system may have dropped what a failed sync should have written, also of earlier transactions that
-            # nobody synced. So the log is moved into the file, which writes it all again, and begun anew.
+            # The system may have dropped pages of the failed sync and of earlier unsynced transactions. A checkpoint
+            # writes the whole WAL to the file again and restarts it.
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
             self._doubtful = False
         self._execute("BEGIN IMMEDIATE")
         try:
             refuse_migrated(self._execute, self._path, self._schema)
         except BaseException:
-            self._roll_back()
+            roll_back(self._connection)
             raise
 
-    def _wait(self, batch: list[Waiting], waited_ms: float, error: apsw.Error) -> None:
-        """Another process writes: look again soon, at moments that differ from its own."""
+    def _wait(self, batch: list[PendingOperation], waited_ms: float, error: apsw.Error) -> None:
+        """Another process is writing: retry soon, with jitter."""
         self.busy += 1
         self._queue[:0] = batch
         if waited_ms > BUSY_WAIT_MS:
@@ -267,15 +265,15 @@ class Writer:
         pause_ms = min(0.3 + waited_ms / 8, 5.0) * (0.5 + random.random())
         self._loop.call_later(pause_ms / 1000, self._start, waited_ms + pause_ms)
 
-    def _write(self, batch: list[Waiting]) -> None:
+    def _write(self, batch: list[PendingOperation]) -> None:
         transaction = Transaction(self._connection, self._execute, self._clock())
         try:
             for each in batch:
                 each.result = each.operation(transaction)
             transaction.finish()
         except Exception as error:
-            self._roll_back()
-            self._apart(batch, error)
+            roll_back(self._connection)
+            self._retry_one_by_one(batch, error)
             return
         durable = self._synchronous == "FULL"
         if durable and self._sync_ms > INLINE_SYNC_MS:
@@ -288,7 +286,7 @@ class Writer:
         try:
             took = self._commit()
         except apsw.Error as error:
-            self._undo(batch, error)
+            self._commit_failed(batch, error)
             return
         self._committed(batch, transaction, took if durable else None)
 
@@ -297,16 +295,16 @@ class Writer:
         self._execute("COMMIT")
         return (time.perf_counter() - begun) * 1000
 
-    def _synced(self, batch: list[Waiting], transaction: Transaction, done: Future[float]) -> None:
+    def _synced(self, batch: list[PendingOperation], transaction: Transaction, done: Future[float]) -> None:
         error = done.exception()
         if error is None:
             self._committed(batch, transaction, done.result())
         elif isinstance(error, apsw.Error):
-            self._undo(batch, error)
+            self._commit_failed(batch, error)
         else:
             self._fail(batch, error)
 
-    def _committed(self, batch: list[Waiting], transaction: Transaction, took_ms: float | None) -> None:
+    def _committed(self, batch: list[PendingOperation], transaction: Transaction, took_ms: float | None) -> None:
         self.transactions += 1
         if took_ms is not None:
             self._sync_ms += SMOOTHING * (took_ms - self._sync_ms)
@@ -316,23 +314,17 @@ class Writer:
                 each.future.set_result(each.result)
         self._next()
 
-    def _undo(self, batch: list[Waiting], error: apsw.Error) -> None:
-        """A commit that failed may have left its transaction open."""
-        self._doubt(error)
-        self._roll_back()
+    def _commit_failed(self, batch: list[PendingOperation], error: apsw.Error) -> None:
+        """A failed COMMIT may leave its transaction open."""
+        self._note_failed_sync(error)
+        roll_back(self._connection)
         self._fail(batch, error)
 
-    def _doubt(self, error: BaseException) -> None:
+    def _note_failed_sync(self, error: BaseException) -> None:
         self._doubtful |= getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC
 
-    def _roll_back(self) -> None:
-        """Leave no transaction open; SQLite may have ended it already, with the error that led here."""
-        if self._connection.in_transaction:
-            with suppress(apsw.Error):
-                self._execute("ROLLBACK")
-
-    def _apart(self, batch: list[Waiting], error: Exception) -> None:
-        """One operation of several failed: do each by itself, so that only those fail that would anyway."""
+    def _retry_one_by_one(self, batch: list[PendingOperation], error: Exception) -> None:
+        """Run each operation in its own transaction, so that only the failing ones fail."""
         if len(batch) == 1:
             self._fail(batch, error)
             return
@@ -340,11 +332,11 @@ class Writer:
             try:
                 self._begin(each.durable)
             except apsw.BusyError:
-                # Another process has come in between; the rest waits for it like everybody.
+                # Another process is writing: the rest waits in the queue.
                 self._queue[:0] = batch[at:]
                 break
             except (apsw.Error, TidemillError) as failure:
-                self._settle(each, failure)
+                self._set_error(each, failure)
                 continue
             transaction = Transaction(self._connection, self._execute, self._clock())
             try:
@@ -352,21 +344,21 @@ class Writer:
                 transaction.finish()
                 self._commit()
             except Exception as failure:
-                self._doubt(failure)
-                self._roll_back()
-                self._settle(each, failure)
+                self._note_failed_sync(failure)
+                roll_back(self._connection)
+                self._set_error(each, failure)
             else:
                 self._done(transaction)
                 if not each.future.done():
                     each.future.set_result(each.result)
         self._next()
 
-    def _fail(self, batch: list[Waiting], error: BaseException) -> None:
+    def _fail(self, batch: list[PendingOperation], error: BaseException) -> None:
         for each in batch:
-            self._settle(each, error)
+            self._set_error(each, error)
         self._next()
 
-    def _settle(self, waiting: Waiting, error: BaseException) -> None:
+    def _set_error(self, waiting: PendingOperation, error: BaseException) -> None:
         if not waiting.future.done():
             shown = translate_error(error, self._path) if isinstance(error, (apsw.Error, UnicodeDecodeError)) else error
             if shown is not error:
@@ -377,16 +369,16 @@ class Writer:
         if self._queue:
             self._loop.call_soon(self._start)
         else:
-            self._rest()
+            self._become_idle()
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._active = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
 
 class SideConnection:
-    """A connection of its own, made when it is first needed; threads use it one after the other."""
+    """A lazily opened write connection for threads other than the loop's (lease renewal), one at a time."""
 
     def __init__(self, path: Path, clock: Callable[[], int], schema: int, presence: FileIdentity) -> None:
         self._path, self._clock, self._schema, self._presence = path, clock, schema, presence
@@ -394,10 +386,13 @@ class SideConnection:
         self._connection: apsw.Connection | None = None
 
     def write(self, operation: Operation[T], *, durable: bool) -> tuple[T, Transaction]:
-        """Do an operation in a transaction of its own; answers its result, and whom it must wake."""
+        """Run an operation in its own transaction; the caller notifies what the transaction touched."""
         with self._lock, errors_of(self._path):
             self._presence.check()
-            connection = self._connected()
+            if self._connection is None:
+                self._connection = connect(self._path, create=False)
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            connection = self._connection
             execute = connection.cursor().execute
             execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             execute("BEGIN IMMEDIATE")
@@ -408,46 +403,39 @@ class SideConnection:
                 tx.finish()
                 execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    with suppress(apsw.Error):
-                        execute("ROLLBACK")
+                roll_back(connection)
                 raise
         return result, tx
 
     def close(self) -> None:
-        """Let go of the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
-    def _connected(self) -> apsw.Connection:
-        if self._connection is None:
-            self._connection = connect(self._path, create=False)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-        return self._connection
 
+# Write-ahead log
 
 PAGES_DUE = 3_500
-"""Pages in the log (of 4 KiB) from which on it is moved; SQLite begins it anew when all of it is."""
+"""WAL pages (of 4 KiB) that trigger a checkpoint; SQLite restarts the WAL once all of it is checkpointed."""
 PAGES_PRESSING = 16_000
-"""Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
+"""WAL pages from which on commits checkpoint themselves, so that the WAL stays bounded."""
 PREPARED_BYTES = 4_000 * (4_096 + 24)
-"""How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
+"""Preallocated WAL size: slightly more than it reaches before a restart."""
 PREPARED_AT_ONCE = 32 * 1024
-"""How much of it is written by one call. Linux keeps what came by one call in large pieces, and looks at a whole piece
-again for every few bytes that are written into it: beyond this, each commit pays for that."""
+"""Bytes per preallocating write. Linux caches one call's data in large folios and rescans a whole folio for each small
+write into it, so larger calls slow every commit down."""
 ROOM_TIMES = 20
-"""How many times as much must be free for that."""
+"""Free space required for preallocation, as a multiple of it."""
 
 
 def prepare(path: Path) -> None:
-    """Make the log as long as it will become, to be called by whoever holds the write lock.
+    """Preallocate the WAL. The caller holds the write lock.
 
-    A sync of bytes that overwrite others costs half of one that also makes the file longer. What is written here is
-    nothing to SQLite: a frame counts only with the right checksum. A disk with little room is left alone.
+    A sync of overwritten bytes costs half of one that extends the file. SQLite ignores the zeros, because a frame
+    counts only with the right checksum.
     """
-    with contextlib.suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
+    with suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
         size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
         if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
             try:
@@ -459,38 +447,38 @@ def prepare(path: Path) -> None:
 
 
 class Checkpoints:
-    """The log of one process's connections."""
+    """Checkpoints the WAL in a thread, so that commits need not wait."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pages = self._moved = 0
-        """How long the log is, and how long it was when it was last moved."""
+        """WAL pages now, and at the last checkpoint."""
         self._nearly = False
-        """All but the last few pages were moved a moment ago."""
+        """A checkpoint has just moved all but the last few pages."""
         self._task: asyncio.Task[None] | None = None
         self.made = 0
 
     def note(self, connection: apsw.Connection, database: str, pages: int) -> int:
-        """Hear how long the log is after a commit.
+        """WAL hook, called after each commit.
 
-        Under steady load somebody always writes while the log is moved in the thread. So the rest, which is little, is
-        moved here, and the log is begun anew.
+        Under steady load commits arrive during every checkpoint in the thread, so the small rest is moved here, which
+        restarts the WAL.
         """
         self._pages, self._moved = pages, min(self._moved, pages)
         if (self._nearly or pages >= PAGES_PRESSING) and self._task is None:
             self._nearly = False
-            # What happens here is not the commit's: that is done, and must not look as if it had failed.
-            with contextlib.suppress(apsw.Error):
+            # The commit is done: an error here must not look like its failure.
+            with suppress(apsw.Error):
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         return apsw.SQLITE_OK
 
     @property
     def due(self) -> bool:
-        # Once it presses, nothing more is moved beside the commits: one of them must find it idle.
+        # Under pressure a commit makes the checkpoint, and needs the thread to be idle.
         return self._task is None and self._pages < PAGES_PRESSING and self._pages - self._moved >= PAGES_DUE
 
     def begin(self) -> None:
-        """Move it in a thread; a log that cannot be moved now is tried again after a later commit."""
+        """Checkpoint in a thread; one that fails is tried again after a later commit."""
         self._moved = self._pages
         self._task = asyncio.ensure_future(asyncio.to_thread(self._move))
         self._task.add_done_callback(self._over)
@@ -498,7 +486,7 @@ class Checkpoints:
     def _move(self) -> None:
         connection = connect(self._path, create=False)
         try:
-            with contextlib.suppress(apsw.Error):
+            with suppress(apsw.Error):
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self.made += 1
@@ -510,6 +498,5 @@ class Checkpoints:
         self._nearly = not task.cancelled() and task.exception() is None
 
     async def close(self) -> None:
-        """Wait for what is under way."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,3 @@
+-- Snapshots begin with a format byte since this schema. A process of an earlier version would take that byte for a part
+-- of the snapshot, so the new number keeps it from opening the file. Snapshots without the byte are still read: no table
+-- changes and nothing is dropped.
