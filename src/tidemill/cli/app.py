@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tidemill.cli import main, options
-from tidemill.cli.commands.runs import why_command
-from tidemill.cli.commands.storage import reindex_command, verify_log_command
-from tidemill.cli.options import GROUPS, CommandGroup, LazyCommand, show_help
+from tidemill.cli.options import COMMANDS, GROUPS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -247,9 +245,8 @@ def migrate_command(asking: StoreSession, dry_run: bool) -> int:
     return migrate(asking, dry_run=dry_run)
 
 
-app.add_command(why_command)
-app.add_command(verify_log_command)
-app.add_command(reindex_command)
+for name, about in COMMANDS.items():
+    app.add_command(LazyCommand(name, help=about))
 
 
 @app.command("version")

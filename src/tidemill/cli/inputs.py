@@ -17,21 +17,21 @@ makes sense is left to those who apply it.
 from __future__ import annotations
 
 import errno
-import mimetypes
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document
-from tidemill.kernel.document.text import read_json
+from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml
+
+if TYPE_CHECKING:
+    from tidemill.client import Tidemill
 
 STANDARD = "-"
 
@@ -43,6 +43,8 @@ def read_blob_source(file: str) -> tuple[bytes | Path, str]:
 
 def guessed_type(name: str) -> str:
     """The media type that a file's name promises."""
+    import mimetypes
+
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
@@ -222,11 +224,7 @@ def read_data(name: str) -> Any:
     except UnicodeDecodeError:
         raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
     like_json = text.lstrip().startswith(("{", "[", '"'))
-    if format_of(Path(name).suffix) == "json" or like_json:
-        return read_json(text)
-    from tidemill.kernel.document.text import read_yaml
-
-    return read_yaml(text)
+    return read_json(text) if like_json or format_of(Path(name).suffix) == "json" else read_yaml(text)
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:

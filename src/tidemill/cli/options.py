@@ -221,16 +221,32 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
 }
-MODULES = {"dlq": "dead_letters", "archive": "storage", "blobs": "storage", "nodes": "documents", "workers": "worker"}
-"""The module in `commands` that has a group, where it is not called like the group."""
+COMMANDS = {
+    "why": "Say what a run or a node waits for, or why it ended so.",
+    "verify-log": "Read all logs again and tell what is not as it must be.",
+    "reindex": "Rebuild everything that lists show from the logs.",
+}
+"""Commands of the root that are defined beside the groups."""
+MODULES = {
+    "dlq": "dead_letters",
+    "archive": "storage",
+    "blobs": "storage",
+    "nodes": "documents",
+    "workers": "worker",
+    "why": "runs",
+    "verify-log": "storage",
+    "reindex": "storage",
+}
+"""The module in `commands` that defines a group or command, where it is not called like the group."""
 
 
 class LazyCommand(click.Command):
-    """A group that the help of the root lists and that nothing has imported yet."""
+    """A group or command that the root's help lists before its module is imported."""
 
     def load(self) -> click.Command:
         name = str(self.name)
-        command: click.Command = getattr(import_module(f"tidemill.cli.commands.{MODULES.get(name, name)}"), name)
+        module = import_module(f"tidemill.cli.commands.{MODULES.get(name, name)}")
+        command: click.Command = getattr(module, f"{name.replace('-', '_')}_command" if name in COMMANDS else name)
         return command
 
 

@@ -86,6 +86,7 @@ class StoreSession:
                 functions=app.functions,
                 handlers=app.handlers,
             )
+            main.start_collector()
             try:
                 return ask(mill)
             except StoreUnusable as error:

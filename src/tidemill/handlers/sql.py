@@ -26,6 +26,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ import apsw
 import msgspec
 
 from tidemill.errors import Rejected, Unavailable
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement
@@ -42,25 +43,24 @@ from tidemill.stores.optional import TransactionalStatements
 Dialect = Literal["sqlite", "postgresql"]
 
 _QUOTED = r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)"""
-_TOKENS: Mapping[Dialect, re.Pattern[str]] = {
-    "sqlite": re.compile(
-        rf"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<quoted>{_QUOTED}|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))|(?P<end>;)",
-        re.DOTALL,
+_pattern = cache(re.compile)
+"""Only documents with `sql` nodes pay for compiling these patterns."""
+_TOKENS: Mapping[Dialect, str] = {
+    "sqlite": (
+        rf"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<quoted>{_QUOTED}|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))|(?P<end>;)"
     ),
-    "postgresql": re.compile(
+    "postgresql": (
         r"(?P<comment>--[^\n]*)|(?P<nested>/\*)"
         rf"|(?P<quoted>(?<![\w$])[eE]'(?:[^'\\]|\\.)*(?:'|\Z)|{_QUOTED})"
         r"|(?P<dollars>(?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))"
-        r"|(?P<cast>::)|(?<!\w):(?P<name>[^\W\d]\w*)|(?P<mark>\?)|(?P<end>;)",
-        re.DOTALL,
+        r"|(?P<cast>::)|(?<!\w):(?P<name>[^\W\d]\w*)|(?P<mark>\?)|(?P<end>;)"
     ),
 }
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-_COPY = re.compile(r"(?>\s|;|--[^\n]*\n|(?>/\*.*?\*/))*+COPY\b", re.IGNORECASE | re.DOTALL)
-_COMPOUND = re.compile(
+_COPY = r"(?>\s|;|--[^\n]*\n|(?>/\*.*?\*/))*+COPY\b"
+_COMPOUND = (
     r"(?>\s|--[^\n]*\n|(?>/\*.*?\*/))*+CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMP|TEMPORARY|CONSTRAINT)\s+)?"
-    r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b"
 )
 """Statements with statements inside. Where they end is for the database to say."""
 
@@ -74,7 +74,7 @@ class _Token(NamedTuple):
 
 def is_several(text: str, dialect: Dialect) -> bool:
     """Tell whether something follows the end of the first statement."""
-    if _COMPOUND.match(text):
+    if _pattern(_COMPOUND, re.IGNORECASE | re.DOTALL).match(text):
         return False
     ended, place = False, 0
     for token in _tokens(text, dialect):
@@ -97,7 +97,7 @@ def is_nothing(text: str, dialect: Dialect) -> bool:
 
 def is_copy(text: str) -> bool:
     """Tell whether a statement is PostgreSQL's COPY, which has a conversation of its own with its client."""
-    return _COPY.match(text) is not None
+    return _pattern(_COPY, re.IGNORECASE | re.DOTALL).match(text) is not None
 
 
 def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
@@ -129,8 +129,8 @@ def _literal(text: str) -> str:
 
 def _tokens(text: str, dialect: Dialect) -> Iterator[_Token]:
     """Find everything that is not plain text, in order."""
-    place = 0
-    while found := _TOKENS[dialect].search(text, place):
+    place, tokens = 0, _pattern(_TOKENS[dialect], re.DOTALL)
+    while found := tokens.search(text, place):
         kind = found.lastgroup or ""
         place = _comment_end(text, found.start()) if kind == "nested" else found.end()
         yield _Token(kind, found.start(), place, found["name"] if kind == "name" else None)

@@ -8,6 +8,7 @@ a join's edges, a map's items) are never copied whole: changes are kept in front
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -304,7 +305,6 @@ stays below 0x80.
 
 _FORMAT = bytes([SNAPSHOT_FORMAT])
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(State)
 
 
 class SnapshotFormatUnknown(ValueError):
@@ -320,4 +320,9 @@ def decode_state(raw: bytes) -> State:
     """Read a snapshot."""
     if raw[:1] != _FORMAT:
         raise SnapshotFormatUnknown(f"a snapshot of another format: it begins with {raw[:1].hex() or 'nothing'}")
-    return _DECODER.decode(memoryview(raw)[1:])
+    return _decoder().decode(memoryview(raw)[1:])
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[State]:
+    return msgspec.msgpack.Decoder(State)

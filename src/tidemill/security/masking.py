@@ -11,7 +11,6 @@ whoever cuts a text marks the place with an ellipsis, and what a cut has left of
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 from collections import Counter
@@ -137,6 +136,8 @@ NO_MASK = Mask()
 
 def _forms(value: str) -> Iterable[str]:
     """The ways in which a value may be written; short ones stand in every other word and are left out."""
+    import html
+
     raw = value.encode("utf-8", "surrogatepass")
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)

@@ -340,6 +340,7 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
         reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
         board = RunProgress(mill.workflow(reference))
         watcher = _watcher(options, board, out)
+        main.start_collector()
         # From here on an interrupt finds somebody who cancels the run.
         board.run_id = run_id
         if not options.resume:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidemill.cli import options
-from tidemill.cli.render.runs import say
-from tidemill.cli.session import StoreSession
-from tidemill.client import Tidemill
 
 if TYPE_CHECKING:
+    from tidemill.cli.session import StoreSession
+    from tidemill.client import Tidemill
     from tidemill.engine.services.patches import PatchOutcome
 
 
 def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
-    """Carry out an act on a run, and tell how it stands now."""
+    """Carry out an action on a run, and print the status that the run has afterwards."""
+    from tidemill.cli.render.runs import say
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         do(mill)
@@ -78,7 +78,6 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.together(*more, options.who)
     @options.on_store()
     def command(asking: StoreSession, run: str, **given: Any) -> int:
-
         return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
 
     return command

@@ -148,7 +148,9 @@ def work(options: WorkOptions) -> int:
             Bulletins(as_json=options.as_json) as bulletins,
             reserve_stdout() if options.as_json else nullcontext(),
         ):
-            _in_loop(_work(_engine(options), options, bulletins))
+            engine = _engine(options)
+            main.start_collector()
+            _in_loop(_work(engine, options, bulletins))
     except Rejected as refusal:
         return asking.refused(refusal)
     return main.OK

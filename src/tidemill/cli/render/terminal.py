@@ -19,7 +19,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +26,10 @@ from contextlib import contextmanager
 from os import environ
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from tidemill.errors import Problem
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from tidemill.errors import Problem
 
 
 _PLAIN = str.maketrans(
@@ -336,6 +335,8 @@ def _folded(text: str, indent: int, columns: int | None) -> list[str]:
     lines = text.split("\n")
     if columns is None:
         return lines
+    import textwrap
+
     return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
 
 

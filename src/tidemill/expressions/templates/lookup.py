@@ -13,7 +13,6 @@ One string while Jinja renders it: the scope that names are looked up in, and th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +28,6 @@ from tidemill.expressions.scope import NODE_MAPS, RESERVED, Absent, Json, Refere
 from tidemill.expressions.templates.limits import Meter, bounded_range
 from tidemill.expressions.templates.undefined import NotAvailable
 
-_SYNTAX = re.compile(r"\{[{%#]")
-
 
 class Fault(NamedTuple):
     """Something that is wrong with the source of a template."""
@@ -38,11 +35,6 @@ class Fault(NamedTuple):
     message: str
     line: int
     hint: str = ""
-
-
-def has_syntax(source: str) -> bool:
-    """Tell whether a string is a template at all."""
-    return "{" in source and _SYNTAX.search(source) is not None
 
 
 Key = str | int

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, shorten, template_failed
 from tidemill.expressions.limits import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
-from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.undefined import Undefined
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -78,9 +76,11 @@ class Pattern(Protocol):
 
 def compile_pattern(pattern: object) -> Pattern:
     """Compile a regular expression; raise `ExpressionError` if it is none."""
-    if isinstance(pattern, Undefined):
-        pattern.refuse()
     if not isinstance(pattern, str):
+        from tidemill.expressions.templates.undefined import Undefined
+
+        if isinstance(pattern, Undefined):
+            pattern.refuse()
         raise template_failed(f"a pattern is a string, not {kind_of(pattern)}")
     if len(pattern) > PATTERN_MAX:
         raise template_failed(f"a pattern is limited to {PATTERN_MAX} characters")
@@ -178,6 +178,9 @@ def _replace(context: ScopeContext, value: str, pattern: object, replacement: ob
         raise template_failed(
             f"a replacement is a string, not {kind_of(replacement)}", "turn it into one: `x | string`"
         )
+    # Handlers use patterns without templates, and so without Jinja.
+    from tidemill.expressions.templates.limits import room
+
     parts = _parts(compiled, replacement)
     pieces: list[str] = []
     size, end, left = len(value), 0, count if count > 0 else -1

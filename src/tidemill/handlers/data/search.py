@@ -16,10 +16,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from tidemill.expressions.errors import kind_of
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import Row, Rows, read
@@ -83,8 +84,6 @@ SEARCH = NodeType(
 
 async def search(context: NodeContext) -> Ended:
     """Rank, and give the best with their scores and places."""
-    # Its patterns know all scripts there are, and are compiled for whoever searches.
-
     config: dict[str, Any] = context.config
     found: Rows | list[str]
     if "documents" in config:
@@ -153,8 +152,10 @@ DIGITS = 6
 
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_ACCENTS = re.compile(r"[\u0300-\u036f]")
+_WORD = rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+"
+_ACCENTS = r"[\u0300-\u036f]"
+_pattern = cache(re.compile)
+"""Patterns over all scripts take long to compile, so only a search pays for them."""
 
 
 class Hit(NamedTuple):
@@ -168,9 +169,9 @@ def words(text: str) -> list[str]:
     """Split a text into words; one that has been folded can be compared with another."""
     folded = text.casefold()
     if not folded.isascii():
-        plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", folded))
+        plain = _pattern(_ACCENTS).sub("", unicodedata.normalize("NFKD", folded))
         folded = unicodedata.normalize("NFC", plain)
-    return _WORD.findall(folded)
+    return _pattern(_WORD).findall(folded)
 
 
 def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, float]) -> list[Hit]:

@@ -11,6 +11,7 @@ Files in the result of a function that runs in a process: taken out of the value
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +233,6 @@ Answer = Done | Paused | Skipped | Failed | Threw | Stopped
 Message = Ask | Part | Progress | Said | Logged | Answer
 
 _ENCODER = msgspec.msgpack.Encoder()
-_MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-_ORDERS: msgspec.msgpack.Decoder[Call | Reply] = msgspec.msgpack.Decoder(Call | Reply)
 
 
 def packed(message: Message | Call | Reply) -> bytes:
@@ -243,12 +242,22 @@ def packed(message: Message | Call | Reply) -> bytes:
 
 def unpacked(body: bytes) -> Message:
     """Decode a message of the process."""
-    return _MESSAGES.decode(body)
+    return _messages().decode(body)
 
 
 def order_of(body: bytes) -> Call | Reply:
     """Decode a message of the worker."""
-    return _ORDERS.decode(body)
+    return _orders().decode(body)
+
+
+@cache
+def _messages() -> msgspec.msgpack.Decoder[Message]:
+    return msgspec.msgpack.Decoder(Message)
+
+
+@cache
+def _orders() -> msgspec.msgpack.Decoder[Call | Reply]:
+    return msgspec.msgpack.Decoder(Call | Reply)
 
 
 def failed_of(fail: Fail) -> Failed:

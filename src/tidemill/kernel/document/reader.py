@@ -21,7 +21,6 @@ from typing import Literal
 
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.normalize import draft_of, parse_conditions
-from tidemill.kernel.document.text import read_json
 from tidemill.kernel.document.values import has_lone_surrogate
 from tidemill.kernel.model import Json
 
@@ -66,7 +65,7 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
             case "json":
                 value = read_json(source)
             case "yaml":
-                value = _read_yaml(source)
+                value = read_yaml(source)
             case None:
                 value = _read_either(source)
     if not isinstance(value, dict):
@@ -100,23 +99,31 @@ def _decoded(text: bytes | str, bytes_max: int) -> str:
         raise rejected("not_utf8", problem, hint="save the file as UTF-8") from None
 
 
-def _read_yaml(text: str) -> Json:
-    # The parser is imported with the first text that needs it: documents that are stored are read without.
-    from tidemill.kernel.document.text import read_yaml
+def read_json(text: str) -> Json:
+    """Parse any JSON value; see `text`."""
+    # The parsers are imported with the first text that needs them: stored documents are read without.
+    from tidemill.kernel.document import text as parsers
 
-    return read_yaml(text)
+    return parsers.read_json(text)
+
+
+def read_yaml(text: str) -> Json:
+    """Parse any YAML value; see `text`."""
+    from tidemill.kernel.document import text as parsers
+
+    return parsers.read_yaml(text)
 
 
 def _read_either(text: str) -> Json:
     """JSON when it begins like JSON and is; almost all JSON is YAML too, but reads ten times as fast as JSON."""
     if not text.lstrip().startswith(("{", "[")):
-        return _read_yaml(text)
+        return read_yaml(text)
     try:
         return read_json(text)
     except Rejected as refusal:
         if refusal.code != "json_syntax":
             raise
         try:
-            return _read_yaml(text)
+            return read_yaml(text)
         except Rejected:
             raise refusal from None
