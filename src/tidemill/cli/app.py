@@ -159,11 +159,11 @@ def run_command(**given: Any) -> int:
 @options.author
 @options.apps
 @options.on_store(creates=True)
-def publish_command(asking: StoreSession, file: str, message: str, author: str) -> int:
+def publish_command(session: StoreSession, file: str, message: str, author: str) -> int:
     """Publish a workflow as a new version."""
     from tidemill.cli.commands.workflows import publish
 
-    return publish(asking, file, author=author, message=message)
+    return publish(session, file, author=author, message=message)
 
 
 @app.command("start")
@@ -176,14 +176,14 @@ def publish_command(asking: StoreSession, file: str, message: str, author: str) 
 )
 @options.actor
 @options.on_store()
-def start_command(asking: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
+def start_command(session: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
 
     It is not waited for: workers on the same store run it.
     """
     from tidemill.cli.commands.workflows import start
 
-    return start(asking, reference, given, **more)
+    return start(session, reference, given, **more)
 
 
 @app.command("worker")
@@ -235,14 +235,14 @@ def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
 @app.command("migrate")
 @options.dry_run
 @options.on_store()
-def migrate_command(asking: StoreSession, dry_run: bool) -> int:
+def migrate_command(session: StoreSession, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 
     Every command does so by itself; --dry-run only tells what is pending.
     """
     from tidemill.cli.commands.storage import migrate
 
-    return migrate(asking, dry_run=dry_run)
+    return migrate(session, dry_run=dry_run)
 
 
 for name, about in COMMANDS.items():

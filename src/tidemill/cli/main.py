@@ -81,16 +81,16 @@ def _explain(error: Exception, as_json: bool) -> int:
     from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
-        from tidemill.cli.render.terminal import tell_problems
+        from tidemill.cli.render.terminal import report_problems
 
-        tell_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
+        report_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
         return REFUSED
     if isinstance(error, DiskFull):
         # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
-        _tell("disk_full", str(error), "then give the command again: it was not carried out", as_json)
+        _report("disk_full", str(error), "then give the command again: it was not carried out", as_json)
         return REFUSED
     if isinstance(error, Unavailable):
-        _tell("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
+        _report("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
         return FAILED
     if isinstance(error, TidemillError):
         # Foreign code has broken the process; the text says how.
@@ -99,15 +99,15 @@ def _explain(error: Exception, as_json: bool) -> int:
     return _bug(error)
 
 
-def _tell(code: str, message: str, hint: str, as_json: bool) -> None:
+def _report(code: str, message: str, hint: str, as_json: bool) -> None:
     """Say one line to a person; a program is told the same as a problem."""
     if not as_json:
         print(f"tidemill: {message}; {hint}", file=sys.stderr)
         return
-    from tidemill.cli.render.terminal import tell_problems
+    from tidemill.cli.render.terminal import report_problems
     from tidemill.errors import Problem
 
-    tell_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
+    report_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
 
 
 def _bug(error: Exception) -> int:

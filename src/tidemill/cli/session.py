@@ -52,7 +52,7 @@ class StoreSession:
     """The user's own code, where node types of his are asked about."""
 
     def ask_and_print(
-        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
+        self, ask: Callable[[Tidemill], T], show: Callable[[T], None], *, ends: Callable[[T], int] | None = None
     ) -> int:
         """Ask, and print what came of it; `ends` tells the exit code where it may have gone badly."""
         try:
@@ -62,7 +62,7 @@ class StoreSession:
         if self.as_json:
             print_json(plain(found))
         else:
-            tell(found)
+            show(found)
         return main.OK if ends is None else ends(found)
 
     def stream(self, ask: Callable[[Tidemill], None]) -> int:

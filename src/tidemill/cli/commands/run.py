@@ -26,9 +26,9 @@ from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, tell_decision
+from tidemill.cli.render.lists import asked_of, print_decision
 from tidemill.cli.render.progress import Lines, Silence
-from tidemill.cli.render.runs import tell_end, tell_quietly, tell_trouble
+from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
 from tidemill.cli.render.tables import names, print_facts
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -117,7 +117,7 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
         return mill.approval(view.run_id, view.node, **place).status == "pending"
 
     typed, shown = Typed(lambda: _still(pending)), view.to_dict()
-    _tell_question(shown)
+    _print_question(shown)
     try:
         while True:
             verb = _verb(typed)
@@ -132,7 +132,7 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
                 if not _still(pending):
                     return
             else:
-                tell_decision(answer.to_dict())
+                print_decision(answer.to_dict())
                 return
     except Over:
         still = _still(pending)
@@ -147,7 +147,7 @@ def _still(pending: Callable[[], bool]) -> bool:
         return False
 
 
-def _tell_question(shown: Mapping[str, Any]) -> None:
+def _print_question(shown: Mapping[str, Any]) -> None:
     paint = Styler()
     print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
     lines = str(shown["description"]).split("\n")
@@ -224,14 +224,14 @@ class Prompter:
     def __init__(
         self,
         mill: Tidemill,
-        asking: StoreSession,
+        session: StoreSession,
         stage: TerminalOwner,
         *,
         actor: str,
         roles: tuple[str, ...],
         talks: bool,
     ) -> None:
-        self._mill, self._asking, self._stage = mill, asking, stage
+        self._mill, self._asking, self._stage = mill, session, stage
         self._actor, self._roles = actor, roles
         self._talks = talks and can_ask()
 
@@ -323,11 +323,11 @@ def run(options: RunOptions) -> int:
     if options.as_json:
         print_json(view.to_dict())
     elif options.stream is not None:
-        tell_trouble(view, board)
+        print_trouble(view, board)
     elif options.quiet:
-        tell_quietly(view, board)
+        print_quietly(view, board)
     else:
-        tell_end(view, board)
+        print_end(view, board)
     return _exit_code(view, board)
 
 

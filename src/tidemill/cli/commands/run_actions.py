@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
+def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
     """Carry out an action on a run, and print the status that the run has afterwards."""
     from tidemill.cli.render.runs import say
 
@@ -31,7 +31,7 @@ def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], o
         view = mill.show(run_id)
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
-    return asking.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+    return session.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
 
 
 @click.command("patch")
@@ -54,20 +54,20 @@ def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], o
 @options.apps
 @options.on_store()
 def patch_command(
-    asking: StoreSession, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
+    session: StoreSession, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
     """Change the graph or the configuration of a run.
 
     And say what is added, removed, run again and kept; --dry-run says it and does nothing.
     """
     from tidemill.cli.inputs import edits_for
-    from tidemill.cli.render.runs import tell_patch
+    from tidemill.cli.render.runs import print_patch
 
     def ask(mill: Tidemill) -> PatchOutcome:
         edits = edits_for(mill, run, file, sets, base)
         return mill.patch(run, edits.operations, base_digest=edits.base, **given)
 
-    return asking.ask_and_print(ask, lambda outcome: tell_patch(run, outcome))
+    return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
 def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
@@ -77,8 +77,8 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.run
     @options.together(*more, options.who)
     @options.on_store()
-    def command(asking: StoreSession, run: str, **given: Any) -> int:
-        return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+    def command(session: StoreSession, run: str, **given: Any) -> int:
+        return act(session, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
 
     return command
 
@@ -121,7 +121,7 @@ PLAIN = (
 @options.command_id
 @options.on_store()
 def relabel_command(
-    asking: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
+    session: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
 ) -> int:
     """Change the labels that a run can be found by."""
     from tidemill.cli.inputs import read_pairs
@@ -133,7 +133,7 @@ def relabel_command(
             raise rejected("option_invalid", "no label to set or to remove is given", hint=hint)
         mill.relabel(run, read_pairs("--label", labels), remove, **who)
 
-    return act(asking, run, "relabelled", do)
+    return act(session, run, "relabelled", do)
 
 
 @click.command("signal")
@@ -146,7 +146,7 @@ def relabel_command(
 @options.command_id
 @options.on_store()
 def signal_command(
-    asking: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
+    session: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
 ) -> int:
     """Tell a run something that a node of it waits for."""
     from tidemill.cli.inputs import read_value
@@ -157,7 +157,7 @@ def signal_command(
         sent = mill.signal(run, name, value, signal_id=command_id, actor=actor)
         return {"run_id": run, "signal": name, "signal_id": str(sent)}
 
-    return asking.ask_and_print(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
+    return session.ask_and_print(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
 
 
 @click.command("override")
@@ -172,7 +172,7 @@ def signal_command(
 @options.who
 @options.on_store()
 def override_command(
-    asking: StoreSession,
+    session: StoreSession,
     run: str,
     node: str,
     value: str | None,
@@ -201,7 +201,7 @@ def override_command(
         mill.override(run, node, **settled, visit=visit, index=item, next_nodes=next_nodes or None, **who)
 
     done = "is retried" if did_not_happen else "is skipped" if skip else "has its value"
-    return act(asking, run, f"{node} {done}", do)
+    return act(session, run, f"{node} {done}", do)
 
 
 @click.command("fork")
@@ -216,7 +216,7 @@ def override_command(
 @options.option("--key", metavar="ID", about="The id of the new run.")
 @options.on_store()
 def fork_command(
-    asking: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+    session: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
 ) -> int:
     """Branch a new run off another one, and print its id.
 
@@ -234,7 +234,7 @@ def fork_command(
         )
         return {"run_id": new, "forked_from": run}
 
-    return asking.ask_and_print(ask, lambda found: print(found["run_id"]))
+    return session.ask_and_print(ask, lambda found: print(found["run_id"]))
 
 
 ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)

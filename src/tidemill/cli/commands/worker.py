@@ -42,7 +42,7 @@ from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, reje
 _TRIED = "it is tried until it does"
 
 
-class Bulletins:
+class StatusLines:
     """Lines for people, or one JSON object per line for programs; each is written out at once."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -141,18 +141,18 @@ class WorkOptions:
 
 def work(options: WorkOptions) -> int:
     """Work until a signal comes."""
-    asking = StoreSession(options.store, options.as_json)
+    session = StoreSession(options.store, options.as_json)
     try:
         with (
             importable(),
-            Bulletins(as_json=options.as_json) as bulletins,
+            StatusLines(as_json=options.as_json) as status_lines,
             reserve_stdout() if options.as_json else nullcontext(),
         ):
             engine = _engine(options)
             main.start_collector()
-            _in_loop(_work(engine, options, bulletins))
+            _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
-        return asking.refused(refusal)
+        return session.refused(refusal)
     return main.OK
 
 
@@ -183,10 +183,10 @@ def _engine(options: WorkOptions) -> Engine:
     )
 
 
-async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> None:
+async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines) -> None:
     stop, worker, registry = asyncio.Event(), engine.worker, engine.registry
     assert worker is not None and registry is not None, "it was asked for"
-    registry.on_reach = bulletins.reach
+    registry.on_reach = status_lines.reach
     refusals: list[Rejected] = []
 
     def on_refusal(refusal: Rejected) -> None:
@@ -194,43 +194,43 @@ async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> N
             refusals.append(refusal)
             stop.set()
         else:
-            bulletins.refused(refusal)
+            status_lines.refused(refusal)
 
     def on_signal() -> None:
         if stop.is_set():
             worker.stop_now()
-            bulletins.hurrying(len(worker.held_jobs))
+            status_lines.hurrying(len(worker.held_jobs))
         else:
             stop.set()
             engine.drain()
-            bulletins.draining(len(worker.held_jobs), options.grace_s)
+            status_lines.draining(len(worker.held_jobs), options.grace_s)
 
     worker.refusals.listener = on_refusal
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    if await _opened(engine, stop, bulletins):
+    if await _opened(engine, stop, status_lines):
         try:
             await _welcome(registry)
-            bulletins.ready(registry.row(), without_password(options.store))
+            status_lines.ready(registry.row(), without_password(options.store))
             await stop.wait()
         finally:
             await engine.close()
     if refusals:
         raise refusals[0]
-    bulletins.drained(worker.returned, worker.finished)
+    status_lines.drained(worker.returned, worker.finished)
 
 
-async def _opened(engine: Engine, stop: asyncio.Event, bulletins: Bulletins) -> bool:
+async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
     """Open the store, however long it takes to answer; answers whether that was before a signal came."""
     while not stop.is_set():
         try:
             await engine.open()
         except Unavailable as error:
-            bulletins.reach(error)
+            status_lines.reach(error)
             await asyncio.sleep(REOPEN_SECONDS)
         else:
-            bulletins.reach(None)
+            status_lines.reach(None)
             return True
     return False
 
@@ -275,21 +275,21 @@ def without_password(url: str) -> str:
 @options.flag("--all", "every", about="Also those that died within the last hour.")
 @options.on_store()
 @click.pass_context
-def workers(context: click.Context, asking: StoreSession, every: bool) -> int:
+def workers(context: click.Context, session: StoreSession, every: bool) -> int:
     if context.invoked_subcommand is not None:
         return main.OK
-    from tidemill.cli.render.lists import WorkerList, tell_crew
+    from tidemill.cli.render.lists import WorkerList, print_workers
 
-    return asking.ask_and_print(
-        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: tell_crew(asking, crew)
+    return session.ask_and_print(
+        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: print_workers(session, crew)
     )
 
 
 @workers.command("show")
 @options.argument("name", "NAME", "The worker's name, the last part of it, or its pid.")
 @options.on_store()
-def show_command(asking: StoreSession, name: str) -> int:
+def show_command(session: StoreSession, name: str) -> int:
     """Show a worker: what it holds, and which node types it can run."""
-    from tidemill.cli.render.lists import member, tell_member
+    from tidemill.cli.render.lists import find_worker, print_worker
 
-    return asking.ask_and_print(lambda mill: member(mill.workers(), name), tell_member)
+    return session.ask_and_print(lambda mill: find_worker(mill.workers(), name), print_worker)

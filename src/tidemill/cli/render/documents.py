@@ -24,7 +24,7 @@ WIDTH = 100
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
 
-def tell_document(about: str, document: Any) -> None:
+def print_document(about: str, document: Any) -> None:
     """Print a document so that it can be edited and published again."""
     print(Styler()(f"# {sanitize(about)}", DIM))
     print(as_yaml(document), end="")
@@ -120,7 +120,7 @@ class NodeTypeList:
         return {"types": [each.to_dict() for each in self.shown], "broken": broken}
 
 
-def tell_collection(collection: NodeTypeList) -> None:
+def print_node_types(collection: NodeTypeList) -> None:
     """Print a table of node types."""
     heads = (Column("TYPE"), Column("VERSION"), Column("QUEUE"), Column("FROM", gives=True), Column("CAN", gives=True))
     print_table(heads, map(_line, collection.shown))
@@ -153,7 +153,7 @@ def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
         yield f"{capabilities.concurrency} at a time"
 
 
-def specimen(types: NodeTypes, name: str) -> NodeTypeDetails:
+def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
     """The type of a name, in the version asked for or the newest. Raises Rejected."""
     base, _, major = name.partition("@")
     found = [offer for offer in types.offers if offer.handler.type.name == base]
@@ -165,7 +165,7 @@ def specimen(types: NodeTypes, name: str) -> NodeTypeDetails:
     raise rejected("unknown_node_type", f"there is no node type {name}", hint=broken or offered(name, known))
 
 
-def tell_specimen(each: NodeTypeDetails) -> None:
+def print_node_type(each: NodeTypeDetails) -> None:
     """Print a node type and the fields of its configuration."""
     type_ = each.type
     print_title(type_.key, *filter(None, (type_.title,)))

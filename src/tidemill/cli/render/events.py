@@ -58,14 +58,14 @@ _EVENT_COLOURS = (
 )
 
 
-class Logbook:
+class EventPrinter:
     """Prints events as they come; times are told from the first one on."""
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
         self._paint = Styler()
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def print(self, event: Mapping[str, Any]) -> None:
         """Print one event, or what was shown live, which has no number and no time."""
         kind = str(event["type"])
         said = " ".join(part for part in (where(event), about(event)) if part)
@@ -285,7 +285,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
 }
 
 
-def tell_path(steps: Sequence[Mapping[str, Any]]) -> None:
+def print_path(steps: Sequence[Mapping[str, Any]]) -> None:
     """Print the visits of a run in the order in which they ended, with why they ended like that."""
     if not steps:
         print("nothing has happened yet")
@@ -304,7 +304,7 @@ def _went(went: Any) -> str:
     return f"→ {went}" if isinstance(went, str) else f"→ {names(went, 200)}"
 
 
-def tell_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
+def print_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
     """Print the tokens that are under way: which edge each took, and how many edges lay behind it."""
     heads = (Column("FROM", gives=True), Column("TO", gives=True), Column("VISIT", number=True))
     lines = [
@@ -334,11 +334,11 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     timestamps: bool
 
 
-def tell_logs(asking: StoreSession, wanted: LogFilter) -> int:
+def print_logs(session: StoreSession, wanted: LogFilter) -> int:
     """Print what handlers have said, and go on until the run ends if that is asked for."""
     if wanted.follow:
-        return asking.stream(lambda mill: _follow(mill, asking, wanted))
-    return asking.ask_and_print(
+        return session.stream(lambda mill: _follow(mill, session, wanted))
+    return session.ask_and_print(
         lambda mill: LogOutput(mill.logs(wanted.run, wanted.node, **_narrowed(wanted))), _told(wanted)
     )
 
@@ -363,32 +363,32 @@ def _as_plain(line: LogLine) -> dict[str, Any]:
 
 
 def _told(wanted: LogFilter) -> Callable[[LogOutput], None]:
-    def tell(said: LogOutput) -> None:
-        printer = Printer(wanted)
+    def show(said: LogOutput) -> None:
+        printer = LogPrinter(wanted)
         for line in said.lines:
-            printer.tell(line)
+            printer.print(line)
         if not said.lines:
             print("nothing was printed or logged")
 
-    return tell
+    return show
 
 
-def _follow(mill: Tidemill, asking: StoreSession, wanted: LogFilter) -> None:
-    printer = Printer(wanted)
+def _follow(mill: Tidemill, session: StoreSession, wanted: LogFilter) -> None:
+    printer = LogPrinter(wanted)
     for line in mill.follow_logs(wanted.run, wanted.node, **_narrowed(wanted)):
-        if asking.as_json:
+        if session.as_json:
             print_json_line(_as_plain(line))
         else:
-            printer.tell(line)
+            printer.print(line)
 
 
-class Printer:
+class LogPrinter:
     """Prints lines; where those of several activations may come, each says whose it is."""
 
     def __init__(self, wanted: LogFilter) -> None:
         self._wanted, self._paint = wanted, Styler()
 
-    def tell(self, line: LogLine) -> None:
+    def print(self, line: LogLine) -> None:
         """Print one line."""
         at = f"{_to_the_millisecond(line.at_ms)}  " if self._wanted.timestamps else ""
         label = "" if self._wanted.node is not None else f"{_label(line):<12}  "

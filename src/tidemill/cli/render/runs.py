@@ -61,23 +61,23 @@ OUTPUT_LINES_MAX = 400
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def tell_end(view: RunView, board: RunProgress) -> None:
+def print_end(view: RunView, board: RunProgress) -> None:
     """Print how the run ended and what it returned."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
         case "COMPLETED":
             _say(f"✓ completed in {duration(elapsed_ms)}{tolerated}", "bold green")
-            tell_outputs(view.outputs)
+            print_outputs(view.outputs)
         case "CANCELLED":
             _say(f"✗ cancelled after {duration(elapsed_ms)}", "bold red")
         case _:
-            _tell_failure(board)
+            _print_failure(board)
             _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
-    _tell_rollback(view.rollback)
+    _print_rollback(view.rollback)
 
 
-def _tell_rollback(rollback: Mapping[str, Any]) -> None:
+def _print_rollback(rollback: Mapping[str, Any]) -> None:
     """Say what was undone, and name what was not."""
     undone, left = ([step_name(key) for key in rollback[kind]] for kind in ("undone", "left"))
     if undone:
@@ -92,15 +92,15 @@ def step_name(key: str) -> str:
     return node + (f"#{visit}" if visit != "1" else "") + (f"[{index}]" if index != "-1" else "")
 
 
-def tell_quietly(view: RunView, board: RunProgress) -> None:
+def print_quietly(view: RunView, board: RunProgress) -> None:
     """Print the outputs and nothing else; what went wrong goes to stderr."""
     if view.status == "COMPLETED":
         print(pretty(view.outputs))
     else:
-        tell_trouble(view, board)
+        print_trouble(view, board)
 
 
-def tell_trouble(view: RunView, board: RunProgress) -> None:
+def print_trouble(view: RunView, board: RunProgress) -> None:
     """Say on stderr what went wrong, if anything did."""
     if view.status == "COMPLETED":
         return
@@ -165,7 +165,7 @@ def _say(text: str, style: str) -> None:
         print(text)
 
 
-def tell_outputs(outputs: Any) -> None:
+def print_outputs(outputs: Any) -> None:
     """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
     text = pretty(outputs)
     if not supports_unicode():
@@ -183,7 +183,7 @@ def tell_outputs(outputs: Any) -> None:
         screen.print(f"… {len(lines) - OUTPUT_LINES_MAX:,} more lines; --json prints everything", style="dim")
 
 
-def _tell_failure(board: RunProgress) -> None:
+def _print_failure(board: RunProgress) -> None:
     title, lines = f"failed {_where(board)}", explained(board)
     if not supports_unicode():
         _print_plainly(title, lines, sys.stdout)
@@ -237,21 +237,21 @@ class RunDetails:
         return self.view.to_dict()
 
 
-def tell_run(asking: StoreSession, sitting: RunDetails) -> None:
+def print_run(session: StoreSession, sitting: RunDetails) -> None:
     """Print a run, all of it that fits, and what to do next."""
     view, shown = sitting.view, sitting.to_dict()
     print_title(reference(shown), f"run {view.run_id}")
     print_facts([*_times(sitting), *_facts(shown)])
     print()
-    _tell_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
+    _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
     if view.status == "COMPLETED":
         print()
         if view.outputs_missing:
             print_hint(f"outputs are missing: {view.outputs_missing}")
-        tell_outputs(view.outputs)
+        print_outputs(view.outputs)
     elif not sitting.past:
         print()
-        print_hint(_next(asking, view))
+        print_hint(_next(session, view))
 
 
 def reference(shown: Mapping[str, Any]) -> str:
@@ -302,7 +302,7 @@ def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
     yield "cause", "\n".join(error.get("causes", ()))
 
 
-def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
+def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
@@ -339,18 +339,18 @@ def _about(node: Mapping[str, Any], why: str) -> str:
     return " · ".join(said)
 
 
-def _next(asking: StoreSession, view: RunView) -> str:
+def _next(session: StoreSession, view: RunView) -> str:
     run_id = view.run_id
     match view.status:
         case "CANCELLED" if view.rollback["status"] == "none":
-            return asking.command("runs", "retry", run_id)
+            return session.command("runs", "retry", run_id)
         case "FAILED" | "CANCELLED":
             # What was rolled back is not retried; the explanation says what can be done.
-            return asking.command("runs", "why", run_id)
+            return session.command("runs", "why", run_id)
         case "PAUSED":
-            return asking.command("runs", "resume", run_id)
+            return session.command("runs", "resume", run_id)
         case _:
-            return f"what it waits for: {asking.command('why', run_id)}"
+            return f"what it waits for: {session.command('why', run_id)}"
 
 
 NAMES_COLUMNS_MAX = 600
@@ -362,7 +362,7 @@ def say(text: str) -> None:
     print(f"{Styler()('✓', GREEN)} {sanitize(text)}")
 
 
-def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
+def print_patch(run_id: str, outcome: PatchOutcome) -> None:
     """Print what a patch did to a run, or would do."""
     if outcome.applied:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
@@ -382,7 +382,7 @@ def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
 _VERDICT = {"added": "added", "removed": "removed", "changed": "changed", "rerun": "re-run", "kept": "kept"}
 
 
-def tell_reprocessed(outcome: Reprocessed) -> None:
+def print_reprocessed(outcome: Reprocessed) -> None:
     """Print what became of runs with dead letters."""
     runs = outcome.runs
     if not runs:
@@ -402,7 +402,7 @@ def _reprocessed_line(run: ReprocessedRun) -> Line:
     return Line((run.run_id, str(run.letters), run.result), note)
 
 
-def tell_comparison(run_id: str, other_id: str, found: Comparison) -> None:
+def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     """Print where two runs differ."""
     nodes = found.nodes
     different = [node for node in nodes if not node["same"]]
@@ -440,7 +440,7 @@ def _presence(side: Mapping[str, Any] | None) -> str:
     return "(not there)" if side is None else str(side.get("status", ""))
 
 
-def tell_diff(found: Diff) -> None:
+def print_diff(found: Diff) -> None:
     """Print what lies between two versions of a workflow."""
     sides = (("left", found.left), ("right", found.right))
     print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)

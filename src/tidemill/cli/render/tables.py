@@ -1,17 +1,14 @@
-"""Tables, facts, short values, ages.
+"""Tables, labelled facts, moments in words and values on one line, all of them readable at 80 columns.
 
-Tables and labelled lines that stay readable at 80 columns: lines are cut, never folded, and say how to see all.
-
-Moments in words: how long ago, and when exactly.
-
-Values in few words: one line of JSON, cut where there is no more room.
+Rows of tables are cut, never folded. Nothing here knows what it prints: which columns and facts a kind of object has
+is said by the modules that print it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -41,6 +38,8 @@ class Column(NamedTuple):
     """A column of a table."""
 
     title: str
+    value: str | Callable[[Any], object] = ""
+    """The attribute of a row that it shows, or a function of the row; only `print_rows` needs it."""
     status: bool = False
     """Its cells are states, and coloured as such."""
     number: bool = False
@@ -68,6 +67,18 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
         print(margin + _joined(_painted(paint, cell, head) for cell, head in zip(placed, heads, strict=False)))
         if row.note:
             print(margin + "  " + paint(truncate(_cell(row.note), columns() - indent - 2), DIM))
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Any], note: Callable[[Any], str] | None = None) -> None:
+    """Print one line per object, by the values of the columns; `note` says what stands below it."""
+    print_table(
+        columns,
+        (Line([_value(row, column) for column in columns], note(row) if note is not None else "") for row in rows),
+    )
+
+
+def _value(row: Any, column: Column) -> str:
+    return str(getattr(row, column.value) if isinstance(column.value, str) else column.value(row))
 
 
 def _cell(text: str) -> str:
@@ -169,7 +180,6 @@ _MOMENT_MAX_MS = 253_402_300_799_000
 
 
 def now_ms() -> int:
-    """The present moment."""
     return time.time_ns() // 1_000_000
 
 

@@ -285,7 +285,7 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
 
 
-def tell_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
     """Tell what is wrong, in the form that was asked for."""
     if as_json:
         print_json({"problems": as_plain(problems)})
