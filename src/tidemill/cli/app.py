@@ -1,4 +1,7 @@
-"""The commands and their options. What a command does is in the file of its name, imported when it is called."""
+"""The root of the command tree: its own commands and their options.
+
+What a command does is in `commands`, and is imported when the command runs, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def run_app(arguments: Sequence[str]) -> int:
     try:
         code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        _misused(error, as_json="--json" in arguments)
+        _print_usage_error(error, as_json="--json" in arguments)
         return main.REFUSED
     except click.Abort:
         return main.INTERRUPTED
@@ -50,20 +53,20 @@ def run_app(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else main.OK
 
 
-def _misused(error: click.ClickException, *, as_json: bool) -> None:
-    """Say what is wrong with the arguments, as a refusal where a program asked."""
+def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
+    """Print what is wrong with the arguments; with --json as a list of problems."""
     from tidemill.cli.render.terminal import sanitize
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
-    said, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
+    message, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
     if as_json:
         from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem
 
-        print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
+        print_json({"problems": as_plain([Problem(code="usage", message=message, hint=hint)])})
         return
-    print(f"{PROGRAM}: {sanitize(said)}", file=sys.stderr)
+    print(f"{PROGRAM}: {sanitize(message)}", file=sys.stderr)
     print(hint, file=sys.stderr)
 
 

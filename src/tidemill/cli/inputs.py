@@ -1,17 +1,8 @@
-"""Files, stdin, values, --set patches, byte streams.
+"""What commands read: documents, inputs of runs, values of options, JSON Patches, and bytes of blobs.
 
-What a command reads: documents from files or standard input, the inputs of a run, values of options.
-
-Everything that can be wrong with a file is a refusal with a code and a hint. At most as much is read as a
-document may have, whatever the file says its size is.
-
-Bytes that come from files or standard input and go there, never to a terminal by accident.
-
-JSON Patches as people give them: a file, single places with `--set`, or both.
-
-`--set /nodes/fetch/config/url=VALUE` means "this place shall have this value". Whether that is an `add` or a
-`replace` depends on what is there, so it is looked up in the document that the patch is for. Whether the patch
-makes sense is left to those who apply it.
+Every fault of a file is a refusal with a code and a hint, and no more is read than a document may have, whatever size
+the file claims. Bytes are never written to a terminal by accident. `--set /nodes/fetch/config/url=VALUE` becomes an
+`add` or a `replace`, depending on the document that the patch is for; the engine judges the patch itself.
 """
 
 from __future__ import annotations
@@ -37,7 +28,7 @@ STANDARD = "-"
 
 
 def read_blob_source(file: str) -> tuple[bytes | Path, str]:
-    """What to store, and what it is called."""
+    """The bytes or the path to store, and the name of the file."""
     return (sys.stdin.buffer.read(), "") if file == STANDARD else (Path(file), Path(file).name)
 
 
@@ -74,7 +65,7 @@ def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], s
 
 
 def _draft(target: Path) -> IO[bytes]:
-    """A file beside the one that is meant."""
+    """A temporary file in the folder of the target."""
     try:
         return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)
     except OSError as error:
@@ -184,14 +175,15 @@ def _from_file(name: str) -> dict[str, Any]:
     try:
         value: dict[str, Any] = read_document(text, format=format_of(Path(name).suffix))
     except Rejected as refusal:
-        places = [f"@{name}{problem.path}" for problem in refusal.problems]
-        raise Rejected(
-            [
-                Problem(code=_input_code(problem.code), message=_input_words(problem), path=place, hint=problem.hint)
-                for place, problem in zip(places, refusal.problems, strict=True)
-            ]
-        ) from None
+        raise Rejected([_input_problem(name, problem) for problem in refusal.problems]) from None
     return value
+
+
+def _input_problem(name: str, problem: Problem) -> Problem:
+    code, message = problem.code, problem.message
+    if code == "not_a_mapping":
+        code, message = "input_invalid", "the file does not hold a mapping"
+    return Problem(code=code, message=message, path=f"@{name}{problem.path}", hint=problem.hint)
 
 
 def read_value(option: str, text: str) -> Any:
@@ -236,14 +228,6 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             raise rejected("option_invalid", f"{option} {text!r} is not key=value", hint="write key=value")
         found[key] = value
     return found
-
-
-def _input_code(code: str) -> str:
-    return "input_invalid" if code == "not_a_mapping" else code
-
-
-def _input_words(problem: Problem) -> str:
-    return "the file does not hold a mapping" if problem.code == "not_a_mapping" else problem.message
 
 
 def _from_pair(option: str, text: str) -> dict[str, Any]:

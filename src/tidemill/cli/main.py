@@ -1,14 +1,7 @@
-"""Entry point, exit codes, last-resort error report.
+"""The entry point of the installed script, the exit codes, and the report of errors that no command handled.
 
-The last line of defence: whatever a command raises becomes words on stderr and an exit code.
-
-The command line: documents (`validate`, `graph`, `run`), and what is kept in a store (`runs`, `approvals`, …).
-
-What a command does is imported when it is called, so that `tidemill --help` stays quick. `app` and the files of
-the groups say which commands and options there are; `main` is what the installed script calls. A user never sees
-a traceback: refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
-
-Exit codes: a promise to scripts, listed in `docs/reference/cli.md`.
+A user never sees a traceback: a refusal is a list of problems, and an unforeseen exception is one line that asks to be
+reported. The exit codes are a promise to scripts (`docs/reference/cli.md`). This module imports nothing of the engine.
 """
 
 from __future__ import annotations
@@ -65,7 +58,7 @@ TRACEBACK = "TIDEMILL_TRACEBACK"
 
 
 def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
-    """Run a command; never raise. With `as_json` a program is told in JSON what it can do something about."""
+    """Run a command; never raise. With `as_json`, errors that a program can react to are printed as JSON."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -100,7 +93,7 @@ def _explain(error: Exception, as_json: bool) -> int:
 
 
 def _report(code: str, message: str, hint: str, as_json: bool) -> None:
-    """Say one line to a person; a program is told the same as a problem."""
+    """Print one line for a person, or the same as a problem for a program."""
     if not as_json:
         print(f"tidemill: {message}; {hint}", file=sys.stderr)
         return

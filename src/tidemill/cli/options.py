@@ -1,8 +1,7 @@
-"""Shared options, arguments and groups.
+"""Options and arguments that several commands share, and groups of commands.
 
-Options and arguments that several commands have.
-
-Groups of commands: the root imports a group when it is named, and a group without a command shows its help.
+The root imports a group only when it is named; a group without a command prints its help. Nothing of the engine may be
+imported at the top of this module.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def acting(name: str | None) -> str:
-    """Who acts: the name given, else the user of the operating system, else nobody."""
+    """Who acts: the name given, else the user of the operating system, else an empty name."""
     if name is not None:
         return name
     import getpass
@@ -195,7 +194,7 @@ keep_runs = flag("--keep-runs", about="Keep finished runs for ever, unless their
 
 
 def on_store(*, creates: bool = False) -> Decorator:
-    """Adds --store and --json; the command is called with the `Asking` that they and --app, --archive make."""
+    """Adds --store and --json; the command gets the `StoreSession` made of them and of --app and --archive."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)

@@ -1,4 +1,4 @@
-"""`tidemill dlq`: failures that nobody will try again by itself."""
+"""`tidemill dlq`: failures that are not retried automatically."""
 
 from __future__ import annotations
 

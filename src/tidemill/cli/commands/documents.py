@@ -1,11 +1,4 @@
-"""Validate, graph, nodes.
-
-`tidemill validate`: everything that is wrong with a document, at once.
-
-`tidemill graph`: a workflow as a drawing in text, or as Mermaid.
-
-`tidemill nodes`: which node types there are, and what their configuration looks like. No store is needed.
-"""
+"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types, and need no store."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Eval, render and their scope options.
-
-`tidemill eval`: one condition, decided here over values that are given on the command line.
-
-What an expression sees that is tried out on the command line: a scope, made from the values of options.
-
-`tidemill render`: a template, filled in here with values that are given on the command line.
-"""
+"""`tidemill eval` and `tidemill render`: one condition or template, tried over values given as options."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Runs retry/rewind/cancel/pause/resume/rollback/label/signal/override/fork/patch.
-
-`tidemill runs …`: what can be done to a run. Every act is kept in its log, with who did it and why.
-
-How acts on runs are carried out and told: what was done, and how the run stands afterwards.
-
-`tidemill runs patch`: change the graph of a run, see what that means, and let it go on.
-"""
+"""`tidemill runs …`: what can be done to a run. Its log records every action, with the actor and the reason."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Runs list/show/state/events/logs/path/document/compare, why.
-
-`tidemill runs`: find runs and look at them. What can be done to them is in `acts`.
-
-`tidemill why`, which is `tidemill runs why` too: what a run or a node waits for, or why it ended so.
-"""
+"""`tidemill runs`: commands that find runs and show them, and `tidemill why`. Actions are in `run_actions`."""
 
 from __future__ import annotations
 
@@ -100,7 +95,7 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 
     def ask(mill: Tidemill) -> RunDetails:
         view = mill.show(run, at=at)
-        # Only people are told why: the object for programs is the one that every view of a run prints.
+        # Only text shows the reasons: the JSON of a run is the same in every command.
         return RunDetails(view, past=at is not None, path=() if session.as_json else mill.path(run, at=at))
 
     return session.ask_and_print(ask, lambda sitting: print_run(session, sitting))

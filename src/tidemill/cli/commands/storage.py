@@ -1,15 +1,7 @@
-"""Blobs, archive, migrate, verify-log, reindex.
+"""`tidemill blobs`, `archive`, `migrate`, `verify-log` and `reindex`: what a store keeps, and whether it is sound.
 
-`tidemill blobs`: large values and files by their content.
-
-`tidemill archive`: runs that were kept long enough, where they are now, and the way back.
-
-`tidemill migrate`: the schema of a store, and bringing it to the one that this version knows.
-
-Every command does so by itself when it opens a store. This one is for whoever wants to see it first, or to do it at a
-moment of their own choice.
-
-`tidemill verify-log` and `tidemill reindex`: is what the store holds sound, and do its lists say what it holds?
+Every command migrates a store that it opens. `migrate` is for operators who want to see the migrations first, or to
+choose the moment.
 """
 
 from __future__ import annotations
@@ -22,7 +14,7 @@ import click
 from tidemill.bootstrap import migrated
 from tidemill.cli import main, options
 from tidemill.cli.options import new_group
-from tidemill.cli.render.tables import Column, Line, moment, print_table
+from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
 from tidemill.errors import Rejected
@@ -230,8 +222,12 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
     if not steps:
         print("a store in memory has no schema to migrate")
         return
-    heads = (Column("SCHEMA", number=True), Column("NAME"), Column("APPLIED"))
-    print_table(heads, [Line((str(step.number), step.name, _when(step))) for step in steps])
+    columns = (
+        Column("SCHEMA", "number", number=True),
+        Column("NAME", "name"),
+        Column("APPLIED", lambda step: "pending" if step.applied_ms is None else moment(step.applied_ms)),
+    )
+    print_rows(columns, steps)
     number = counted(len(pending), "migration")
     if not pending:
         print("✓ nothing is pending")
@@ -239,10 +235,6 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
         print(f"! {number} would be applied")
     else:
         print(f"✓ {number} applied")
-
-
-def _when(step: Step) -> str:
-    return "pending" if step.applied_ms is None else moment(step.applied_ms)
 
 
 @click.command("verify-log")

@@ -1,13 +1,7 @@
-"""Worker, workers …, worker status lines.
+"""`tidemill worker`: a process that runs nodes until it is told to stop; and `tidemill workers`.
 
-`tidemill worker`: a process that runs nodes until it is told to stop.
-
-The first SIGTERM or SIGINT begins the drain: nothing more is taken, and what runs may finish within the grace
-period. The second one does not wait any longer. Either way what is left is given back and the process ends well.
-
-What a worker process says of itself: a line when it is ready, when it drains, when it is done, and of trouble.
-
-`tidemill workers`: who works on a store, on what, and what they can run.
+The first SIGTERM or SIGINT starts the drain: the worker takes no more jobs, and attempts may finish within the grace
+period. The second one ends the wait. In both cases the worker releases the remaining jobs and exits with 0.
 """
 
 from __future__ import annotations
@@ -59,7 +53,6 @@ class StatusLines:
             self._json.close()
 
     def ready(self, row: WorkerRow, store: str) -> None:
-        """It is at work."""
         known = names((type_.removesuffix("@1") for type_ in row.types), 200)
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
         self._say(
@@ -74,22 +67,19 @@ class StatusLines:
         )
 
     def draining(self, holding: int, grace_s: float) -> None:
-        """It was told to stop."""
         wait = f"up to {grace_s:g} s for {counted(holding, 'job')} in hand; a second signal stops at once"
         words = f"draining: {wait if holding else 'nothing in hand'}"
         self._say(words, event="draining", holding=holding, grace_ms=round(grace_s * 1000))
 
     def hurrying(self, holding: int) -> None:
-        """It was told again."""
         self._say("stopping at once", event="hurrying", holding=holding)
 
     def drained(self, returned: int, finished: int) -> None:
-        """It is over."""
         words = f"{counted(returned, 'job')} given back" if returned else "nothing was given back"
         self._say(f"{self._paint('✓', GREEN)} drained: {words}", event="drained", returned=returned, finished=finished)
 
     def reach(self, trouble: TidemillError | None) -> None:
-        """The store no longer answers, and why, or it answers again; said when it changes."""
+        """Report that the store no longer answers, and why, or that it answers again; only when that changes."""
         cause = "" if trouble is None else str(trouble)
         if cause == self._trouble:
             return
@@ -102,7 +92,7 @@ class StatusLines:
             self._say(f"{mark} {sanitize(words)}", event="store_lost", message=cause)
 
     def refused(self, refusal: Rejected) -> None:
-        """The store gives out no work, for a reason that somebody has to see to."""
+        """The store refuses claims until an operator repairs it."""
         problem = refusal.problems[0]
         words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
@@ -222,7 +212,7 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
 
 
 async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
-    """Open the store, however long it takes to answer; answers whether that was before a signal came."""
+    """Retry until the store opens; return False if a signal came first."""
     while not stop.is_set():
         try:
             await engine.open()
@@ -236,13 +226,13 @@ async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines
 
 
 async def _welcome(registry: Registry) -> None:
-    """Raise what the store has against this worker before it says that it is ready."""
+    """Raise the store's refusal of this worker before it reports that it is ready."""
     with suppress(Unavailable):
         await registry.check()
 
 
 def _in_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, and leave then: a function that swallows its cancellation does not keep the process alive."""
+    """Run to the end; a function that swallows its cancellation does not keep the process alive."""
     loop = asyncio.new_event_loop()
     try:
         working = loop.create_task(main)
@@ -257,7 +247,7 @@ def _in_loop(main: Coroutine[Any, Any, None]) -> None:
         if left:
             loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS_MAX))
     finally:
-        # Nobody wants to hear that what was given back was not finished here.
+        # Tasks that were released are unfinished by design, so asyncio need not report them.
         loop.set_exception_handler(lambda *_: None)
         loop.close()
 

@@ -1,9 +1,4 @@
-"""Publish, start, workflows ….
-
-`tidemill workflows`: what is published, its versions and tags.
-
-`tidemill publish` and `tidemill start`, and how publications and tags are told.
-"""
+"""`tidemill workflows`, `publish` and `start`: published workflows with their versions and tags, and runs of them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Events, paths, tokens, logs.
+"""Events, paths, tokens, node logs and streamed parts of results, one line each.
 
-Events and paths in text: one line for each, with what matters of it.
-
-What handlers say, in text: the lines that they print and log, and the parts of results that they show.
-
-Everything here comes from foreign code, so nothing of it reaches a terminal that a terminal would act on.
+Much of this text comes from handlers, so everything is sanitised before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -73,7 +69,8 @@ class EventPrinter:
         head = f"{event.get('seq', ''):>{NUMBER_COLUMNS}}  {spent:>10}  "
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
         tail = f"  {truncate(sanitize(said), left)}" if said else ""
-        painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, _colour(kind))
+        colour = next((colour for words, colour in _EVENT_COLOURS if any(word in kind for word in words)), "")
+        painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, colour)
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
     def _spent(self, at_ms: int) -> str:
@@ -81,10 +78,6 @@ class EventPrinter:
             self._began_ms = at_ms
             print(self._paint(f"times since {iso(at_ms)}", DIM))
         return f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
-
-
-def _colour(kind: str) -> str:
-    return next((colour for words, colour in _EVENT_COLOURS if any(word in kind for word in words)), "")
 
 
 def where(event: Mapping[str, Any]) -> str:
@@ -112,7 +105,7 @@ def about(event: Mapping[str, Any]) -> str:
 
 
 def _anything(event: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of an event that nobody has found words for."""
+    """The fields of an event type without wording of its own."""
     for name, value in event.items():
         if name not in _COMMON | _MACHINERY and value not in (None, "", [], {}, False):
             yield f"{name} {snippet(value, 60)}"

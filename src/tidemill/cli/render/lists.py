@@ -23,7 +23,6 @@ from tidemill.cli.render.tables import (
     print_rows,
     print_title,
     size_of,
-    snippet,
 )
 from tidemill.cli.render.terminal import counted
 from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
@@ -283,15 +282,6 @@ def asked_of(approval: Mapping[str, Any]) -> str:
     if approval.get("four_eyes"):
         said.append("not whoever submitted or patched the run")
     return "; ".join(said)
-
-
-def form_words(schema: Any) -> str:
-    """The fields of a form on one line."""
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(fields, Mapping):
-        return snippet(schema, 60)
-    required = schema.get("required") or ()
-    return ", ".join(f"{name}{'' if name in required else '?'}" for name in fields)
 
 
 def print_decision(approval: Mapping[str, Any]) -> None:

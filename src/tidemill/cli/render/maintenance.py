@@ -1,4 +1,4 @@
-"""Audits, rebuilt lists and the archive in text, and the line that says how far something has come."""
+"""Audits, rebuilt lists and the archive in text, and the progress line of long commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from tidemill.cli.render.events import EventPrinter
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import (
     Column,
-    Line,
     age,
     moment,
     names,
     print_facts,
     print_hint,
-    print_table,
+    print_rows,
     print_title,
 )
 from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
@@ -45,13 +44,13 @@ class Progress:
         self._wipe()
 
     def show(self, text: str) -> None:
-        """Say how far it has come, a few times a second."""
+        """Show the progress, a few times a second at most."""
         if self._on and time.monotonic() >= self._next:
             self._next, self._shown = time.monotonic() + SHOWN_EVERY_SECONDS, True
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
     def above(self, write: Callable[[], None]) -> None:
-        """Write something that stays."""
+        """Write lines that stay above the progress line."""
         self._wipe()
         write()
         sys.stdout.flush()
@@ -68,16 +67,16 @@ def print_finding(finding: Finding) -> None:
     print(f"{Styler()('✗', RED)} {sanitize(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
 
 
-def print_audit(verdict: AuditReport) -> None:
-    """Print what an audit came to; its findings were printed as they were made."""
-    workflows = f" and {counted(verdict.workflows, 'workflow')}" if verdict.workflows else ""
-    read = f"{counted(verdict.runs, 'run')}{workflows}, {counted(verdict.events, 'record')}"
-    if verdict.clean:
+def print_audit(report: AuditReport) -> None:
+    """Print the summary of an audit; its findings were printed as they were made."""
+    workflows = f" and {counted(report.workflows, 'workflow')}" if report.workflows else ""
+    read = f"{counted(report.runs, 'run')}{workflows}, {counted(report.events, 'record')}"
+    if report.clean:
         say(f"all is as it must be: {read}")
     else:
-        ill, logs = len({finding.run for finding in verdict.findings} - {LISTS}), verdict.runs + verdict.workflows
-        print(f"{counted(len(verdict.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
-        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in verdict.findings):
+        ill, logs = len({finding.run for finding in report.findings} - {LISTS}), report.runs + report.workflows
+        print(f"{counted(len(report.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
+        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in report.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
 
 
@@ -110,7 +109,10 @@ def print_reindexed(found: Reindexed) -> None:
 def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None) -> None:
     """Print archived runs, and which entries cannot be read."""
     if page.runs:
-        _print_entries(page)
+        often = Counter(run.run_id for run in page.runs)
+        print_rows(_ENTRY_COLUMNS, page.runs, lambda run: _note(run, often[run.run_id]))
+        if page.more:
+            print_hint("there are more: a higher --limit, or --workflow")
     elif not page.damaged:
         print(
             "the archive is empty" if workflow is None else f"the archive has no run of workflow {sanitize(workflow)}"
@@ -123,18 +125,12 @@ def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None
         print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
 
 
-def _print_entries(page: ArchivePage) -> None:
-    often = Counter(run.run_id for run in page.runs)
-    heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("ENDED"))
-    lines = (
-        Line(
-            (run.run_id, run.status, f"{run.workflow}@{run.version}", age(run.ended_ms)), _note(run, often[run.run_id])
-        )
-        for run in page.runs
-    )
-    print_table(heads, lines)
-    if page.more:
-        print_hint("there are more: a higher --limit, or --workflow")
+_ENTRY_COLUMNS = (
+    Column("RUN", "run_id"),
+    Column("STATUS", "status", status=True),
+    Column("WORKFLOW", lambda run: f"{run.workflow}@{run.version}", gives=True),
+    Column("ENDED", lambda run: age(run.ended_ms)),
+)
 
 
 def print_archived_run(session: StoreSession, found: Mapping[str, Any], *, with_events: bool) -> None:

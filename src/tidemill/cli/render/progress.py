@@ -39,10 +39,10 @@ class Lines:
         print(sanitize(text), flush=True)
 
     def leave(self) -> None:
-        """Make room for something else: lines always do."""
+        """Nothing is drawn, so the terminal is free already."""
 
     def enter(self) -> None:
-        """Go on."""
+        """See `leave`."""
 
     def _line(self, row: NodeProgress, again: bool) -> str:
         now_ms = time.time_ns() // 1_000_000
@@ -73,11 +73,11 @@ class Silence:
         self._board.apply(event)
 
     def say(self, text: str) -> None:
-        """Say it where it is in nobody's way."""
+        """Print a line to stderr, because stdout is for the result."""
         print(sanitize(text), file=sys.stderr, flush=True)
 
     def leave(self) -> None:
-        """Nothing is in the way."""
+        """Nothing is drawn, so the terminal is free already."""
 
     def enter(self) -> None:
-        """Go on."""
+        """See `leave`."""

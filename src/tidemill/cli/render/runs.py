@@ -1,11 +1,4 @@
-"""A run, its end, what an action did.
-
-What an act did or would do, in text: patches, dead letters tried again, comparisons, differences.
-
-How a run's end is told: its outputs, or the first failure with everything that explains it.
-
-A run in text: how it stands, its nodes, and what it returned or why it did not.
-"""
+"""A run in text: its status and nodes, how it ended, and what an action did to it or would do."""
 
 from __future__ import annotations
 
@@ -28,6 +21,7 @@ from tidemill.cli.render.tables import (
     names,
     print_facts,
     print_hint,
+    print_rows,
     print_table,
     print_title,
     snippet,
@@ -47,7 +41,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
-from tidemill.engine.services.dead_letters import Reprocessed, ReprocessedRun
+from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
@@ -135,12 +129,7 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
 def pretty(value: Any) -> str:
     """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
     shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
-
-
-def _escaped(letter: str) -> str:
-    """A character as JSON may write it, with a surrogate pair where one is needed."""
-    return json.dumps(letter)[1:-1]
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in shown)
 
 
 def _where(board: RunProgress) -> str:
@@ -166,7 +155,7 @@ def _say(text: str, style: str) -> None:
 
 
 def print_outputs(outputs: Any) -> None:
-    """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
+    """Print what a run returned; on a terminal in colours and only its first lines."""
     text = pretty(outputs)
     if not supports_unicode():
         print(text)
@@ -224,7 +213,7 @@ SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run as it is shown."""
+    """A run, and what else is needed to print it."""
 
     view: RunView
     past: bool = False
@@ -237,19 +226,19 @@ class RunDetails:
         return self.view.to_dict()
 
 
-def print_run(session: StoreSession, sitting: RunDetails) -> None:
+def print_run(session: StoreSession, details: RunDetails) -> None:
     """Print a run, all of it that fits, and what to do next."""
-    view, shown = sitting.view, sitting.to_dict()
+    view, shown = details.view, details.to_dict()
     print_title(reference(shown), f"run {view.run_id}")
-    print_facts([*_times(sitting), *_facts(shown)])
+    print_facts([*_times(details), *_facts(shown)])
     print()
-    _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
+    _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in details.path})
     if view.status == "COMPLETED":
         print()
         if view.outputs_missing:
             print_hint(f"outputs are missing: {view.outputs_missing}")
         print_outputs(view.outputs)
-    elif not sitting.past:
+    elif not details.past:
         print()
         print_hint(_next(session, view))
 
@@ -280,11 +269,11 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
 
 
-def _times(sitting: RunDetails) -> Iterator[tuple[str, Any]]:
-    began, last = sitting.view.created_ms, sitting.view.last_event_ms
-    yield "status", sitting.view.status
+def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
+    began, last = details.view.created_ms, details.view.last_event_ms
+    yield "status", details.view.status
     yield "started", moment(began)
-    if sitting.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
+    if details.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
         yield "took", duration(last - began)
     else:
         yield "last change", moment(last)
@@ -368,8 +357,14 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
     else:
         print(f"{Styler()('○', YELLOW)} this patch can be applied; nothing was done")
-    found = [(name, getattr(outcome, name)) for name in ("added", "removed", "changed", "rerun", "kept")]
-    facts = [(_VERDICT[name], names(nodes, NAMES_COLUMNS_MAX) or "—") for name, nodes in found]
+    changes = {
+        "added": outcome.added,
+        "removed": outcome.removed,
+        "changed": outcome.changed,
+        "re-run": outcome.rerun,
+        "kept": outcome.kept,
+    }
+    facts = [(label, names(nodes, NAMES_COLUMNS_MAX) or "—") for label, nodes in changes.items()]
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
     if outcome.warnings:
         print_problems(f"! {counted(len(outcome.warnings), 'warning')}", outcome.warnings, sys.stderr, warning=True)
@@ -379,27 +374,19 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 
 
-_VERDICT = {"added": "added", "removed": "removed", "changed": "changed", "rerun": "re-run", "kept": "kept"}
-
-
 def print_reprocessed(outcome: Reprocessed) -> None:
-    """Print what became of runs with dead letters."""
+    """Print the result of retrying runs with dead letters."""
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
         return
     retried = sum(run.result != "refused" for run in runs)
-    heads = (Column("RUN"), Column("LETTERS", number=True), Column("RESULT"))
-    print_table(heads, (_reprocessed_line(run) for run in runs))
+    columns = (Column("RUN", "run_id"), Column("LETTERS", "letters", number=True), Column("RESULT", "result"))
+    print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
     if outcome.more:
         print_hint("there are more: the same command again, or a higher --limit")
-
-
-def _reprocessed_line(run: ReprocessedRun) -> Line:
-    note = f"{run.problem} [{run.code}]" if run.problem else ""
-    return Line((run.run_id, str(run.letters), run.result), note)
 
 
 def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
@@ -421,7 +408,7 @@ def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
-    """The fields in which a node differs, one line each."""
+    """One line per field in which a node differs."""
     left, right = node["left"], node["right"]
     name = str(node["node"])
     if left is None or right is None:

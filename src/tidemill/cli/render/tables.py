@@ -48,7 +48,7 @@ class Column(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of a table, and what there is to say about it on a line of its own."""
+    """A row of a table, and an optional note on a line below it."""
 
     cells: Sequence[str]
     note: str = ""
@@ -90,7 +90,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    """The cells of a row, each as wide as its column; nothing stands behind the last one that is not empty."""
+    """The cells of a row, each as wide as its column; empty cells at the end are dropped."""
     texts = [truncate(cell, width) for cell, width in zip(cells, widths, strict=True)]
     while texts and not texts[-1]:
         texts.pop()
@@ -110,7 +110,7 @@ def _painted(paint: Styler, placed: str, head: Column) -> str:
 
 
 def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
-    """The widest cell of each column; those that give are cut until all of it fits."""
+    """The widest cell of each column; columns that give are cut until the table fits."""
     widths = [max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)]
     surplus = sum(widths) + GAP * (len(widths) - 1) - columns_max
     while surplus > 0:

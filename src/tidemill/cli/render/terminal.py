@@ -1,13 +1,7 @@
-"""Terminal detection, colours, sanitising, problem lists, JSON.
+"""The terminal: what it can show, colours, widths, safe text, lists of problems, and JSON.
 
-What every command needs to know of the terminal: may it be drawn on, and how is text made harmless.
-
-Text from documents, errors and outputs may hold escape sequences; `clean` shows them instead of sending them.
-Terminals that cannot show the drawing characters get plain ones, by an error handler of the output streams.
-
-Colours, which only a terminal that wants them gets, and the room that text takes there.
-
-How a refusal looks: to people an aligned list, to programs one JSON object.
+Text from documents, errors and outputs may hold escape sequences; `sanitize` shows them instead of sending them.
+Terminals that lack the drawing characters get plain ones, by an error handler of the output streams.
 """
 
 from __future__ import annotations
@@ -55,7 +49,7 @@ _HANDLER = "tidemill-plain"
 
 
 def configure_streams() -> None:
-    """Make sure that there are output streams, and that no character can break them."""
+    """Open output streams that are missing, and make sure that no character breaks them."""
     codecs.register_error(_HANDLER, _plainly)
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -77,11 +71,8 @@ def sanitize(text: str) -> str:
     """A text without anything that a terminal would act on; line breaks stay."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char == "\n" else _shown(char) for char in text.replace("\t", "    "))
-
-
-def _shown(char: str) -> str:
-    return ascii(char)[1:-1] if char != "\r" else ""
+    text = text.replace("\t", "    ").replace("\r", "")
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
 def one_line(text: str, length_max: int) -> str:
@@ -106,7 +97,7 @@ def console() -> Console:
 def reserve_stdout() -> Iterator[TextIO]:
     """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
 
-    What is given is the standard output that they do not reach.
+    Yields the real standard output, which they cannot reach.
     """
     sys.stdout.flush()
     kept_stream, kept_file = sys.stdout, os.dup(1)
@@ -141,7 +132,7 @@ RED, GREEN, YELLOW, MAGENTA, CYAN = "\033[31m", "\033[32m", "\033[33m", "\033[35
 DIM, BOLD, OFF = "\033[2m", "\033[1m", "\033[0m"
 
 COLUMNS_ELSEWHERE = 120
-"""How wide lines may be where nobody knows the width: in files and pipes."""
+"""The width of lines in files and pipes, which have none of their own."""
 
 STATUS_COLOURS = {
     "COMPLETED": GREEN,
@@ -286,7 +277,7 @@ def print_refusal(problems: Sequence[Problem]) -> None:
 
 
 def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Tell what is wrong, in the form that was asked for."""
+    """Print problems in the form that the caller asked for."""
     if as_json:
         print_json({"problems": as_plain(problems)})
     else:

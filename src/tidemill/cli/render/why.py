@@ -1,4 +1,4 @@
-"""Why a run or one of its nodes is where it is, in text: what it waits for and what ends that, or what decided it."""
+"""Why a run or a node is in its state, in text: what it waits for and what ends that, or what decided it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WhyOutput(NamedTuple):
 
 
 class NodeReasons(NamedTuple):
-    """What there is to tell of a node, and the run that it is of."""
+    """The history of a node, and its run."""
 
     run_id: str
     found: NodeHistory
@@ -87,7 +87,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
 
 
 def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
-    """Print what there is to tell of a node."""
+    """Print the history of a node."""
     run_id, found = reasons
     print_headline(found.headline)
     for blocker in found.blockers[:SHOWN_MAX]:
@@ -151,17 +151,13 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
         ("type", error.type if error.type != "Fail" else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),
-        ("chain", "\n".join(f"{link.words}{_of(link.nodes.names)}" for link in found.chain)),
+        ("chain", "\n".join(": ".join(filter(None, (link.words, names(link.nodes.names)))) for link in found.chain)),
     ]
     print_facts(facts, indent=2)
 
 
-def _of(nodes: tuple[str, ...]) -> str:
-    return f": {names(nodes)}" if nodes else ""
-
-
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
-    """What is to be said of the run as a whole."""
+    """Facts about the run as a whole."""
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
     yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
