@@ -125,7 +125,7 @@ class Changes(Desk):
             id=command_id,
             actor=actor or None,
             retry=retry or dry_run,
-            sure=tuple(did_not_happen),
+            confirmed_not_done=tuple(did_not_happen),
             message=message,
         )
         found = tuple(problems(flow, state, command))
