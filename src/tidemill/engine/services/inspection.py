@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,14 +42,16 @@ from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.ended import NodeHistory, account_for
-from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import PathStep, path, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import JobView, Row, Stream
+
+if TYPE_CHECKING:
+    from tidemill.kernel.explain.ended import NodeHistory
+    from tidemill.kernel.explain.explain import Explanation
 
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""
@@ -376,6 +378,8 @@ class History(Roster):
         unstarted = Unstarted(self.catalog, self.runs, self._blobs, self._stream(run_id), entry.state)
         facts = await unstarted.noted(facts)
         workers = await self._workers(entry.state.digest)
+        from tidemill.kernel.explain.explain import explain
+
         found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
         if stuck := await self._stuck_reason(run_id, entry):
             headline = f"the run is stuck: {stuck}; {found.headline}"
@@ -390,6 +394,8 @@ class History(Roster):
             hint = offered(str(node), entry.flow.workflow.by_id)
             raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
         found = await self.why(run_id)
+        from tidemill.kernel.explain.ended import account_for
+
         return account_for(entry.state, await self._log(run_id), known, found.blockers)
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:

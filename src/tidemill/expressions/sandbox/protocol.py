@@ -7,6 +7,7 @@ size.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import assert_never
 
 import msgspec
@@ -66,9 +67,17 @@ class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
 
 
 _Sent = _SentErrand | _SentFilterRows | Jq | RunQuery
-_SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
-_ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
+
+
+@cache
+def _decoder_of_sent() -> msgspec.json.Decoder[_Sent]:
+    return msgspec.json.Decoder(_Sent)
+
+
+@cache
+def _decoder_of_answers() -> msgspec.json.Decoder[Answer]:
+    return msgspec.json.Decoder(Answer)
 
 
 def packed(work: EvaluationRequest | SandboxTask) -> bytes:
@@ -130,7 +139,7 @@ def _sent(seen: Seen | Absent) -> _SentNode:
 
 def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
     """Decode an errand or a chore, and compile its condition."""
-    sent = _SENT.decode(body)
+    sent = _decoder_of_sent().decode(body)
     match sent:
         case _SentErrand():
             return _received_errand(sent)
@@ -186,6 +195,6 @@ def packed_answer(answer: Answer) -> bytes:
 def unpacked_answer(body: bytes) -> Answer | None:
     """Decode an answer; None if it is malformed."""
     try:
-        return _ANSWER.decode(body)
+        return _decoder_of_answers().decode(body)
     except msgspec.DecodeError:
         return None
