@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import COMMAND, Inside, environment, on_terminal, process, shown
-from tidemill.cli.render.events import Logbook
+from tidemill.cli.render.events import EventPrinter
 
 FUNCTIONS = """
 import logging
@@ -176,12 +176,12 @@ def test_a_live_display_is_not_overheard(folder: Path, inside: Inside) -> None:
 
 
 def test_what_is_shown_live_stands_between_the_events(capsys: pytest.CaptureFixture[str]) -> None:
-    book = Logbook()
+    book = EventPrinter()
     place = {"live": True, "node": "a", "visit": 1, "index": -1, "attempt": 2}
-    book.tell({"type": "NodeStarted", "seq": 3, "at_ms": 1_000, "node": "a", "visit": 1, "attempt": 2})
-    book.tell({"type": "NodeStreamed", "number": 7, "value": "two\x1b words", **place})
-    book.tell({"type": "NodeProgressed", "fraction": 0.25, "message": "on the way", **place})
-    book.tell({"type": "NodeProgressed", "fraction": None, "message": "", **place})
+    book.print({"type": "NodeStarted", "seq": 3, "at_ms": 1_000, "node": "a", "visit": 1, "attempt": 2})
+    book.print({"type": "NodeStreamed", "number": 7, "value": "two\x1b words", **place})
+    book.print({"type": "NodeProgressed", "fraction": 0.25, "message": "on the way", **place})
+    book.print({"type": "NodeProgressed", "fraction": None, "message": "", **place})
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [" ".join(line.split()) for line in lines] == [
         "NodeStreamed a attempt 2 · 7: two\\x1b words",

@@ -12,7 +12,7 @@ import pytest
 import tidemill
 from tests.cli.kit import Ended, Inside
 from tidemill.cli import main
-from tidemill.cli.commands.worker import Bulletins
+from tidemill.cli.commands.worker import StatusLines
 from tidemill.cli.main import guarded
 from tidemill.errors import DiskFull, Unavailable, rejected
 
@@ -88,9 +88,9 @@ def test_a_full_disk_is_not_waited_for_by_a_command(capsys: pytest.CaptureFixtur
 
 def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     held, full = Unavailable("a.db is held"), DiskFull("the disk of a.db is full; free some space")
-    with Bulletins(as_json=False) as bulletins:
+    with StatusLines(as_json=False) as status_lines:
         for trouble in (held, held, full, None, None):
-            bulletins.reach(trouble)
+            status_lines.reach(trouble)
     assert capsys.readouterr().out.splitlines() == [
         "! the store does not answer: a.db is held; it is tried until it does",
         "! the disk of a.db is full; free some space; work goes on by itself then",

@@ -11,7 +11,7 @@ import pytest
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, check_schema, compile_schema
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 
 PERSON = {
     "type": "object",

@@ -9,7 +9,8 @@ import pytest
 from tests.expressions.scopes import AFTER, IN_MAP, OUTPUT, SCOPE, is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.expressions.templates.template import compile_template, is_template
+from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.templates.template import compile_template
 
 
 def render(value: Any, scope: Scope = SCOPE) -> Any:

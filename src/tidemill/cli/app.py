@@ -1,4 +1,7 @@
-"""The commands and their options. What a command does is in the file of its name, imported when it is called."""
+"""The root of the command tree: its own commands and their options.
+
+What a command does is in `commands`, and is imported when the command runs, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tidemill.cli import main, options
-from tidemill.cli.commands.runs import why_command
-from tidemill.cli.commands.storage import reindex_command, verify_log_command
-from tidemill.cli.options import GROUPS, CommandGroup, LazyCommand, show_help
+from tidemill.cli.options import COMMANDS, GROUPS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -42,7 +43,7 @@ def run_app(arguments: Sequence[str]) -> int:
     try:
         code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        _misused(error, as_json="--json" in arguments)
+        _print_usage_error(error, as_json="--json" in arguments)
         return main.REFUSED
     except click.Abort:
         return main.INTERRUPTED
@@ -52,20 +53,20 @@ def run_app(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else main.OK
 
 
-def _misused(error: click.ClickException, *, as_json: bool) -> None:
-    """Say what is wrong with the arguments, as a refusal where a program asked."""
+def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
+    """Print what is wrong with the arguments; with --json as a list of problems."""
     from tidemill.cli.render.terminal import sanitize
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
-    said, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
+    message, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
     if as_json:
         from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem
 
-        print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
+        print_json({"problems": as_plain([Problem(code="usage", message=message, hint=hint)])})
         return
-    print(f"{PROGRAM}: {sanitize(said)}", file=sys.stderr)
+    print(f"{PROGRAM}: {sanitize(message)}", file=sys.stderr)
     print(hint, file=sys.stderr)
 
 
@@ -161,11 +162,11 @@ def run_command(**given: Any) -> int:
 @options.author
 @options.apps
 @options.on_store(creates=True)
-def publish_command(asking: StoreSession, file: str, message: str, author: str) -> int:
+def publish_command(session: StoreSession, file: str, message: str, author: str) -> int:
     """Publish a workflow as a new version."""
     from tidemill.cli.commands.workflows import publish
 
-    return publish(asking, file, author=author, message=message)
+    return publish(session, file, author=author, message=message)
 
 
 @app.command("start")
@@ -178,14 +179,14 @@ def publish_command(asking: StoreSession, file: str, message: str, author: str) 
 )
 @options.actor
 @options.on_store()
-def start_command(asking: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
+def start_command(session: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
 
     It is not waited for: workers on the same store run it.
     """
     from tidemill.cli.commands.workflows import start
 
-    return start(asking, reference, given, **more)
+    return start(session, reference, given, **more)
 
 
 @app.command("worker")
@@ -237,19 +238,18 @@ def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
 @app.command("migrate")
 @options.dry_run
 @options.on_store()
-def migrate_command(asking: StoreSession, dry_run: bool) -> int:
+def migrate_command(session: StoreSession, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 
     Every command does so by itself; --dry-run only tells what is pending.
     """
     from tidemill.cli.commands.storage import migrate
 
-    return migrate(asking, dry_run=dry_run)
+    return migrate(session, dry_run=dry_run)
 
 
-app.add_command(why_command)
-app.add_command(verify_log_command)
-app.add_command(reindex_command)
+for name, about in COMMANDS.items():
+    app.add_command(LazyCommand(name, help=about))
 
 
 @app.command("version")

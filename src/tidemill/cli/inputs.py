@@ -1,48 +1,41 @@
-"""Files, stdin, values, --set patches, byte streams.
+"""What commands read: documents, inputs of runs, values of options, JSON Patches, and bytes of blobs.
 
-What a command reads: documents from files or standard input, the inputs of a run, values of options.
-
-Everything that can be wrong with a file is a refusal with a code and a hint. At most as much is read as a
-document may have, whatever the file says its size is.
-
-Bytes that come from files or standard input and go there, never to a terminal by accident.
-
-JSON Patches as people give them: a file, single places with `--set`, or both.
-
-`--set /nodes/fetch/config/url=VALUE` means "this place shall have this value". Whether that is an `add` or a
-`replace` depends on what is there, so it is looked up in the document that the patch is for. Whether the patch
-makes sense is left to those who apply it.
+Every fault of a file is a refusal with a code and a hint, and no more is read than a document may have, whatever size
+the file claims. Bytes are never written to a terminal by accident. `--set /nodes/fetch/config/url=VALUE` becomes an
+`add` or a `replace`, depending on the document that the patch is for; the engine judges the patch itself.
 """
 
 from __future__ import annotations
 
 import errno
-import mimetypes
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document
-from tidemill.kernel.document.text import read_json
+from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml
+
+if TYPE_CHECKING:
+    from tidemill.client import Tidemill
 
 STANDARD = "-"
 
 
 def read_blob_source(file: str) -> tuple[bytes | Path, str]:
-    """What to store, and what it is called."""
+    """The bytes or the path to store, and the name of the file."""
     return (sys.stdin.buffer.read(), "") if file == STANDARD else (Path(file), Path(file).name)
 
 
 def guessed_type(name: str) -> str:
     """The media type that a file's name promises."""
+    import mimetypes
+
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
@@ -72,7 +65,7 @@ def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], s
 
 
 def _draft(target: Path) -> IO[bytes]:
-    """A file beside the one that is meant."""
+    """A temporary file in the folder of the target."""
     try:
         return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)
     except OSError as error:
@@ -182,14 +175,15 @@ def _from_file(name: str) -> dict[str, Any]:
     try:
         value: dict[str, Any] = read_document(text, format=format_of(Path(name).suffix))
     except Rejected as refusal:
-        places = [f"@{name}{problem.path}" for problem in refusal.problems]
-        raise Rejected(
-            [
-                Problem(code=_input_code(problem.code), message=_input_words(problem), path=place, hint=problem.hint)
-                for place, problem in zip(places, refusal.problems, strict=True)
-            ]
-        ) from None
+        raise Rejected([_input_problem(name, problem) for problem in refusal.problems]) from None
     return value
+
+
+def _input_problem(name: str, problem: Problem) -> Problem:
+    code, message = problem.code, problem.message
+    if code == "not_a_mapping":
+        code, message = "input_invalid", "the file does not hold a mapping"
+    return Problem(code=code, message=message, path=f"@{name}{problem.path}", hint=problem.hint)
 
 
 def read_value(option: str, text: str) -> Any:
@@ -222,11 +216,7 @@ def read_data(name: str) -> Any:
     except UnicodeDecodeError:
         raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
     like_json = text.lstrip().startswith(("{", "[", '"'))
-    if format_of(Path(name).suffix) == "json" or like_json:
-        return read_json(text)
-    from tidemill.kernel.document.text import read_yaml
-
-    return read_yaml(text)
+    return read_json(text) if like_json or format_of(Path(name).suffix) == "json" else read_yaml(text)
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
@@ -238,14 +228,6 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             raise rejected("option_invalid", f"{option} {text!r} is not key=value", hint="write key=value")
         found[key] = value
     return found
-
-
-def _input_code(code: str) -> str:
-    return "input_invalid" if code == "not_a_mapping" else code
-
-
-def _input_words(problem: Problem) -> str:
-    return "the file does not hold a mapping" if problem.code == "not_a_mapping" else problem.message
 
 
 def _from_pair(option: str, text: str) -> dict[str, Any]:

@@ -1,14 +1,7 @@
-"""Entry point, exit codes, last-resort error report.
+"""The entry point of the installed script, the exit codes, and the report of errors that no command handled.
 
-The last line of defence: whatever a command raises becomes words on stderr and an exit code.
-
-The command line: documents (`validate`, `graph`, `run`), and what is kept in a store (`runs`, `approvals`, …).
-
-What a command does is imported when it is called, so that `tidemill --help` stays quick. `app` and the files of
-the groups say which commands and options there are; `main` is what the installed script calls. A user never sees
-a traceback: refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
-
-Exit codes: a promise to scripts, listed in `docs/reference/cli.md`.
+A user never sees a traceback: a refusal is a list of problems, and an unforeseen exception is one line that asks to be
+reported. The exit codes are a promise to scripts (`docs/reference/cli.md`). This module imports nothing of the engine.
 """
 
 from __future__ import annotations
@@ -21,12 +14,20 @@ from collections.abc import Callable, Sequence
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    # A short command allocates little that is garbage; collecting while modules are imported takes 7 % of its time.
-    gc.set_threshold(50_000, 20, 20)
+    # Modules are never garbage, and looking for it while they are imported takes 7 % of a short command.
+    gc.disable()
     code = call(sys.argv[1:])
     from tidemill.cli.render.terminal import leave
 
     leave(code)
+
+
+def start_collector() -> None:
+    """Collect garbage from now on, if `main` has put it off, and never look at what was imported before."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+        gc.enable()
 
 
 def call(arguments: Sequence[str]) -> int:
@@ -57,7 +58,7 @@ TRACEBACK = "TIDEMILL_TRACEBACK"
 
 
 def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
-    """Run a command; never raise. With `as_json` a program is told in JSON what it can do something about."""
+    """Run a command; never raise. With `as_json`, errors that a program can react to are printed as JSON."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -73,16 +74,16 @@ def _explain(error: Exception, as_json: bool) -> int:
     from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
-        from tidemill.cli.render.terminal import tell_problems
+        from tidemill.cli.render.terminal import report_problems
 
-        tell_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
+        report_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
         return REFUSED
     if isinstance(error, DiskFull):
         # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
-        _tell("disk_full", str(error), "then give the command again: it was not carried out", as_json)
+        _report("disk_full", str(error), "then give the command again: it was not carried out", as_json)
         return REFUSED
     if isinstance(error, Unavailable):
-        _tell("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
+        _report("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
         return FAILED
     if isinstance(error, TidemillError):
         # Foreign code has broken the process; the text says how.
@@ -91,15 +92,15 @@ def _explain(error: Exception, as_json: bool) -> int:
     return _bug(error)
 
 
-def _tell(code: str, message: str, hint: str, as_json: bool) -> None:
-    """Say one line to a person; a program is told the same as a problem."""
+def _report(code: str, message: str, hint: str, as_json: bool) -> None:
+    """Print one line for a person, or the same as a problem for a program."""
     if not as_json:
         print(f"tidemill: {message}; {hint}", file=sys.stderr)
         return
-    from tidemill.cli.render.terminal import tell_problems
+    from tidemill.cli.render.terminal import report_problems
     from tidemill.errors import Problem
 
-    tell_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
+    report_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
 
 
 def _bug(error: Exception) -> int:

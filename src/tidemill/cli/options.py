@@ -1,8 +1,7 @@
-"""Shared options, arguments and groups.
+"""Options and arguments that several commands share, and groups of commands.
 
-Options and arguments that several commands have.
-
-Groups of commands: the root imports a group when it is named, and a group without a command shows its help.
+The root imports a group only when it is named; a group without a command prints its help. Nothing of the engine may be
+imported at the top of this module.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def acting(name: str | None) -> str:
-    """Who acts: the name given, else the user of the operating system, else nobody."""
+    """Who acts: the name given, else the user of the operating system, else an empty name."""
     if name is not None:
         return name
     import getpass
@@ -195,7 +194,7 @@ keep_runs = flag("--keep-runs", about="Keep finished runs for ever, unless their
 
 
 def on_store(*, creates: bool = False) -> Decorator:
-    """Adds --store and --json; the command is called with the `Asking` that they and --app, --archive make."""
+    """Adds --store and --json; the command gets the `StoreSession` made of them and of --app and --archive."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -221,16 +220,32 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
 }
-MODULES = {"dlq": "dead_letters", "archive": "storage", "blobs": "storage", "nodes": "documents", "workers": "worker"}
-"""The module in `commands` that has a group, where it is not called like the group."""
+COMMANDS = {
+    "why": "Say what a run or a node waits for, or why it ended so.",
+    "verify-log": "Read all logs again and tell what is not as it must be.",
+    "reindex": "Rebuild everything that lists show from the logs.",
+}
+"""Commands of the root that are defined beside the groups."""
+MODULES = {
+    "dlq": "dead_letters",
+    "archive": "storage",
+    "blobs": "storage",
+    "nodes": "documents",
+    "workers": "worker",
+    "why": "runs",
+    "verify-log": "storage",
+    "reindex": "storage",
+}
+"""The module in `commands` that defines a group or command, where it is not called like the group."""
 
 
 class LazyCommand(click.Command):
-    """A group that the help of the root lists and that nothing has imported yet."""
+    """A group or command that the root's help lists before its module is imported."""
 
     def load(self) -> click.Command:
         name = str(self.name)
-        command: click.Command = getattr(import_module(f"tidemill.cli.commands.{MODULES.get(name, name)}"), name)
+        module = import_module(f"tidemill.cli.commands.{MODULES.get(name, name)}")
+        command: click.Command = getattr(module, f"{name.replace('-', '_')}_command" if name in COMMANDS else name)
         return command
 
 

@@ -1,7 +1,7 @@
-"""One question to a store and its answer: as text for people, as one JSON value for programs.
+"""One request to a store, and its answer as text for people or as one JSON value for programs.
 
-Every verb goes this way, so a refusal looks the same everywhere: a list of problems and exit code 2. No nodes are
-run meanwhile; that is the business of workers, and of `tidemill run`.
+Every command that needs a store goes through `StoreSession`, so a refusal looks the same everywhere: a list of
+problems and exit code 2. A session runs no nodes; that is left to workers and to `tidemill run`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ PRIVATE_STORE = "memory://"
 ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
 _FORMAT = "v"
-"""The format of a stored row, which is nobody else's business."""
+"""The field with the format of a stored row, which is not printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSession:
-    """Where to ask, and in which form to answer."""
+    """Which store to open, and in which form to answer."""
 
     store: str
     as_json: bool = False
     archive: str | None = None
-    """Where old runs are, if not in the usual place."""
+    """The archive, if it is not the default one."""
     creates: bool = False
-    """Whether a store that is not there yet is made."""
+    """Whether a missing store is created."""
     retention_days: float | None = RETENTION_DAYS
     """How long finished runs stay, where old ones are asked about."""
     apps: tuple[str, ...] = ()
-    """The user's own code, where node types of his are asked about."""
+    """The user's own code, for requests about its node types."""
 
     def ask_and_print(
-        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
+        self, ask: Callable[[Tidemill], T], show: Callable[[T], None], *, ends: Callable[[T], int] | None = None
     ) -> int:
-        """Ask, and print what came of it; `ends` tells the exit code where it may have gone badly."""
+        """Ask the engine and print its answer; `ends` derives the exit code from an answer that may be bad news."""
         try:
             found = self._asked(ask)
         except Rejected as refusal:
@@ -62,11 +62,11 @@ class StoreSession:
         if self.as_json:
             print_json(plain(found))
         else:
-            tell(found)
+            show(found)
         return main.OK if ends is None else ends(found)
 
     def stream(self, ask: Callable[[Tidemill], None]) -> int:
-        """Ask something that prints its answers by itself, as they come."""
+        """Run a request that prints its answers as they arrive."""
         try:
             self._asked(ask)
         except Rejected as refusal:
@@ -86,10 +86,11 @@ class StoreSession:
                 functions=app.functions,
                 handlers=app.handlers,
             )
+            main.start_collector()
             try:
                 return ask(mill)
             except StoreUnusable as error:
-                # Nobody waits here until somebody has seen to it, so to the caller it is a refusal.
+                # A command does not wait for a repair, so the caller gets a refusal.
                 raise Rejected(error.problem) from error
             finally:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -105,11 +106,11 @@ class StoreSession:
 
     @property
     def is_private_store(self) -> bool:
-        """Whether nobody else can ever reach this store."""
+        """Whether the store lives in this process only."""
         return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:
-        """A command that can be copied from the screen and means this store, and this archive."""
+        """A command line for this store and archive that can be copied from the screen."""
         meant = os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
         store = () if self.store == meant else ("--store", self.store)
         elsewhere = self.archive is not None and self.archive != os.environ.get(ARCHIVE_VARIABLE)
@@ -137,11 +138,11 @@ def plain(value: Any) -> Any:
 
 
 def item_or_none(index: int) -> int | None:
-    """The index of an item as programs are told it: null where something is not about an item."""
+    """The index of an item for JSON output: null where the object is not about an item."""
     return None if index == NOT_AN_ITEM else index
 
 
 def _kind(value: msgspec.Struct) -> dict[str, str]:
-    """What tells a value from the others of its union, where readers are meant to see it."""
+    """The tag of a union member, where it is part of the output."""
     config = value.__struct_config__
     return {"kind": str(config.tag)} if config.tag_field == "kind" else {}

@@ -1,9 +1,8 @@
-"""The user's own code: where it is imported from, and the functions and node types that it offers.
+"""`--app`: imports the user's code and finds the functions and node types that it offers.
 
-An app is a Python file or module, or something in it, with `functions` (a mapping from names to functions, or a
-list of them, which nodes of type `python` call), `handlers` (a list of node types), or both. The functions of a
-module that are marked with `@tidemill.function` count too, and if it has no `handlers`, its own node types by name.
-Whatever is wrong with it is a refusal.
+An app is a Python file or module, or an object in it, with `functions` (a mapping from names to functions, or a list of
+them, for nodes of type `python`), `handlers` (a list of node types), or both. Functions of a module that are marked
+with `@tidemill.function` count too, and so do its node types if it has no `handlers`. Every fault is a refusal.
 """
 
 from __future__ import annotations

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.expressions.conditions import Condition, compiled
-from tidemill.expressions.templates.template import Template, compile_template
 from tidemill.kernel.document.normalize import ContentReference, borrowed_in
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
+
+if TYPE_CHECKING:
+    from tidemill.expressions.templates.template import Template
+
 
 CONTENT_BYTES_MAX = 8 * 1024 * 1024
 """Limit of content that a document refers to; larger content is data, not schema, code or configuration."""
@@ -123,6 +126,8 @@ class CompiledWorkflow:
         known = self._undoing.get(node.id)
         if known is None:
             assert node.compensator is not None
+            from tidemill.expressions.templates.template import compile_template
+
             known = self._undoing[node.id] = compile_template(node.compensator.config)
         return known
 
@@ -135,11 +140,15 @@ class CompiledWorkflow:
     @property
     def outputs(self) -> Template:
         if self._outputs is None:
+            from tidemill.expressions.templates.template import compile_template
+
             self._outputs = compile_template(self.workflow.outputs)
         return self._outputs
 
 
 def _compile(node: Node) -> CompiledNode:
+    from tidemill.expressions.templates.template import compile_template
+
     config = compile_template(node.config)
     return CompiledNode(
         config=config,

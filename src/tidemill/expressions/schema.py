@@ -31,7 +31,6 @@ from tidemill.expressions.errors import (
     pointer,
     shorten,
 )
-from tidemill.expressions.jsonpath.query import UNBALANCED, why_no_pattern
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
 from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
 from tidemill.expressions.scope import Json, References, Scope
@@ -291,6 +290,9 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
         return _invalid(message, _reference_place(source, target), _DEFS_HINT)
     pattern = error.message.removesuffix(' is not a "regex"')
     if pattern != error.message:
+        # Valid schemas do not pay for the JSONPath engine.
+        from tidemill.expressions.jsonpath.query import UNBALANCED, why_no_pattern
+
         message = f"{shorten(pattern, 200)} is no regular expression that can be compiled"
         reason, hint = why_no_pattern(msgspec.json.decode(pattern, type=str))
         if reason.startswith(UNBALANCED):

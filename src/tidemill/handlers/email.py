@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
 from tidemill.handlers.mail import (

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, ending, truncate
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK

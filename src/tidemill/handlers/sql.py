@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from tidemill.errors import Rejected, Unavailable
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement

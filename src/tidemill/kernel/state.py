@@ -7,6 +7,7 @@ with the graph (visits, edges, items) are never copied whole: an OverlayDict hol
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -310,7 +311,6 @@ It stays below 0x80, because snapshots of earlier versions start as msgpack arra
 
 _FORMAT = bytes([SNAPSHOT_FORMAT])
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(State)
 
 
 class SnapshotFormatUnknown(ValueError):
@@ -324,4 +324,9 @@ def encode_state(state: State) -> bytes:
 def decode_state(raw: bytes) -> State:
     if raw[:1] != _FORMAT:
         raise SnapshotFormatUnknown(f"a snapshot of another format: it begins with {raw[:1].hex() or 'nothing'}")
-    return _DECODER.decode(memoryview(raw)[1:])
+    return _decoder().decode(memoryview(raw)[1:])
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[State]:
+    return msgspec.msgpack.Decoder(State)

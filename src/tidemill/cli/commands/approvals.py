@@ -29,17 +29,13 @@ deciding = options.together(options.actor, options.roles, options.visit, options
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List approvals, newest first: those that are pending."""
-    from tidemill.cli.render.lists import Page, tell_approvals
+    from tidemill.cli.render.lists import list_page
 
     wanted["status"] = None if status == "all" else status
     terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
-
-    def ask(mill: Tidemill) -> Page:
-        return Page("approvals", *mill.approvals(terms, after=after, limit=limit))
-
-    return asking.ask_and_print(ask, lambda page: tell_approvals(asking, page))
+    return list_page(session, "approvals", lambda mill: mill.approvals(terms, after=after, limit=limit))
 
 
 @approvals.command("show")
@@ -48,13 +44,13 @@ def list_command(asking: StoreSession, status: str, limit: int, after: str | Non
 @options.visit
 @options.item
 @options.on_store()
-def show_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
+def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show what is asked of whom, and who has decided."""
-    from tidemill.cli.render.lists import tell_approval
+    from tidemill.cli.render.lists import print_approval
 
-    return asking.ask_and_print(
+    return session.ask_and_print(
         lambda mill: mill.approval(run, node, visit=visit, index=item),
-        lambda view: tell_approval(asking, view.to_dict()),
+        lambda view: print_approval(session, view.to_dict()),
     )
 
 
@@ -67,17 +63,17 @@ def show_command(asking: StoreSession, run: str, node: str, visit: int | None, i
 @deciding
 @options.on_store()
 def decide_command(
-    asking: StoreSession, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
+    session: StoreSession, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
 ) -> int:
     """Approve, reject, or ask for changes."""
     from tidemill.cli.inputs import read_inputs
-    from tidemill.cli.render.lists import tell_decision
+    from tidemill.cli.render.lists import print_decision
 
     def ask(mill: Tidemill) -> Any:
         fields = read_inputs(form, "--form") if form else None
         return mill.decide(run, node, verb, form=fields, index=item, **given)
 
-    return asking.ask_and_print(ask, lambda view: tell_decision(view.to_dict()))
+    return session.ask_and_print(ask, lambda view: print_decision(view.to_dict()))
 
 
 @approvals.command("delegate")
@@ -87,10 +83,10 @@ def decide_command(
 @options.comments
 @deciding
 @options.on_store()
-def delegate_command(asking: StoreSession, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
+def delegate_command(session: StoreSession, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
     """Let somebody else decide in your place."""
     from tidemill.cli.render.runs import say
 
-    return asking.ask_and_print(
+    return session.ask_and_print(
         lambda mill: mill.delegate(run, node, to, index=item, **given), lambda _: say(f"{node}: {to} may decide now")
     )

@@ -1,4 +1,4 @@
-"""`tidemill dlq`: failures that nobody will try again by itself."""
+"""`tidemill dlq`: failures that are not retried automatically."""
 
 from __future__ import annotations
 
@@ -27,17 +27,13 @@ of_code = options.option("--code", metavar="CODE", about="That failed with this 
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List dead letters, newest first: those that are open."""
-    from tidemill.cli.render.lists import Page, tell_letters
+    from tidemill.cli.render.lists import list_page
 
     wanted["status"] = None if status == "all" else status
     terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
-
-    def ask(mill: Tidemill) -> Page:
-        return Page("dead_letters", *mill.dead_letters(terms, after=after, limit=limit))
-
-    return asking.ask_and_print(ask, lambda page: tell_letters(asking, page))
+    return list_page(session, "dead_letters", lambda mill: mill.dead_letters(terms, after=after, limit=limit))
 
 
 @dlq.command("show")
@@ -46,12 +42,13 @@ def list_command(asking: StoreSession, status: str, limit: int, after: str | Non
 @options.visit
 @options.item
 @options.on_store()
-def show_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
+def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show a dead letter, and the input it failed with."""
-    from tidemill.cli.render.lists import tell_letter
+    from tidemill.cli.render.lists import print_dead_letter
 
-    return asking.ask_and_print(
-        lambda mill: mill.dead_letter(run, node, visit=visit, index=item), lambda letter: tell_letter(asking, letter)
+    return session.ask_and_print(
+        lambda mill: mill.dead_letter(run, node, visit=visit, index=item),
+        lambda letter: print_dead_letter(session, letter),
     )
 
 
@@ -75,14 +72,14 @@ def show_command(asking: StoreSession, run: str, node: str, visit: int | None, i
 @options.actor
 @options.on_store()
 def retry_command(
-    asking: StoreSession, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
+    session: StoreSession, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
 ) -> int:
     """Let the runs of dead letters go on.
 
     Say which: by --run, --workflow, --node or --code. --patch or --config repairs them first.
     """
     from tidemill.cli.inputs import read_edits, read_value
-    from tidemill.cli.render.runs import tell_reprocessed
+    from tidemill.cli.render.runs import print_reprocessed
 
     def ask(mill: Tidemill) -> Reprocessed:
         corrected = {} if config is None else {"config": read_value("--config", config)}
@@ -93,7 +90,7 @@ def retry_command(
         in_vain = outcome.matched and not outcome.handled and not dry_run
         return main.REFUSED if in_vain else main.OK
 
-    return asking.ask_and_print(ask, tell_reprocessed, ends=ends)
+    return session.ask_and_print(ask, print_reprocessed, ends=ends)
 
 
 @dlq.command("discard")
@@ -103,12 +100,12 @@ def retry_command(
 @options.item
 @options.who
 @options.on_store()
-def discard_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
+def discard_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
     """Take a dead letter off the list."""
     from tidemill.cli.commands.run_actions import act
 
     return act(
-        asking,
+        session,
         run,
         f"dead letter {node} discarded",
         lambda mill: mill.discard(run, node, visit=visit, index=item, **who),

@@ -1,11 +1,4 @@
-"""Validate, graph, nodes.
-
-`tidemill validate`: everything that is wrong with a document, at once.
-
-`tidemill graph`: a workflow as a drawing in text, or as Mermaid.
-
-`tidemill nodes`: which node types there are, and what their configuration looks like. No store is needed.
-"""
+"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types, and need no store."""
 
 from __future__ import annotations
 
@@ -94,9 +87,9 @@ nodes = new_group("nodes")
 @options.as_json
 def list_command(apps: Sequence[str], as_json: bool) -> int:
     """List the node types, with where they come from."""
-    from tidemill.cli.render.documents import NodeTypeList, tell_collection
+    from tidemill.cli.render.documents import NodeTypeList, print_node_types
 
-    return _answer(apps, as_json, NodeTypeList, tell_collection)
+    return _answer(apps, as_json, NodeTypeList, print_node_types)
 
 
 @nodes.command("show")
@@ -105,12 +98,12 @@ def list_command(apps: Sequence[str], as_json: bool) -> int:
 @options.as_json
 def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
     """Show a node type: what it does, its fields, what may be expected of it."""
-    from tidemill.cli.render.documents import specimen, tell_specimen
+    from tidemill.cli.render.documents import find_node_type, print_node_type
 
-    return _answer(apps, as_json, lambda types: specimen(types, name), tell_specimen)
+    return _answer(apps, as_json, lambda types: find_node_type(types, name), print_node_type)
 
 
-def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], tell: Callable[[T], None]) -> int:
+def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], show: Callable[[T], None]) -> int:
     from tidemill.bootstrap import node_types
     from tidemill.cli.render.terminal import print_json
     from tidemill.cli.session import StoreSession, plain
@@ -126,7 +119,7 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], t
     if as_json:
         print_json(plain(found))
     else:
-        tell(found)
+        show(found)
     return main.OK
 
 
@@ -138,19 +131,19 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
             app = load_apps(apps)
             types = node_types(app.functions, app.handlers)
     except Rejected as refusal:
-        _tell_nothing_checked(refusal.problems, as_json)
+        _print_nothing_checked(refusal.problems, as_json)
         return main.REFUSED
     try:
         document, unchecked = with_stand_ins(read_source(file).document)
         compiled = compile_document(document, types.by_name, types.unusable_types)
     except Rejected as refusal:
-        _tell_refused(file, refusal.problems, as_json)
+        _print_refused(file, refusal.problems, as_json)
         return main.REFUSED
-    _tell_valid(compiled._replace(warnings=(*compiled.warnings, *unchecked)), as_json)
+    _print_valid(compiled._replace(warnings=(*compiled.warnings, *unchecked)), as_json)
     return main.OK
 
 
-def _tell_valid(compiled: Compiled, as_json: bool) -> None:
+def _print_valid(compiled: Compiled, as_json: bool) -> None:
     workflow, warnings = compiled.workflow, compiled.warnings
     if as_json:
         print_json(
@@ -169,14 +162,14 @@ def _tell_valid(compiled: Compiled, as_json: bool) -> None:
         print_problems(f"! {counted(len(warnings), 'warning')}", warnings, sys.stdout, warning=True)
 
 
-def _tell_nothing_checked(problems: tuple[Problem, ...], as_json: bool) -> None:
+def _print_nothing_checked(problems: tuple[Problem, ...], as_json: bool) -> None:
     if as_json:
-        _tell_refused("", problems, as_json)
+        _print_refused("", problems, as_json)
     else:
         print_refusal(problems)
 
 
-def _tell_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> None:
+def _print_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> None:
     if as_json:
         refused = {"valid": False, "name": None, "nodes": None, "digest": None}
         print_json({**refused, "problems": as_plain(problems), "warnings": []})

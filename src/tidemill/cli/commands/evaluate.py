@@ -1,11 +1,4 @@
-"""Eval, render and their scope options.
-
-`tidemill eval`: one condition, decided here over values that are given on the command line.
-
-What an expression sees that is tried out on the command line: a scope, made from the values of options.
-
-`tidemill render`: a template, filled in here with values that are given on the command line.
-"""
+"""`tidemill eval` and `tidemill render`: one condition or template, tried over values given as options."""
 
 from __future__ import annotations
 
@@ -22,7 +15,7 @@ from msgspec.structs import replace
 
 from tidemill.cli import main
 from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact
-from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, one_line, print_json, sanitize, tell_problems
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, one_line, print_json, report_problems, sanitize
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
 from tidemill.expressions.errors import NO_OUTPUT, ExpressionError
@@ -138,14 +131,14 @@ def evaluate(options: EvalOptions) -> int:
     try:
         condition, scope = _read_condition(options)
     except Rejected as refusal:
-        tell_problems(refusal.problems, as_json=options.as_json)
+        report_problems(refusal.problems, as_json=options.as_json)
         return main.REFUSED
     try:
         verdict, ms = asyncio.run(_decided(condition, scope))
     except ExpressionError as failure:
-        tell_problems([_problem(failure)], as_json=options.as_json)
+        report_problems([_problem(failure)], as_json=options.as_json)
         return main.FAILED
-    _tell(_Part("", condition, verdict), ms, options.as_json)
+    _print_verdict(_Part("", condition, verdict), ms, options.as_json)
     return main.OK
 
 
@@ -252,7 +245,7 @@ def _parts(whole: _Part) -> Iterator[_Part]:
             yield from _parts(part)
 
 
-def _tell(whole: _Part, ms: float, as_json: bool) -> None:
+def _print_verdict(whole: _Part, ms: float, as_json: bool) -> None:
     if as_json:
         parts = [{"path": part.path, "type": _kind(part), **_answer(part)} for part in _parts(whole)]
         print_json({**_answer(whole), "parts": parts, "ms": round(ms, 3)})
@@ -290,12 +283,12 @@ def render(template: str, scope: str, *, as_json: bool) -> int:
     try:
         value, seen = _read_template(template, scope)
     except Rejected as refusal:
-        tell_problems(refusal.problems, as_json=as_json)
+        report_problems(refusal.problems, as_json=as_json)
         return main.REFUSED
     try:
         rendered = compile_template(value).render(seen)
     except ExpressionError as failure:
-        tell_problems([failure.problem()], as_json=as_json)
+        report_problems([failure.problem()], as_json=as_json)
         return main.FAILED
     if as_json or not isinstance(rendered, str):
         print_json(rendered)

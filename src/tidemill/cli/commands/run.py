@@ -1,13 +1,7 @@
-"""Run: start, watch, prompt for approvals and signals.
+"""`tidemill run`: publishes a document, starts it, and watches it to its end in this process.
 
-`tidemill run`: publish a document, start it, watch it to its end, in this process.
-
-Asking the person at the terminal, while the run that waits for them goes on in this process.
-
-A question is given up when it is answered elsewhere or its time has passed. What is typed is read by lines, without
-blocking, so that an interrupt and such news are noticed at once.
-
-What a run that is watched waits for from outside: told once, and asked for where somebody can answer.
+On a terminal the person is asked for the decisions that the run waits for. A question is dropped when it is answered
+elsewhere or expires; typed text is read by lines without blocking, so that both, and an interrupt, are noticed at once.
 """
 
 from __future__ import annotations
@@ -26,9 +20,9 @@ from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, tell_decision
+from tidemill.cli.render.lists import asked_of, print_decision
 from tidemill.cli.render.progress import Lines, Silence
-from tidemill.cli.render.runs import tell_end, tell_quietly, tell_trouble
+from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
 from tidemill.cli.render.tables import names, print_facts
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -63,19 +57,19 @@ VERBS: dict[str, Verb] = {"a": "approve", "r": "reject", "c": "changes"}
 LATER = ("l", "later")
 
 
-class Over(Exception):
-    """Nobody needs this answer any more, or nobody will give one."""
+class QuestionOver(Exception):
+    """The question is settled, or standard input has ended."""
 
 
 class Typed:
-    """Lines from the terminal. Between them it is asked whether they are still of interest."""
+    """Reads lines from the terminal; `wanted` is polled while it waits."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         self._wanted = wanted
         self._kept = b""
 
     def line(self, question: str) -> str:
-        """Ask, and wait for a line. Raises Over when it is not wanted any more, or will not come."""
+        """Ask, and wait for a line. Raises QuestionOver when it is no longer wanted, or will not come."""
         sys.stdout.write(question)
         sys.stdout.flush()
         while b"\n" not in self._kept:
@@ -83,7 +77,7 @@ class Typed:
                 self._read()
             elif not self._wanted():
                 print()
-                raise Over
+                raise QuestionOver
         first, _, self._kept = self._kept.partition(b"\n")
         return first.decode(errors="replace").strip()
 
@@ -91,17 +85,17 @@ class Typed:
         some = os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
         if not some or len(self._kept) > LINE_BYTES_MAX:
             print()
-            raise Over
+            raise QuestionOver
         self._kept += some
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at this terminal who can be asked."""
+    """Whether a person at this terminal can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
-    """Whether it makes sense to ask this person; whether their answer counts is decided by the engine."""
+    """Whether it makes sense to ask this person; the engine decides whether the answer counts."""
     person, approval = as_user(actor), view.approval
     if approval.four_eyes and approval.requester and as_user(approval.requester) == person:
         return False
@@ -110,14 +104,14 @@ def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
 
 
 def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str, ...]) -> None:
-    """Ask until there is an answer that is accepted, or the question has settled itself."""
+    """Ask until the engine accepts an answer, or the question is settled elsewhere."""
     place: dict[str, Any] = {"visit": view.visit, "index": None if view.index < 0 else view.index}
 
     def pending() -> bool:
         return mill.approval(view.run_id, view.node, **place).status == "pending"
 
     typed, shown = Typed(lambda: _still(pending)), view.to_dict()
-    _tell_question(shown)
+    _print_question(shown)
     try:
         while True:
             verb = _verb(typed)
@@ -132,22 +126,22 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
                 if not _still(pending):
                     return
             else:
-                tell_decision(answer.to_dict())
+                print_decision(answer.to_dict())
                 return
-    except Over:
+    except QuestionOver:
         still = _still(pending)
         print("  left for later; the run goes on waiting" if still else "  this is settled by now")
 
 
 def _still(pending: Callable[[], bool]) -> bool:
-    """Whether a question stands; of one that nobody knows any more it does not."""
+    """Whether a question is still open; an unknown one is not."""
     try:
         return pending()
     except Rejected:
         return False
 
 
-def _tell_question(shown: Mapping[str, Any]) -> None:
+def _print_question(shown: Mapping[str, Any]) -> None:
     paint = Styler()
     print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
     lines = str(shown["description"]).split("\n")
@@ -159,7 +153,7 @@ def _verb(typed: Typed) -> Verb:
     while True:
         said = typed.line("  [a]pprove, [r]eject, request [c]hanges, or [l]ater? ").lower()
         if said in LATER:
-            raise Over
+            raise QuestionOver
         for letter, verb in VERBS.items():
             if said in (letter, verb):
                 return verb
@@ -167,7 +161,7 @@ def _verb(typed: Typed) -> Verb:
 
 
 def _form(typed: Typed, schema: Any) -> Any:
-    """What is filled in, field by field; nothing is checked here."""
+    """Ask for the fields of a form; the engine checks them."""
     fields = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(fields, dict) or not fields:
         return _typed_value(typed, "  form (JSON): ")
@@ -209,7 +203,7 @@ _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
 class TerminalOwner(Protocol):
-    """Where a run is watched: lines can be said there, and it can be left for a conversation."""
+    """A watcher that prints lines, and gives up the terminal for a conversation."""
 
     def say(self, text: str) -> None: ...
 
@@ -219,19 +213,19 @@ class TerminalOwner(Protocol):
 
 
 class Prompter:
-    """Sees every event of a run, and helps where it waits for somebody outside."""
+    """Sees every event of a run, and prompts for decisions and signals that it waits for."""
 
     def __init__(
         self,
         mill: Tidemill,
-        asking: StoreSession,
+        session: StoreSession,
         stage: TerminalOwner,
         *,
         actor: str,
         roles: tuple[str, ...],
         talks: bool,
     ) -> None:
-        self._mill, self._asking, self._stage = mill, asking, stage
+        self._mill, self._asking, self._stage = mill, session, stage
         self._actor, self._roles = actor, roles
         self._talks = talks and can_ask()
 
@@ -293,20 +287,14 @@ class RunOptions:
         return self.as_json or self.quiet or self.stream is not None
 
 
-class Watcher(Protocol):
-    """Somebody who is shown every event of a run."""
+class Watcher(TerminalOwner, Protocol):
+    """A terminal owner that is shown every event of a run."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
 
     def see(self, event: Mapping[str, Any]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def enter(self) -> None: ...
 
 
 def run(options: RunOptions) -> int:
@@ -323,28 +311,29 @@ def run(options: RunOptions) -> int:
     if options.as_json:
         print_json(view.to_dict())
     elif options.stream is not None:
-        tell_trouble(view, board)
+        print_trouble(view, board)
     elif options.quiet:
-        tell_quietly(view, board)
+        print_quietly(view, board)
     else:
-        tell_end(view, board)
+        print_end(view, board)
     return _exit_code(view, board)
 
 
 def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, RunProgress]:
-    """Work on one run and nothing else: what other runs of the store need, this process may not have."""
+    """Work on one run only: this process may lack the code that other runs of the store need."""
     run_id = options.resume or RealAmbient().new_id()
     app = load_apps(options.apps)
     mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers)
     try:
-        reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
+        reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)
         board = RunProgress(mill.workflow(reference))
         watcher = _watcher(options, board, out)
-        # From here on an interrupt finds somebody who cancels the run.
+        main.start_collector()
+        # From here on an interrupt cancels the run.
         board.run_id = run_id
         if not options.resume:
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
-        helper = Prompter(
+        prompter = Prompter(
             mill,
             StoreSession(options.store),
             watcher,
@@ -352,8 +341,8 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
             roles=options.roles,
             talks=not options.silent and options.file != STDIN,
         )
-        # Parts and progress are of no interest to whoever only waits for the end.
-        _watch(mill, board, watcher, helper, live=not (options.as_json or options.quiet))
+        # With --json and --quiet only the end is shown, so parts and progress are not followed.
+        _watch(mill, board, watcher, prompter, live=not (options.as_json or options.quiet))
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -368,7 +357,7 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
     return f"{published.name}@{published.version}"
 
 
-def _begun(mill: Tidemill, options: RunOptions, source: Source) -> str:
+def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was begun with, if it is a run of this document's workflow."""
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
@@ -387,18 +376,18 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
         return Silence(board)
     if not supports_unicode():
         return Lines(board)
-    from tidemill.cli.render.progress import Display
+    from tidemill.cli.render.live import Display
 
     return Display(board, console())
 
 
-def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, helper: Prompter, *, live: bool) -> None:
+def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Prompter, *, live: bool) -> None:
     """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
     with watcher:
         try:
             for event in mill.follow(board.run_id, live=live):
                 watcher.see(event)
-                helper.see(board.run_id, event)
+                prompter.see(board.run_id, event)
         except KeyboardInterrupt:
             board.interrupted = True
             # A refusal means that it ended by itself a moment ago; its end is still to be seen.

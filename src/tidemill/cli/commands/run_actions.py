@@ -1,11 +1,4 @@
-"""Runs retry/rewind/cancel/pause/resume/rollback/label/signal/override/fork/patch.
-
-`tidemill runs …`: what can be done to a run. Every act is kept in its log, with who did it and why.
-
-How acts on runs are carried out and told: what was done, and how the run stands afterwards.
-
-`tidemill runs patch`: change the graph of a run, see what that means, and let it go on.
-"""
+"""`tidemill runs …`: what can be done to a run. Its log records every action, with the actor and the reason."""
 
 from __future__ import annotations
 
@@ -15,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidemill.cli import options
-from tidemill.cli.render.runs import say
-from tidemill.cli.session import StoreSession
-from tidemill.client import Tidemill
 
 if TYPE_CHECKING:
+    from tidemill.cli.session import StoreSession
+    from tidemill.client import Tidemill
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
-    """Carry out an act on a run, and tell how it stands now."""
+def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
+    """Carry out an action on a run, and print the status that the run has afterwards."""
+    from tidemill.cli.render.runs import say
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         do(mill)
         view = mill.show(run_id)
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
-    return asking.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+    return session.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
 
 
 @click.command("patch")
@@ -54,20 +47,20 @@ def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], o
 @options.apps
 @options.on_store()
 def patch_command(
-    asking: StoreSession, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
+    session: StoreSession, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
     """Change the graph or the configuration of a run.
 
     And say what is added, removed, run again and kept; --dry-run says it and does nothing.
     """
     from tidemill.cli.inputs import edits_for
-    from tidemill.cli.render.runs import tell_patch
+    from tidemill.cli.render.runs import print_patch
 
     def ask(mill: Tidemill) -> PatchOutcome:
         edits = edits_for(mill, run, file, sets, base)
         return mill.patch(run, edits.operations, base_digest=edits.base, **given)
 
-    return asking.ask_and_print(ask, lambda outcome: tell_patch(run, outcome))
+    return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
 def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
@@ -77,9 +70,8 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.run
     @options.together(*more, options.who)
     @options.on_store()
-    def command(asking: StoreSession, run: str, **given: Any) -> int:
-
-        return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+    def command(session: StoreSession, run: str, **given: Any) -> int:
+        return act(session, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
 
     return command
 
@@ -122,7 +114,7 @@ PLAIN = (
 @options.command_id
 @options.on_store()
 def relabel_command(
-    asking: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
+    session: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
 ) -> int:
     """Change the labels that a run can be found by."""
     from tidemill.cli.inputs import read_pairs
@@ -134,7 +126,7 @@ def relabel_command(
             raise rejected("option_invalid", "no label to set or to remove is given", hint=hint)
         mill.relabel(run, read_pairs("--label", labels), remove, **who)
 
-    return act(asking, run, "relabelled", do)
+    return act(session, run, "relabelled", do)
 
 
 @click.command("signal")
@@ -147,7 +139,7 @@ def relabel_command(
 @options.command_id
 @options.on_store()
 def signal_command(
-    asking: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
+    session: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
 ) -> int:
     """Tell a run something that a node of it waits for."""
     from tidemill.cli.inputs import read_value
@@ -158,7 +150,7 @@ def signal_command(
         sent = mill.signal(run, name, value, signal_id=command_id, actor=actor)
         return {"run_id": run, "signal": name, "signal_id": str(sent)}
 
-    return asking.ask_and_print(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
+    return session.ask_and_print(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
 
 
 @click.command("override")
@@ -173,7 +165,7 @@ def signal_command(
 @options.who
 @options.on_store()
 def override_command(
-    asking: StoreSession,
+    session: StoreSession,
     run: str,
     node: str,
     value: str | None,
@@ -202,7 +194,7 @@ def override_command(
         mill.override(run, node, **settled, visit=visit, index=item, next_nodes=next_nodes or None, **who)
 
     done = "is retried" if did_not_happen else "is skipped" if skip else "has its value"
-    return act(asking, run, f"{node} {done}", do)
+    return act(session, run, f"{node} {done}", do)
 
 
 @click.command("fork")
@@ -217,7 +209,7 @@ def override_command(
 @options.option("--key", metavar="ID", about="The id of the new run.")
 @options.on_store()
 def fork_command(
-    asking: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+    session: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
 ) -> int:
     """Branch a new run off another one, and print its id.
 
@@ -235,7 +227,7 @@ def fork_command(
         )
         return {"run_id": new, "forked_from": run}
 
-    return asking.ask_and_print(ask, lambda found: print(found["run_id"]))
+    return session.ask_and_print(ask, lambda found: print(found["run_id"]))
 
 
 ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)

@@ -1,9 +1,4 @@
-"""Runs list/show/state/events/logs/path/document/compare, why.
-
-`tidemill runs`: find runs and look at them. What can be done to them is in `acts`.
-
-`tidemill why`, which is `tidemill runs why` too: what a run or a node waits for, or why it ended so.
-"""
+"""`tidemill runs`: commands that find runs and show them, and `tidemill why`. Actions are in `run_actions`."""
 
 from __future__ import annotations
 
@@ -24,18 +19,20 @@ if TYPE_CHECKING:
 @options.run
 @options.argument("node", "[NODE]", "A node of it: how it ended, and what decided that.", required=False)
 @options.on_store()
-def why_command(asking: StoreSession, run: str, node: str | None) -> int:
+def why_command(session: StoreSession, run: str, node: str | None) -> int:
     """Say what a run or a node waits for, or why it ended so.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
-    from tidemill.cli.render.why import NodeReasons, WhyOutput, tell_why, tell_why_node
+    from tidemill.cli.render.why import NodeReasons, WhyOutput, print_why, print_why_node
 
     if node is not None:
-        return asking.ask_and_print(
-            lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: tell_why_node(asking, found)
+        return session.ask_and_print(
+            lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: print_why_node(session, found)
         )
-    return asking.ask_and_print(lambda mill: WhyOutput(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
+    return session.ask_and_print(
+        lambda mill: WhyOutput(run, mill.why(run)), lambda reasons: print_why(session, reasons)
+    )
 
 
 runs = new_group("runs")
@@ -53,7 +50,7 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.after
 @options.on_store()
 def list_command(
-    asking: StoreSession,
+    session: StoreSession,
     status: str | None,
     workflow: str | None,
     labels: tuple[str, ...],
@@ -63,23 +60,23 @@ def list_command(
 ) -> int:
     """List runs, newest first."""
     from tidemill.cli.inputs import read_pairs
-    from tidemill.cli.render.lists import Page, tell_runs
+    from tidemill.cli.render.lists import list_page
 
-    def ask(mill: Tidemill) -> Page:
+    def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
         wanted += [f"status:{status}"] * (status is not None) + [f"workflow:{workflow}"] * (workflow is not None)
-        return Page("runs", *mill.find([*wanted, *terms], after=after, limit=limit))
+        return mill.find([*wanted, *terms], after=after, limit=limit)
 
-    return asking.ask_and_print(ask, lambda page: tell_runs(asking, page))
+    return list_page(session, "runs", fetch)
 
 
 @runs.command("show")
 @options.run
 @options.at
 @options.on_store()
-def show_command(asking: StoreSession, run: str, at: int | None) -> int:
+def show_command(session: StoreSession, run: str, at: int | None) -> int:
     """Show a run, its nodes, and what it returned or why not."""
-    return _show(asking, run, at)
+    return _show(session, run, at)
 
 
 @runs.command("state")
@@ -88,20 +85,20 @@ def show_command(asking: StoreSession, run: str, at: int | None) -> int:
     "--at", metavar="SEQ", type=options.integers(1), required=True, about="After the event with this number."
 )
 @options.on_store()
-def state_command(asking: StoreSession, run: str, at: int) -> int:
+def state_command(session: StoreSession, run: str, at: int) -> int:
     """Show a run as it was after one of its events."""
-    return _show(asking, run, at)
+    return _show(session, run, at)
 
 
-def _show(asking: StoreSession, run: str, at: int | None) -> int:
-    from tidemill.cli.render.runs import RunDetails, tell_run
+def _show(session: StoreSession, run: str, at: int | None) -> int:
+    from tidemill.cli.render.runs import RunDetails, print_run
 
     def ask(mill: Tidemill) -> RunDetails:
         view = mill.show(run, at=at)
-        # Only people are told why: the object for programs is the one that every view of a run prints.
-        return RunDetails(view, past=at is not None, path=() if asking.as_json else mill.path(run, at=at))
+        # Only text shows the reasons: the JSON of a run is the same in every command.
+        return RunDetails(view, past=at is not None, path=() if session.as_json else mill.path(run, at=at))
 
-    return asking.ask_and_print(ask, lambda sitting: tell_run(asking, sitting))
+    return session.ask_and_print(ask, lambda sitting: print_run(session, sitting))
 
 
 @runs.command("events")
@@ -115,11 +112,11 @@ def _show(asking: StoreSession, run: str, at: int | None) -> int:
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")
 @options.on_store()
 def events_command(
-    asking: StoreSession, run: str, after: int, limit: int, last: int | None, follow: bool, live: bool
+    session: StoreSession, run: str, after: int, limit: int, last: int | None, follow: bool, live: bool
 ) -> int:
     """Show what happened in a run, event by event."""
     if follow or live:
-        return _follow(asking, run, after, last, live)
+        return _follow(session, run, after, last, live)
 
     def ask(mill: Tidemill) -> Any:
         from tidemill.cli.render.lists import Page
@@ -130,37 +127,37 @@ def events_command(
         more = str(found[limit - 1]["seq"]) if len(found) > limit else None
         return Page("events", found[:limit], more)
 
-    return asking.ask_and_print(ask, _tell_events)
+    return session.ask_and_print(ask, _print_events)
 
 
-def _tell_events(page: Any) -> None:
-    from tidemill.cli.render.events import Logbook
+def _print_events(page: Any) -> None:
+    from tidemill.cli.render.events import EventPrinter
     from tidemill.cli.render.tables import print_next
 
-    book = Logbook()
+    printer = EventPrinter()
     for event in page.rows:
-        book.tell(event)
+        printer.print(event)
     if not page.rows:
         print("no events behind that one")
     print_next(page.cursor)
 
 
-def _follow(asking: StoreSession, run: str, after: int, last: int | None, live: bool) -> int:
+def _follow(session: StoreSession, run: str, after: int, last: int | None, live: bool) -> int:
     """Print events as they are committed; programs get one JSON object per line."""
-    from tidemill.cli.render.events import Logbook
+    from tidemill.cli.render.events import EventPrinter
     from tidemill.cli.render.terminal import print_json_line
 
-    book = Logbook()
+    printer = EventPrinter()
 
     def ask(mill: Tidemill) -> None:
         begin = after if last is None else max(after, mill.show(run).events - last)
         for event in mill.follow(run, begin, live=live):
-            if asking.as_json:
+            if session.as_json:
                 print_json_line(event)
             else:
-                book.tell(event)
+                printer.print(event)
 
-    return asking.stream(ask)
+    return session.stream(ask)
 
 
 @runs.command("logs")
@@ -174,14 +171,14 @@ def _follow(asking: StoreSession, run: str, after: int, last: int | None, live: 
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one line per line.")
 @options.flag("--timestamps", "-t", about="When each line was said, in UTC.")
 @options.on_store()
-def logs_command(asking: StoreSession, **wanted: Any) -> int:
+def logs_command(session: StoreSession, **wanted: Any) -> int:
     """Show what the nodes of a run have printed and logged.
 
     About the last megabyte of each attempt is kept, and written once a second while it runs.
     """
-    from tidemill.cli.render.events import LogFilter, tell_logs
+    from tidemill.cli.render.events import LogFilter, print_logs
 
-    return tell_logs(asking, LogFilter(**wanted))
+    return print_logs(session, LogFilter(**wanted))
 
 
 @runs.command("path")
@@ -189,13 +186,13 @@ def logs_command(asking: StoreSession, **wanted: Any) -> int:
 @options.flag("--tokens", about="The tokens that are under way instead.")
 @options.at
 @options.on_store()
-def path_command(asking: StoreSession, run: str, tokens: bool, at: int | None) -> int:
+def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) -> int:
     """Show which way a run went, or where its tokens are."""
-    from tidemill.cli.render.events import tell_path, tell_tokens
+    from tidemill.cli.render.events import print_path, print_tokens
 
     if tokens:
-        return asking.ask_and_print(lambda mill: mill.tokens(run, at=at), tell_tokens)
-    return asking.ask_and_print(lambda mill: mill.path(run, at=at), tell_path)
+        return session.ask_and_print(lambda mill: mill.tokens(run, at=at), print_tokens)
+    return session.ask_and_print(lambda mill: mill.path(run, at=at), print_path)
 
 
 runs.add_command(why_command)
@@ -204,31 +201,33 @@ runs.add_command(why_command)
 @runs.command("document")
 @options.run
 @options.on_store()
-def document_command(asking: StoreSession, run: str) -> int:
+def document_command(session: StoreSession, run: str) -> int:
     """Print the document that a run follows.
 
     In its normal form, which patches are made for, with the digest they may name.
     """
-    return asking.ask_and_print(lambda mill: mill.document(run), _tell_document)
+    return session.ask_and_print(lambda mill: mill.document(run), _print_document)
 
 
-def _tell_document(found: Any) -> None:
-    from tidemill.cli.render.documents import tell_document
+def _print_document(found: Any) -> None:
+    from tidemill.cli.render.documents import print_document
     from tidemill.cli.render.runs import reference
 
     named = reference({"workflow": found.workflow, "version": found.version, "revision": found.revision})
-    tell_document(f"{named}, {found.digest}", found.document)
+    print_document(f"{named}, {found.digest}", found.document)
 
 
 @runs.command("compare")
 @options.run
 @options.argument("other", "OTHER", "The id of another run.")
 @options.on_store()
-def compare_command(asking: StoreSession, run: str, other: str) -> int:
+def compare_command(session: StoreSession, run: str, other: str) -> int:
     """Compare two runs, node by node."""
-    from tidemill.cli.render.runs import tell_comparison
+    from tidemill.cli.render.runs import print_comparison
 
-    return asking.ask_and_print(lambda mill: mill.compare(run, other), lambda found: tell_comparison(run, other, found))
+    return session.ask_and_print(
+        lambda mill: mill.compare(run, other), lambda found: print_comparison(run, other, found)
+    )
 
 
 for act in ACTS:

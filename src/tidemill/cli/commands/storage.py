@@ -1,15 +1,7 @@
-"""Blobs, archive, migrate, verify-log, reindex.
+"""`tidemill blobs`, `archive`, `migrate`, `verify-log` and `reindex`: what a store keeps, and whether it is sound.
 
-`tidemill blobs`: large values and files by their content.
-
-`tidemill archive`: runs that were kept long enough, where they are now, and the way back.
-
-`tidemill migrate`: the schema of a store, and bringing it to the one that this version knows.
-
-Every command does so by itself when it opens a store. This one is for whoever wants to see it first, or to do it at a
-moment of their own choice.
-
-`tidemill verify-log` and `tidemill reindex`: is what the store holds sound, and do its lists say what it holds?
+Every command migrates a store that it opens. `migrate` is for operators who want to see the migrations first, or to
+choose the moment.
 """
 
 from __future__ import annotations
@@ -22,7 +14,7 @@ import click
 from tidemill.bootstrap import migrated
 from tidemill.cli import main, options
 from tidemill.cli.options import new_group
-from tidemill.cli.render.tables import Column, Line, moment, print_table
+from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
 from tidemill.errors import Rejected
@@ -45,13 +37,13 @@ archived_run = options.argument("run", "RUN", "The id of a run, whose newest ent
 @options.limit
 @options.archive
 @options.on_store()
-def archive_list_command(asking: StoreSession, workflow: str | None, limit: int) -> int:
+def archive_list_command(session: StoreSession, workflow: str | None, limit: int) -> int:
     """List archived runs, the latest months first."""
-    from tidemill.cli.render.maintenance import tell_archive
+    from tidemill.cli.render.maintenance import print_archive
 
-    return asking.ask_and_print(
+    return session.ask_and_print(
         lambda mill: mill.archive_list(workflow=workflow, limit=limit),
-        lambda page: tell_archive(asking, page, workflow),
+        lambda page: print_archive(session, page, workflow),
         ends=lambda page: main.FAILED if page.damaged else main.OK,
     )
 
@@ -61,35 +53,35 @@ def archive_list_command(asking: StoreSession, workflow: str | None, limit: int)
 @options.flag("--events", about="With everything that happened.")
 @options.archive
 @options.on_store()
-def archive_show_command(asking: StoreSession, run: str, events: bool) -> int:
+def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
     """Show an archived run."""
-    from tidemill.cli.render.maintenance import tell_archived
+    from tidemill.cli.render.maintenance import print_archived_run
     from tidemill.cli.session import plain
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         header, happened = mill.archive_show(run)
         return {**plain(header), **({"events": happened} if events else {})}
 
-    return asking.ask_and_print(ask, lambda found: tell_archived(asking, found, with_events=events))
+    return session.ask_and_print(ask, lambda found: print_archived_run(session, found, with_events=events))
 
 
 @archive.command("restore")
 @archived_run
 @options.archive
 @options.on_store()
-def restore_command(asking: StoreSession, run: str) -> int:
+def restore_command(session: StoreSession, run: str) -> int:
     """Put an archived run back into the store, as it was.
 
     It is kept from now on as long as after its end. The archive keeps its copy.
     """
-    from tidemill.cli.render.maintenance import tell_others
+    from tidemill.cli.render.maintenance import print_other_entries
     from tidemill.cli.render.runs import say
 
-    def tell(listed: ArchiveEntry) -> None:
+    def show(listed: ArchiveEntry) -> None:
         say(f"run {listed.run_id} is back, with {listed.seq} events")
-        tell_others(listed.others)
+        print_other_entries(listed.others)
 
-    return asking.ask_and_print(lambda mill: mill.archive_restore(run), tell)
+    return session.ask_and_print(lambda mill: mill.archive_restore(run), show)
 
 
 @archive.command("sweep")
@@ -98,17 +90,17 @@ def restore_command(asking: StoreSession, run: str) -> int:
 @options.keep_runs
 @options.archive
 @options.on_store()
-def sweep_command(asking: StoreSession, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
+def sweep_command(session: StoreSession, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
     """Archive every run that was kept long enough, now.
 
     Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
     cannot be archived stay and are told, with exit code 1.
     """
-    from tidemill.cli.render.maintenance import tell_swept
+    from tidemill.cli.render.maintenance import print_sweep
 
-    return replace(asking, retention_days=None if keep_runs else retention_days).ask_and_print(
+    return replace(session, retention_days=None if keep_runs else retention_days).ask_and_print(
         lambda mill: mill.archive_sweep(dry_run=dry_run),
-        tell_swept,
+        print_sweep,
         ends=lambda swept: main.FAILED if swept.failed else main.OK,
     )
 
@@ -124,7 +116,7 @@ digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
 @options.flag("--keep", about="Never collect it, even when nothing refers to it.")
 @options.option("--media-type", metavar="TYPE", about="What it is. Default: by the file's name.")
 @options.on_store(creates=True)
-def put_command(asking: StoreSession, file: str, keep: bool, media_type: str | None) -> int:
+def put_command(session: StoreSession, file: str, keep: bool, media_type: str | None) -> int:
     """Store a file and print its digest.
 
     With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
@@ -135,37 +127,37 @@ def put_command(asking: StoreSession, file: str, keep: bool, media_type: str | N
         data, name = read_blob_source(file)
         return mill.put_blob(data, media_type=media_type or guessed_type(name), name=name, keep=keep)
 
-    return asking.ask_and_print(ask, lambda described: print(described["$blob"]))
+    return session.ask_and_print(ask, lambda described: print(described["$blob"]))
 
 
 @blobs.command("get")
 @digest_argument
 @options.option("--output", "-o", metavar="FILE", about="Where to write it; - is standard output.", type=str)
 @options.on_store()
-def get_command(asking: StoreSession, digest: str, output: str | None) -> int:
+def get_command(session: StoreSession, digest: str, output: str | None) -> int:
     """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
     from tidemill.cli.inputs import writing
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         mill.blob(digest)
-        with writing(output, as_json=asking.as_json) as (file, name):
+        with writing(output, as_json=session.as_json) as (file, name):
             return {"digest": digest, "size": mill.save_blob(digest, file), "file": name}
 
-    def tell(written: dict[str, Any]) -> None:
+    def show(written: dict[str, Any]) -> None:
         if written["file"]:
             print(f"{written['size']} bytes written to {written['file']}")
 
-    return asking.ask_and_print(ask, tell)
+    return session.ask_and_print(ask, show)
 
 
 @blobs.command("show")
 @digest_argument
 @options.on_store()
-def blob_show_command(asking: StoreSession, digest: str) -> int:
+def blob_show_command(session: StoreSession, digest: str) -> int:
     """Show what is known of a blob."""
-    from tidemill.cli.render.lists import tell_blob
+    from tidemill.cli.render.lists import print_blob
 
-    return asking.ask_and_print(lambda mill: mill.blob(digest), lambda info: tell_blob(asking, info))
+    return session.ask_and_print(lambda mill: mill.blob(digest), lambda info: print_blob(session, info))
 
 
 @blobs.command("list")
@@ -176,15 +168,12 @@ def blob_show_command(asking: StoreSession, digest: str) -> int:
 @options.after
 @options.on_store()
 def blob_list_command(
-    asking: StoreSession, state: Literal["active", "grace"] | None, limit: int, after: str | None
+    session: StoreSession, state: Literal["active", "grace"] | None, limit: int, after: str | None
 ) -> int:
     """List blobs in the order of their digests."""
-    from tidemill.cli.render.lists import Page, tell_blobs
+    from tidemill.cli.render.lists import list_page
 
-    def ask(mill: Tidemill) -> Page:
-        return Page("blobs", *mill.blobs(state=state, after=after, limit=limit))
-
-    return asking.ask_and_print(ask, lambda page: tell_blobs(asking, page))
+    return list_page(session, "blobs", lambda mill: mill.blobs(state=state, after=after, limit=limit))
 
 
 @blobs.command("gc")
@@ -197,25 +186,27 @@ def blob_list_command(
 )
 @options.dry_run
 @options.on_store()
-def gc_command(asking: StoreSession, grace: float, dry_run: bool) -> int:
+def gc_command(session: StoreSession, grace: float, dry_run: bool) -> int:
     """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
-    from tidemill.cli.render.lists import tell_collected
+    from tidemill.cli.render.lists import print_gc_report
 
-    return asking.ask_and_print(lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), tell_collected)
+    return session.ask_and_print(
+        lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), print_gc_report
+    )
 
 
-def migrate(asking: StoreSession, *, dry_run: bool) -> int:
+def migrate(session: StoreSession, *, dry_run: bool) -> int:
     """Show the migrations of a store, and apply those that are pending."""
     try:
-        before = migrated(asking.store, dry_run=True)
-        after = before if dry_run else migrated(asking.store)
+        before = migrated(session.store, dry_run=True)
+        after = before if dry_run else migrated(session.store)
     except Rejected as refusal:
-        return asking.refused(refusal)
+        return session.refused(refusal)
     pending = [step for step in before if step.applied_ms is None]
-    if asking.as_json:
+    if session.as_json:
         print_json(_plain(after, pending, dry_run))
     else:
-        _tell(after, pending, dry_run)
+        _print_migrations(after, pending, dry_run)
     return main.OK
 
 
@@ -227,12 +218,16 @@ def _plain(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> objec
     }
 
 
-def _tell(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
+def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
     if not steps:
         print("a store in memory has no schema to migrate")
         return
-    heads = (Column("SCHEMA", number=True), Column("NAME"), Column("APPLIED"))
-    print_table(heads, [Line((str(step.number), step.name, _when(step))) for step in steps])
+    columns = (
+        Column("SCHEMA", "number", number=True),
+        Column("NAME", "name"),
+        Column("APPLIED", lambda step: "pending" if step.applied_ms is None else moment(step.applied_ms)),
+    )
+    print_rows(columns, steps)
     number = counted(len(pending), "migration")
     if not pending:
         print("✓ nothing is pending")
@@ -240,10 +235,6 @@ def _tell(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
         print(f"! {number} would be applied")
     else:
         print(f"✓ {number} applied")
-
-
-def _when(step: Step) -> str:
-    return "pending" if step.applied_ms is None else moment(step.applied_ms)
 
 
 @click.command("verify-log")
@@ -256,39 +247,39 @@ def _when(step: Step) -> str:
     about="Only so many of a hundred runs, always the same ones.",
 )
 @options.on_store()
-def verify_log_command(asking: StoreSession, runs: tuple[str, ...], sample: float) -> int:
+def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: float) -> int:
     """Read all logs again and tell what is not as it must be.
 
     Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
     """
-    from tidemill.cli.render.maintenance import Progress, tell_finding, tell_verdict
+    from tidemill.cli.render.maintenance import Progress, print_audit, print_finding
 
-    progress = Progress(as_json=asking.as_json)
+    progress = Progress(as_json=session.as_json)
 
     def ask(mill: Tidemill) -> AuditReport:
         with progress:
             return mill.verify_log(
                 runs,
                 sample=sample,
-                on_finding=None if asking.as_json else lambda finding: progress.above(lambda: tell_finding(finding)),
+                on_finding=None if session.as_json else lambda finding: progress.above(lambda: print_finding(finding)),
                 on_progress=lambda runs, events: progress.show(f"{runs:,} runs, {events:,} events"),
             )
 
-    return asking.ask_and_print(ask, tell_verdict, ends=lambda verdict: main.OK if verdict.clean else main.FAILED)
+    return session.ask_and_print(ask, print_audit, ends=lambda verdict: main.OK if verdict.clean else main.FAILED)
 
 
 @click.command("reindex")
 @options.dry_run
 @options.on_store()
-def reindex_command(asking: StoreSession, dry_run: bool) -> int:
+def reindex_command(session: StoreSession, dry_run: bool) -> int:
     """Rebuild everything that lists show from the logs.
 
     Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
     """
-    from tidemill.cli.render.maintenance import Progress, tell_reindexed
+    from tidemill.cli.render.maintenance import Progress, print_reindexed
 
     def ask(mill: Tidemill) -> Reindexed:
-        with Progress(as_json=asking.as_json) as progress:
+        with Progress(as_json=session.as_json) as progress:
             return mill.reindex(dry_run=dry_run, on_progress=lambda done: progress.show(f"{done:,} logs"))
 
-    return asking.ask_and_print(ask, tell_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)
+    return session.ask_and_print(ask, print_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)

@@ -1,13 +1,7 @@
-"""Worker, workers …, worker status lines.
+"""`tidemill worker`: a process that runs nodes until it is told to stop; and `tidemill workers`.
 
-`tidemill worker`: a process that runs nodes until it is told to stop.
-
-The first SIGTERM or SIGINT begins the drain: nothing more is taken, and what runs may finish within the grace
-period. The second one does not wait any longer. Either way what is left is given back and the process ends well.
-
-What a worker process says of itself: a line when it is ready, when it drains, when it is done, and of trouble.
-
-`tidemill workers`: who works on a store, on what, and what they can run.
+The first SIGTERM or SIGINT starts the drain: the worker takes no more jobs, and attempts may finish within the grace
+period. The second one ends the wait. In both cases the worker releases the remaining jobs and exits with 0.
 """
 
 from __future__ import annotations
@@ -42,7 +36,7 @@ from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, reje
 _TRIED = "it is tried until it does"
 
 
-class Bulletins:
+class StatusLines:
     """Lines for people, or one JSON object per line for programs; each is written out at once."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -59,7 +53,6 @@ class Bulletins:
             self._json.close()
 
     def ready(self, row: WorkerRow, store: str) -> None:
-        """It is at work."""
         known = names((type_.removesuffix("@1") for type_ in row.types), 200)
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
         self._say(
@@ -74,22 +67,19 @@ class Bulletins:
         )
 
     def draining(self, holding: int, grace_s: float) -> None:
-        """It was told to stop."""
         wait = f"up to {grace_s:g} s for {counted(holding, 'job')} in hand; a second signal stops at once"
         words = f"draining: {wait if holding else 'nothing in hand'}"
         self._say(words, event="draining", holding=holding, grace_ms=round(grace_s * 1000))
 
     def hurrying(self, holding: int) -> None:
-        """It was told again."""
         self._say("stopping at once", event="hurrying", holding=holding)
 
     def drained(self, returned: int, finished: int) -> None:
-        """It is over."""
         words = f"{counted(returned, 'job')} given back" if returned else "nothing was given back"
         self._say(f"{self._paint('✓', GREEN)} drained: {words}", event="drained", returned=returned, finished=finished)
 
     def reach(self, trouble: TidemillError | None) -> None:
-        """The store no longer answers, and why, or it answers again; said when it changes."""
+        """Report that the store no longer answers, and why, or that it answers again; only when that changes."""
         cause = "" if trouble is None else str(trouble)
         if cause == self._trouble:
             return
@@ -102,7 +92,7 @@ class Bulletins:
             self._say(f"{mark} {sanitize(words)}", event="store_lost", message=cause)
 
     def refused(self, refusal: Rejected) -> None:
-        """The store gives out no work, for a reason that somebody has to see to."""
+        """The store refuses claims until an operator repairs it."""
         problem = refusal.problems[0]
         words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
@@ -141,16 +131,18 @@ class WorkOptions:
 
 def work(options: WorkOptions) -> int:
     """Work until a signal comes."""
-    asking = StoreSession(options.store, options.as_json)
+    session = StoreSession(options.store, options.as_json)
     try:
         with (
             importable(),
-            Bulletins(as_json=options.as_json) as bulletins,
+            StatusLines(as_json=options.as_json) as status_lines,
             reserve_stdout() if options.as_json else nullcontext(),
         ):
-            _in_loop(_work(_engine(options), options, bulletins))
+            engine = _engine(options)
+            main.start_collector()
+            _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
-        return asking.refused(refusal)
+        return session.refused(refusal)
     return main.OK
 
 
@@ -181,10 +173,10 @@ def _engine(options: WorkOptions) -> Engine:
     )
 
 
-async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> None:
+async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines) -> None:
     stop, worker, registry = asyncio.Event(), engine.worker, engine.registry
     assert worker is not None and registry is not None, "it was asked for"
-    registry.on_reach = bulletins.reach
+    registry.on_reach = status_lines.reach
     refusals: list[Rejected] = []
 
     def on_refusal(refusal: Rejected) -> None:
@@ -192,55 +184,55 @@ async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> N
             refusals.append(refusal)
             stop.set()
         else:
-            bulletins.refused(refusal)
+            status_lines.refused(refusal)
 
     def on_signal() -> None:
         if stop.is_set():
             worker.stop_now()
-            bulletins.hurrying(len(worker.held_jobs))
+            status_lines.hurrying(len(worker.held_jobs))
         else:
             stop.set()
             engine.drain()
-            bulletins.draining(len(worker.held_jobs), options.grace_s)
+            status_lines.draining(len(worker.held_jobs), options.grace_s)
 
     worker.refusals.listener = on_refusal
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    if await _opened(engine, stop, bulletins):
+    if await _opened(engine, stop, status_lines):
         try:
             await _welcome(registry)
-            bulletins.ready(registry.row(), without_password(options.store))
+            status_lines.ready(registry.row(), without_password(options.store))
             await stop.wait()
         finally:
             await engine.close()
     if refusals:
         raise refusals[0]
-    bulletins.drained(worker.returned, worker.finished)
+    status_lines.drained(worker.returned, worker.finished)
 
 
-async def _opened(engine: Engine, stop: asyncio.Event, bulletins: Bulletins) -> bool:
-    """Open the store, however long it takes to answer; answers whether that was before a signal came."""
+async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
+    """Retry until the store opens; return False if a signal came first."""
     while not stop.is_set():
         try:
             await engine.open()
         except Unavailable as error:
-            bulletins.reach(error)
+            status_lines.reach(error)
             await asyncio.sleep(REOPEN_SECONDS)
         else:
-            bulletins.reach(None)
+            status_lines.reach(None)
             return True
     return False
 
 
 async def _welcome(registry: Registry) -> None:
-    """Raise what the store has against this worker before it says that it is ready."""
+    """Raise the store's refusal of this worker before it reports that it is ready."""
     with suppress(Unavailable):
         await registry.check()
 
 
 def _in_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, and leave then: a function that swallows its cancellation does not keep the process alive."""
+    """Run to the end; a function that swallows its cancellation does not keep the process alive."""
     loop = asyncio.new_event_loop()
     try:
         working = loop.create_task(main)
@@ -255,7 +247,7 @@ def _in_loop(main: Coroutine[Any, Any, None]) -> None:
         if left:
             loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS_MAX))
     finally:
-        # Nobody wants to hear that what was given back was not finished here.
+        # Tasks that were released are unfinished by design, so asyncio need not report them.
         loop.set_exception_handler(lambda *_: None)
         loop.close()
 
@@ -273,21 +265,21 @@ def without_password(url: str) -> str:
 @options.flag("--all", "every", about="Also those that died within the last hour.")
 @options.on_store()
 @click.pass_context
-def workers(context: click.Context, asking: StoreSession, every: bool) -> int:
+def workers(context: click.Context, session: StoreSession, every: bool) -> int:
     if context.invoked_subcommand is not None:
         return main.OK
-    from tidemill.cli.render.lists import WorkerList, tell_crew
+    from tidemill.cli.render.lists import WorkerList, print_workers
 
-    return asking.ask_and_print(
-        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: tell_crew(asking, crew)
+    return session.ask_and_print(
+        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: print_workers(session, crew)
     )
 
 
 @workers.command("show")
 @options.argument("name", "NAME", "The worker's name, the last part of it, or its pid.")
 @options.on_store()
-def show_command(asking: StoreSession, name: str) -> int:
+def show_command(session: StoreSession, name: str) -> int:
     """Show a worker: what it holds, and which node types it can run."""
-    from tidemill.cli.render.lists import member, tell_member
+    from tidemill.cli.render.lists import find_worker, print_worker
 
-    return asking.ask_and_print(lambda mill: member(mill.workers(), name), tell_member)
+    return session.ask_and_print(lambda mill: find_worker(mill.workers(), name), print_worker)

@@ -1,9 +1,4 @@
-"""Publish, start, workflows ….
-
-`tidemill workflows`: what is published, its versions and tags.
-
-`tidemill publish` and `tidemill start`, and how publications and tags are told.
-"""
+"""`tidemill workflows`, `publish` and `start`: published workflows with their versions and tags, and runs of them."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from typing import Any
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.options import new_group
-from tidemill.cli.render.documents import tell_document
+from tidemill.cli.render.documents import print_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import counted, print_problems
@@ -33,63 +28,59 @@ tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: StoreSession, limit: int, after: str | None) -> int:
+def list_command(session: StoreSession, limit: int, after: str | None) -> int:
     """List what is published, the last change first."""
-    from tidemill.cli.render.lists import Page, tell_workflows
+    from tidemill.cli.render.lists import list_page
 
-    def ask(mill: Tidemill) -> Page:
-        return Page("workflows", *mill.workflows(after=after, limit=limit))
-
-    return asking.ask_and_print(ask, lambda page: tell_workflows(asking, page))
+    return list_page(session, "workflows", lambda mill: mill.workflows(after=after, limit=limit))
 
 
 @workflows.command("show")
 @options.reference
 @options.on_store()
-def show_command(asking: StoreSession, reference: str) -> int:
+def show_command(session: StoreSession, reference: str) -> int:
     """Print the document of a version, in its normal form."""
-    return asking.ask_and_print(lambda mill: show_version(mill, reference), tell_version)
+    return session.ask_and_print(lambda mill: show_version(mill, reference), print_version)
 
 
 @workflows.command("versions")
 @name_argument
 @options.on_store()
-def versions_command(asking: StoreSession, name: str) -> int:
+def versions_command(session: StoreSession, name: str) -> int:
     """List the versions of a workflow, and their tags."""
-    from tidemill.cli.render.lists import tell_versions
-    from tidemill.cli.session import plain
+    from tidemill.cli.render.lists import print_versions
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         return {"versions": mill.versions(name), "tags": mill.tags(name)}
 
-    return asking.ask_and_print(ask, lambda found: tell_versions(found["versions"], plain(found["tags"])))
+    return session.ask_and_print(ask, lambda found: print_versions(found["versions"], plain(found["tags"])))
 
 
 @workflows.command("tags")
 @name_argument
 @options.on_store()
-def tags_command(asking: StoreSession, name: str) -> int:
+def tags_command(session: StoreSession, name: str) -> int:
     """Show where tags point, and who moved them."""
-    from tidemill.cli.render.lists import tell_tags
+    from tidemill.cli.render.lists import print_tags
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         return {"tags": mill.tags(name), "history": mill.tag_history(name)}
 
-    return asking.ask_and_print(ask, lambda found: tell_tags(found["tags"], found["history"]))
+    return session.ask_and_print(ask, lambda found: print_tags(found["tags"], found["history"]))
 
 
 @workflows.command("diff")
 @options.argument("left", "LEFT", "A version: name, name@3 or name:stable.")
 @options.argument("right", "RIGHT", "Another version.")
 @options.on_store()
-def diff_command(asking: StoreSession, left: str, right: str) -> int:
+def diff_command(session: StoreSession, left: str, right: str) -> int:
     """Show what lies between two versions.
 
     With --json also as a JSON Patch that makes the right one of the left one.
     """
-    from tidemill.cli.render.runs import tell_diff
+    from tidemill.cli.render.runs import print_diff
 
-    return asking.ask_and_print(lambda mill: mill.diff(left, right), tell_diff)
+    return session.ask_and_print(lambda mill: mill.diff(left, right), print_diff)
 
 
 @workflows.command("tag")
@@ -99,9 +90,9 @@ def diff_command(asking: StoreSession, left: str, right: str) -> int:
 @options.message
 @options.actor
 @options.on_store()
-def tag_command(asking: StoreSession, name: str, tag: str, version: int, message: str, actor: str) -> int:
+def tag_command(session: StoreSession, name: str, tag: str, version: int, message: str, actor: str) -> int:
     """Make a tag point to a version."""
-    return asking.ask_and_print(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), tell_tagged)
+    return session.ask_and_print(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), print_tagged)
 
 
 @workflows.command("untag")
@@ -110,9 +101,9 @@ def tag_command(asking: StoreSession, name: str, tag: str, version: int, message
 @options.message
 @options.actor
 @options.on_store()
-def untag_command(asking: StoreSession, name: str, tag: str, message: str, actor: str) -> int:
+def untag_command(session: StoreSession, name: str, tag: str, message: str, actor: str) -> int:
     """Take a tag away."""
-    return asking.ask_and_print(lambda mill: mill.untag(name, tag, actor=actor, message=message), tell_tagged)
+    return session.ask_and_print(lambda mill: mill.untag(name, tag, actor=actor, message=message), print_tagged)
 
 
 @workflows.command("patch")
@@ -125,7 +116,7 @@ def untag_command(asking: StoreSession, name: str, tag: str, message: str, actor
 @options.apps
 @options.on_store()
 def patch_command(
-    asking: StoreSession,
+    session: StoreSession,
     reference: str,
     file: str | None,
     sets: tuple[str, ...],
@@ -140,19 +131,19 @@ def patch_command(
         operations = read_edits(file, sets, lambda: mill.workflow_document(reference))
         return mill.patch_workflow(reference, operations, base_digest=base, author=author, message=message)
 
-    return asking.ask_and_print(ask, tell_published)
+    return session.ask_and_print(ask, print_published)
 
 
-def publish(asking: StoreSession, file: str, *, author: str, message: str) -> int:
+def publish(session: StoreSession, file: str, *, author: str, message: str) -> int:
     """Publish a document."""
 
     def ask(mill: Tidemill) -> Published:
         return mill.publish(read_source(file).document, author=author, message=message)
 
-    return asking.ask_and_print(ask, tell_published)
+    return session.ask_and_print(ask, print_published)
 
 
-def tell_published(published: Published) -> None:
+def print_published(published: Published) -> None:
     """Print which version something has become, or was already."""
     reference = f"{published.name}@{published.version}"
     say(f"{reference} is published" if published.created else f"{reference} has this content already")
@@ -171,12 +162,12 @@ def show_version(mill: Tidemill, reference: str) -> dict[str, Any]:
     return {**plain(mill.versions(name)[number - 1]), "document": document}
 
 
-def tell_version(found: dict[str, Any]) -> None:
+def print_version(found: dict[str, Any]) -> None:
     """Print the document of a version."""
-    tell_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
+    print_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
 
 
-def tell_tagged(moved: Tagged) -> None:
+def print_tagged(moved: Tagged) -> None:
     """Print where a tag points now."""
     was = f", it was @{moved.was}" if moved.was else ""
     if not moved.version:
@@ -188,7 +179,7 @@ def tell_tagged(moved: Tagged) -> None:
 
 
 def start(
-    asking: StoreSession,
+    session: StoreSession,
     workflow: str,
     given: Sequence[str],
     *,
@@ -210,4 +201,4 @@ def start(
         )
         return {"run_id": run_id}
 
-    return asking.ask_and_print(ask, lambda found: print(found["run_id"]))
+    return session.ask_and_print(ask, lambda found: print(found["run_id"]))

@@ -1,12 +1,7 @@
-"""Run progress folded from events; wording of a node's status.
+"""The progress of a run as a watcher sees it, folded from its events, and the words for the status of a node.
 
-A run as it is watched: folded from its events, one row per node, ready to be shown at any moment.
-
-Nothing is drawn here. A row says how its node stands; the board keeps counts and the few rows that matter
-now, so that showing a run of 10,000 nodes costs no more than showing one of ten. It is not the kernel's state:
-it knows only what a spectator is interested in, and it may be a moment behind.
-
-The words and signs for a node on the board, the same in the live display and in plain lines.
+Nothing is drawn here. The board keeps counts and the few rows that matter now, so that showing 10,000 nodes costs no
+more than showing ten. It is not the kernel's state: it knows only what a watcher needs, and may lag behind.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ NOT_REACHED = "upstream_failed"
 
 @dataclass(slots=True)
 class NodeProgress:
-    """How a node stands."""
+    """The progress of one node."""
 
     number: int
     name: str
@@ -69,7 +64,7 @@ class NodeProgress:
 
 
 class RunProgress:
-    """A run, watched."""
+    """The progress of a run."""
 
     def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
@@ -99,7 +94,7 @@ class RunProgress:
         return sum(self.counts[phase] for phase in ENDED)
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The age of the run, or how old it became."""
+        """The time since the run began, until now or its end."""
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
 
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
@@ -134,7 +129,7 @@ class RunProgress:
         return [self._ordered[number] for number in numbers]
 
     def _hear(self, event: Mapping[str, Any]) -> None:
-        """Note how far a node says that it has come; of the items of a map, the last one that spoke."""
+        """Record the progress that a node reports; of the items of a map, the latest report counts."""
         row = self.rows.get(event["node"])
         if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
             row.progress, row.said = event["fraction"], event["message"]
@@ -210,7 +205,7 @@ class RunProgress:
         self._move(row, "WAITING")
 
     def _ask(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
-        """People were asked, or some of them have agreed."""
+        """Record who is asked for an approval, or who has voted."""
         if kind == "ApprovalVoted":
             row.agreed += 1
         else:
@@ -233,13 +228,13 @@ class RunProgress:
         row.passes = event["iteration"] + 1
 
     def _reopen(self, names: Iterable[str]) -> None:
-        """Nodes that are to be visited anew."""
+        """Reset nodes that will be visited again."""
         for row in [self.rows[name] for name in names if name in self.rows]:
             row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
             self._move(row, "PENDING")
 
     def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """The run goes on under another graph."""
+        """Take over the graph of a patched run."""
         for name in removed:
             if (gone := self.rows.pop(name, None)) is not None:
                 self._move(gone, "PENDING")
@@ -282,7 +277,7 @@ SIGNS: dict[Phase, str] = {
 
 
 def duration(ms: float) -> str:
-    """A span of time as short as it can be said."""
+    """A span of time in its largest sensible unit."""
     if ms < 1000:
         return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     seconds = ms / 1000
@@ -331,7 +326,7 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
 
 
 def _progress(row: NodeProgress) -> str:
-    """How far a node says that it has come."""
+    """The progress that a node reports."""
     share = "" if row.progress is None else f"{row.progress:.0%}"
     return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
 

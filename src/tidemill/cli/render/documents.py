@@ -1,9 +1,4 @@
-"""Documents as YAML, node types.
-
-Documents in text: as YAML, which is what people read and edit, under a line that says what they are.
-
-Node types in text: a table of all of them, and one with the fields of its configuration.
-"""
+"""Documents as YAML that reads back as the same document, and node types with their configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +9,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidemill.bootstrap import BUILT_IN, NodeTypes
-from tidemill.cli.render.tables import Column, Line, names, print_facts, print_hint, print_table, print_title, snippet
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    names,
+    print_facts,
+    print_hint,
+    print_rows,
+    print_table,
+    print_title,
+    snippet,
+)
 from tidemill.cli.render.terminal import DIM, Styler, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
@@ -24,7 +29,7 @@ WIDTH = 100
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
 
-def tell_document(about: str, document: Any) -> None:
+def print_document(about: str, document: Any) -> None:
     """Print a document so that it can be edited and published again."""
     print(Styler()(f"# {sanitize(about)}", DIM))
     print(as_yaml(document), end="")
@@ -120,19 +125,18 @@ class NodeTypeList:
         return {"types": [each.to_dict() for each in self.shown], "broken": broken}
 
 
-def tell_collection(collection: NodeTypeList) -> None:
+def print_node_types(types: NodeTypeList) -> None:
     """Print a table of node types."""
-    heads = (Column("TYPE"), Column("VERSION"), Column("QUEUE"), Column("FROM", gives=True), Column("CAN", gives=True))
-    print_table(heads, map(_line, collection.shown))
-    for broken in collection.broken:
+    columns = (
+        Column("TYPE", lambda each: each.type.name),
+        Column("VERSION", lambda each: each.type.version or each.type.major),
+        Column("QUEUE", lambda each: each.type.queue),
+        Column("FROM", lambda each: each.offer.origin, gives=True),
+        Column("CAN", lambda each: names(_abilities(each.type.capabilities, waits=each.type.waits)), gives=True),
+    )
+    print_rows(columns, types.shown, lambda each: each.type.description.partition("\n")[0] or each.type.title)
+    for broken in types.broken:
         print_hint(str(broken))
-
-
-def _line(each: NodeTypeDetails) -> Line:
-    type_ = each.type
-    can = names(_abilities(type_.capabilities, waits=type_.waits))
-    cells = (type_.name, type_.version or str(type_.major), type_.queue, each.offer.origin, can)
-    return Line(cells, type_.description.partition("\n")[0] or type_.title)
 
 
 def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
@@ -153,7 +157,7 @@ def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
         yield f"{capabilities.concurrency} at a time"
 
 
-def specimen(types: NodeTypes, name: str) -> NodeTypeDetails:
+def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
     """The type of a name, in the version asked for or the newest. Raises Rejected."""
     base, _, major = name.partition("@")
     found = [offer for offer in types.offers if offer.handler.type.name == base]
@@ -165,7 +169,7 @@ def specimen(types: NodeTypes, name: str) -> NodeTypeDetails:
     raise rejected("unknown_node_type", f"there is no node type {name}", hint=broken or offered(name, known))
 
 
-def tell_specimen(each: NodeTypeDetails) -> None:
+def print_node_type(each: NodeTypeDetails) -> None:
     """Print a node type and the fields of its configuration."""
     type_ = each.type
     print_title(type_.key, *filter(None, (type_.title,)))

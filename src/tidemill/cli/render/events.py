@@ -1,10 +1,6 @@
-"""Events, paths, tokens, logs.
+"""Events, paths, tokens, node logs and streamed parts of results, one line each.
 
-Events and paths in text: one line for each, with what matters of it.
-
-What handlers say, in text: the lines that they print and log, and the parts of results that they show.
-
-Everything here comes from foreign code, so nothing of it reaches a terminal that a terminal would act on.
+Much of this text comes from handlers, so everything is sanitised before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -58,14 +54,14 @@ _EVENT_COLOURS = (
 )
 
 
-class Logbook:
+class EventPrinter:
     """Prints events as they come; times are told from the first one on."""
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
         self._paint = Styler()
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def print(self, event: Mapping[str, Any]) -> None:
         """Print one event, or what was shown live, which has no number and no time."""
         kind = str(event["type"])
         said = " ".join(part for part in (where(event), about(event)) if part)
@@ -73,7 +69,8 @@ class Logbook:
         head = f"{event.get('seq', ''):>{NUMBER_COLUMNS}}  {spent:>10}  "
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
         tail = f"  {truncate(sanitize(said), left)}" if said else ""
-        painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, _colour(kind))
+        colour = next((colour for words, colour in _EVENT_COLOURS if any(word in kind for word in words)), "")
+        painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, colour)
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
     def _spent(self, at_ms: int) -> str:
@@ -81,10 +78,6 @@ class Logbook:
             self._began_ms = at_ms
             print(self._paint(f"times since {iso(at_ms)}", DIM))
         return f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
-
-
-def _colour(kind: str) -> str:
-    return next((colour for words, colour in _EVENT_COLOURS if any(word in kind for word in words)), "")
 
 
 def where(event: Mapping[str, Any]) -> str:
@@ -112,7 +105,7 @@ def about(event: Mapping[str, Any]) -> str:
 
 
 def _anything(event: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of an event that nobody has found words for."""
+    """The fields of an event type without wording of its own."""
     for name, value in event.items():
         if name not in _COMMON | _MACHINERY and value not in (None, "", [], {}, False):
             yield f"{name} {snippet(value, 60)}"
@@ -285,7 +278,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
 }
 
 
-def tell_path(steps: Sequence[Mapping[str, Any]]) -> None:
+def print_path(steps: Sequence[Mapping[str, Any]]) -> None:
     """Print the visits of a run in the order in which they ended, with why they ended like that."""
     if not steps:
         print("nothing has happened yet")
@@ -304,7 +297,7 @@ def _went(went: Any) -> str:
     return f"→ {went}" if isinstance(went, str) else f"→ {names(went, 200)}"
 
 
-def tell_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
+def print_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
     """Print the tokens that are under way: which edge each took, and how many edges lay behind it."""
     heads = (Column("FROM", gives=True), Column("TO", gives=True), Column("VISIT", number=True))
     lines = [
@@ -334,11 +327,11 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     timestamps: bool
 
 
-def tell_logs(asking: StoreSession, wanted: LogFilter) -> int:
+def print_logs(session: StoreSession, wanted: LogFilter) -> int:
     """Print what handlers have said, and go on until the run ends if that is asked for."""
     if wanted.follow:
-        return asking.stream(lambda mill: _follow(mill, asking, wanted))
-    return asking.ask_and_print(
+        return session.stream(lambda mill: _follow(mill, session, wanted))
+    return session.ask_and_print(
         lambda mill: LogOutput(mill.logs(wanted.run, wanted.node, **_narrowed(wanted))), _told(wanted)
     )
 
@@ -363,32 +356,32 @@ def _as_plain(line: LogLine) -> dict[str, Any]:
 
 
 def _told(wanted: LogFilter) -> Callable[[LogOutput], None]:
-    def tell(said: LogOutput) -> None:
-        printer = Printer(wanted)
+    def show(said: LogOutput) -> None:
+        printer = LogPrinter(wanted)
         for line in said.lines:
-            printer.tell(line)
+            printer.print(line)
         if not said.lines:
             print("nothing was printed or logged")
 
-    return tell
+    return show
 
 
-def _follow(mill: Tidemill, asking: StoreSession, wanted: LogFilter) -> None:
-    printer = Printer(wanted)
+def _follow(mill: Tidemill, session: StoreSession, wanted: LogFilter) -> None:
+    printer = LogPrinter(wanted)
     for line in mill.follow_logs(wanted.run, wanted.node, **_narrowed(wanted)):
-        if asking.as_json:
+        if session.as_json:
             print_json_line(_as_plain(line))
         else:
-            printer.tell(line)
+            printer.print(line)
 
 
-class Printer:
+class LogPrinter:
     """Prints lines; where those of several activations may come, each says whose it is."""
 
     def __init__(self, wanted: LogFilter) -> None:
         self._wanted, self._paint = wanted, Styler()
 
-    def tell(self, line: LogLine) -> None:
+    def print(self, line: LogLine) -> None:
         """Print one line."""
         at = f"{_to_the_millisecond(line.at_ms)}  " if self._wanted.timestamps else ""
         label = "" if self._wanted.node is not None else f"{_label(line):<12}  "

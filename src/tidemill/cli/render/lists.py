@@ -1,27 +1,18 @@
-"""Lists of runs, approvals, letters, workflows, workers, blobs; one approval, one letter.
+"""Lists of what a store holds, and its approvals, dead letters, workers and blobs one by one.
 
-Lists in text: runs, approvals, dead letters, workflows, versions. Each says how to get its next page.
-
-Approvals in text: what is asked of whom, who has decided, and how to decide.
-
-Workers in text: a table of those that are there, and one of them with all that it holds.
-
-A dead letter in text: what failed with which input, and what can be done about it.
-
-Blobs in text: one, many, and what a collection did.
+`LISTS` says for each kind which columns it has; `print_page` prints any of them, with the way to the next page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.blobs.contract import BlobInfo
 from tidemill.cli.render.events import where
-from tidemill.cli.render.runs import pretty
+from tidemill.cli.render.runs import pretty, say
 from tidemill.cli.render.tables import (
     Column,
-    Line,
     age,
     iso,
     moment,
@@ -29,34 +20,232 @@ from tidemill.cli.render.tables import (
     print_facts,
     print_hint,
     print_next,
-    print_table,
+    print_rows,
     print_title,
     size_of,
-    snippet,
 )
 from tidemill.cli.render.terminal import counted
 from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.workers import WorkerView
-from tidemill.engine.versions import TagMoved, Version, WorkflowRow
+from tidemill.engine.versions import TagMoved, Version
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 
-ASKED_COLUMNS_MAX = 500
+if TYPE_CHECKING:
+    from tidemill.client import Tidemill
+
+# Pages of lists
+
 DECISIONS = {"approve": "approved", "reject": "rejected", "changes": "changes requested"}
+_OF_VISITS = frozenset({"approvals", "dead_letters"})
+"""Lists whose rows may be about an item of a map."""
 
 
-def tell_approval(asking: StoreSession, approval: Mapping[str, Any]) -> None:
+class Page:
+    """A page of a list, and where the next one begins."""
+
+    def __init__(self, kind: str, rows: Sequence[Any], cursor: str | None) -> None:
+        self.kind, self.rows, self.cursor = kind, rows, cursor
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        rows = plain(self.rows)
+        if self.kind in _OF_VISITS:
+            rows = [{**row, "index": item_or_none(row["index"])} for row in rows]
+        return {self.kind: rows, "next": self.cursor}
+
+
+class ListSpec(NamedTuple):
+    """How the rows of a list are shown."""
+
+    columns: tuple[Column, ...]
+    nothing: str
+    """What is printed where there are no rows."""
+    note: Callable[[Any], str] | None = None
+
+
+def list_page(session: StoreSession, kind: str, fetch: Callable[[Tidemill], tuple[Sequence[Any], str | None]]) -> int:
+    """Fetch a page from the store and print it."""
+    return session.ask_and_print(lambda mill: Page(kind, *fetch(mill)), lambda page: print_page(session, page))
+
+
+def print_page(session: StoreSession, page: Page) -> None:
+    """Print a page, or one line that says that there is nothing."""
+    spec = LISTS[page.kind]
+    if not page.rows:
+        print(spec.nothing)
+        if session.is_private_store:
+            print_hint(ALONE)
+        return
+    print_rows(spec.columns, page.rows, spec.note)
+    print_next(page.cursor)
+
+
+def _reference(row: RunRow) -> str:
+    return f"{row.workflow}@{row.version}" + (f"+{row.revision}" if row.revision else "")
+
+
+def _run_note(row: RunRow) -> str:
+    said = []
+    if row.status == "FAILED":
+        where = f"at {row.failed_node}" if row.failed_node else "as a whole"
+        said.append(f"failed {where} [{row.error_code}]")
+    if row.suspect:
+        said.append(f"suspect [{row.suspect}]")
+    if row.stuck:
+        said.append(f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck")
+    if row.waiting_for:
+        said.append(f"waits for {names(row.waiting_for)}")
+    if row.rollback != "none":
+        said.append(f"rollback {row.rollback}")
+    if row.tolerated:
+        said.append(f"{row.tolerated} tolerated")
+    if row.labels:
+        said.append(names(f"{key}={value}" for key, value in sorted(row.labels.items())))
+    return " · ".join(said)
+
+
+def _place(row: ApprovalRow | DeadLetterRow) -> str:
+    """A node with its visit and item, where they say anything."""
+    visit = f" visit {row.visit}" if row.visit > 1 else ""
+    return row.node + visit + (f" item {row.index}" if row.index != NOT_AN_ITEM else "")
+
+
+def _approval_note(row: ApprovalRow) -> str:
+    said = [row.title]
+    if row.status == "pending":
+        said.append(f"asks {names(row.approvers) or 'anyone'}")
+        if row.quorum > 1:
+            said.append(f"{len(row.votes)} of {row.quorum} agreed")
+        if row.expires_ms is not None:
+            said.append(f"{row.on_timeout}s {age(row.expires_ms)}")
+    elif row.decided_by:
+        said.append(f"by {row.decided_by} {age(row.decided_ms)}")
+    return " · ".join(said)
+
+
+def _dead_letter_note(row: DeadLetterRow) -> str:
+    tries = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
+    closed = () if row.status == "open" else (f"{row.status} by {row.closed_by}" if row.closed_by else row.status,)
+    return " · ".join((*closed, row.workflow, tries, row.message))
+
+
+LISTS = {
+    "runs": ListSpec(
+        (
+            Column("RUN", "run_id"),
+            Column("STATUS", "status", status=True),
+            Column("WORKFLOW", _reference, gives=True),
+            Column("STARTED", lambda row: age(row.created_ms)),
+        ),
+        "no run matches",
+        _run_note,
+    ),
+    "approvals": ListSpec(
+        (
+            Column("RUN", "run_id"),
+            Column("NODE", _place, gives=True),
+            Column("STATUS", lambda row: DECISIONS.get(row.decision, row.status), status=True),
+            Column("ASKED", lambda row: age(row.requested_ms)),
+        ),
+        "no approval matches",
+        _approval_note,
+    ),
+    "dead_letters": ListSpec(
+        (
+            Column("RUN", "run_id"),
+            Column("NODE", _place, gives=True),
+            Column("CODE", "code", gives=True),
+            Column("FAILED", lambda row: age(row.at_ms)),
+        ),
+        "no dead letter matches",
+        _dead_letter_note,
+    ),
+    "workflows": ListSpec(
+        (
+            Column("WORKFLOW", "name", gives=True),
+            Column("VERSIONS", "versions", number=True),
+            Column("CHANGED", lambda row: age(row.updated_ms)),
+            Column(
+                "TAGS", lambda row: names(f"{tag}→{version}" for tag, version in sorted(row.tags.items())), gives=True
+            ),
+        ),
+        "nothing is published",
+        lambda row: str(row.description),
+    ),
+    "blobs": ListSpec(
+        (
+            Column("DIGEST", "digest"),
+            Column("SIZE", lambda row: size_of(row.size), number=True),
+            Column("STATE", lambda row: "kept" if row.kept else row.state),
+            Column("SINCE", lambda row: age(row.since_ms)),
+        ),
+        "there is no blob",
+    ),
+}
+
+# Versions and tags
+
+DIGEST_SHOWN = 19
+"""`sha256:` and twelve digits: enough to tell two apart."""
+
+
+def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
+    """Print the versions of a workflow, newest first."""
+    columns = (
+        Column("VERSION", lambda row: f"{row.name}@{row.version}"),
+        Column("PUBLISHED", lambda row: age(row.at_ms)),
+        Column("BY", "author", gives=True),
+        Column("DIGEST", lambda row: row.digest[:DIGEST_SHOWN]),
+        Column(
+            "TAGS",
+            lambda row: names(tag for tag, number in sorted(tags.items()) if number == row.version),
+            gives=True,
+        ),
+    )
+    print_rows(columns, reversed(versions), _version_note)
+
+
+def _version_note(version: Version) -> str:
+    made = f"patch of @{version.parent}" if version.patch is not None else ""
+    return " · ".join(part for part in (made, version.message) if part)
+
+
+def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
+    """Print the version that each tag points to, and the moves that led there."""
+    print_rows(
+        (Column("TAG", lambda tag: tag[0]), Column("VERSION", lambda tag: f"@{tag[1]}", number=True)),
+        sorted(tags.items()),
+    )
+    if not moves:
+        return
+    print()
+    columns = (
+        Column("WHEN", lambda move: iso(move.at_ms)),
+        Column("TAG", "tag"),
+        Column("FROM", lambda move: f"@{move.was}" if move.was else "—"),
+        Column("TO", lambda move: f"@{move.version}" if move.version else "—"),
+        Column("BY", "actor", gives=True),
+    )
+    print_rows(columns, reversed(moves), lambda move: str(move.message))
+
+
+# Approvals
+
+ASKED_COLUMNS_MAX = 500
+
+
+def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
     """Print an approval, and how to decide it while it is pending."""
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
+        item = ("--item", str(approval["index"])) if _is_item(approval) else ()
         print()
-        print_hint(
-            asking.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *_which(approval))
-        )
+        print_hint(session.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *item))
 
 
 def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -85,10 +274,6 @@ def _is_item(approval: Mapping[str, Any]) -> bool:
     return approval.get("index", NOT_AN_ITEM) not in (None, NOT_AN_ITEM)
 
 
-def _which(approval: Mapping[str, Any]) -> tuple[str, ...]:
-    return ("--item", str(approval["index"])) if _is_item(approval) else ()
-
-
 def asked_of(approval: Mapping[str, Any]) -> str:
     """Who is asked, and how many of them have to agree."""
     asked = names(approval.get("approvers") or ("anyone",), ASKED_COLUMNS_MAX)
@@ -99,19 +284,8 @@ def asked_of(approval: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def form_words(schema: Any) -> str:
-    """The fields of a form on one line."""
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(fields, Mapping):
-        return snippet(schema, 60)
-    required = schema.get("required") or ()
-    return ", ".join(f"{name}{'' if name in required else '?'}" for name in fields)
-
-
-def tell_decision(approval: Mapping[str, Any]) -> None:
-    """Print what became of an approval after somebody has decided."""
-    from tidemill.cli.render.runs import say
-
+def print_decision(approval: Mapping[str, Any]) -> None:
+    """Print the state of an approval after a decision."""
     place = approval["node"]
     if approval["status"] == "decided":
         say(f"{place}: {DECISIONS.get(approval['decision'], approval['decision'])} by {approval['decided_by']}")
@@ -119,6 +293,8 @@ def tell_decision(approval: Mapping[str, Any]) -> None:
     agreed = len(approval.get("votes") or ())
     say(f"{place}: your vote counts, {agreed} of {approval.get('quorum', 1)} agree so far")
 
+
+# Workers
 
 TYPES_COLUMNS_MAX = 60
 
@@ -136,7 +312,7 @@ class WorkerDetails(NamedTuple):
 
 
 class WorkerList:
-    """Those that are there, and on request those that died lately."""
+    """Workers that are alive and, on request, those that died within the last hour."""
 
     def __init__(self, found: Sequence[WorkerView], *, every: bool) -> None:
         self.shown = [worker for worker in found if every or worker.state != "dead"]
@@ -147,44 +323,34 @@ class WorkerList:
         return {"workers": [WorkerDetails(worker).to_dict() for worker in self.shown]}
 
 
-def tell_crew(asking: StoreSession, crew: WorkerList) -> None:
+def print_workers(session: StoreSession, workers: WorkerList) -> None:
     """Print workers, those that started last first."""
-    if not crew.shown:
-        print("no worker is running")
-        print_hint(ALONE if asking.is_private_store else asking.command("worker"))
+    if workers.shown:
+        print_rows(_WORKER_COLUMNS, workers.shown, _worker_note)
     else:
-        heads = (
-            Column("WORKER", gives=True),
-            Column("STATE", status=True),
-            Column("HOLDS", number=True),
-            Column("QUEUES", gives=True),
-            Column("SINCE"),
-            Column("LAST BEAT"),
-        )
-        print_table(heads, map(_line, crew.shown))
-    if crew.dead_left_out:
-        print_hint(f"{crew.dead_left_out} more died within the last hour; --all lists them")
+        print("no worker is running")
+        print_hint(ALONE if session.is_private_store else session.command("worker"))
+    if workers.dead_left_out:
+        print_hint(f"{workers.dead_left_out} more died within the last hour; --all lists them")
 
 
-def _line(worker: WorkerView) -> Line:
-    cells = (
-        worker.name,
-        worker.state,
-        str(worker.holding),
-        names(worker.queues) or "all",
-        age(worker.started_ms),
-        age(worker.beat_ms),
-    )
-    note = f"pid {worker.pid} on {worker.host} · {names(map(_short, worker.types), TYPES_COLUMNS_MAX)}"
-    return Line(cells, note)
+_WORKER_COLUMNS = (
+    Column("WORKER", "name", gives=True),
+    Column("STATE", "state", status=True),
+    Column("HOLDS", "holding", number=True),
+    Column("QUEUES", lambda worker: names(worker.queues) or "all", gives=True),
+    Column("SINCE", lambda worker: age(worker.started_ms)),
+    Column("LAST BEAT", lambda worker: age(worker.beat_ms)),
+)
 
 
-def _short(type_: str) -> str:
-    return type_.removesuffix("@1")
+def _worker_note(worker: WorkerView) -> str:
+    types = names((type_.removesuffix("@1") for type_ in worker.types), TYPES_COLUMNS_MAX)
+    return f"pid {worker.pid} on {worker.host} · {types}"
 
 
-def member(found: Sequence[WorkerView], name: str) -> WorkerDetails:
-    """The worker that is called so, in full or by what tells it from the others. Raises Rejected."""
+def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
+    """The worker with this name, with this last part of a name, or with this pid. Raises Rejected."""
     exact = [worker for worker in found if worker.name == name]
     near = [worker for worker in found if name in (worker.name.rpartition("/")[2], str(worker.pid))]
     for some in (exact, near):
@@ -197,14 +363,19 @@ def member(found: Sequence[WorkerView], name: str) -> WorkerDetails:
     )
 
 
-def tell_member(shown: WorkerDetails) -> None:
+def print_worker(shown: WorkerDetails) -> None:
     """Print a worker and what it holds."""
     worker = shown.worker
     print_title(worker.name, f"pid {worker.pid} on {worker.host}")
     print_facts(_worker_facts(worker))
     if worker.held:
         print()
-        print_table((Column("RUN"), Column("JOB", gives=True), Column("SINCE")), map(_job, worker.held))
+        columns = (
+            Column("RUN", "run_id"),
+            Column("JOB", _job, gives=True),
+            Column("SINCE", lambda job: age(job.since_ms)),
+        )
+        print_rows(columns, worker.held)
     if (more := worker.holding - len(worker.held)) > 0:
         print_hint(f"and {counted(more, 'job')} more")
 
@@ -222,16 +393,17 @@ def _worker_facts(worker: WorkerView) -> Iterator[tuple[str, Any]]:
     yield "finished", f"{worker.finished:,}"
 
 
-def _job(job: Held) -> Line:
+def _job(job: Held) -> str:
     place = where({"node": job.node, "visit": job.visit, "index": job.index})
-    what = place if job.kind == "run" else f"{job.kind} {place}".strip()
-    return Line((job.run_id, what, age(job.since_ms)))
+    return place if job.kind == "run" else f"{job.kind} {place}".strip()
 
+
+# Dead letters
 
 INPUT_LINES_MAX = 40
 
 
-def tell_letter(asking: StoreSession, letter: Mapping[str, Any]) -> None:
+def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
     """Print a dead letter and what can be done about it."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
@@ -239,8 +411,8 @@ def tell_letter(asking: StoreSession, letter: Mapping[str, Any]) -> None:
     if letter["status"] == "open":
         which = ("--item", str(letter["index"])) if item else ()
         print()
-        print_hint(asking.command("dlq", "retry", "--run", letter["run_id"]))
-        print_hint(asking.command("dlq", "discard", letter["run_id"], letter["node"], *which))
+        print_hint(session.command("dlq", "retry", "--run", letter["run_id"]))
+        print_hint(session.command("dlq", "discard", letter["run_id"], letter["node"], *which))
 
 
 def _dead_letter_facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -262,191 +434,12 @@ def _dead_letter_facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "input", "\n".join(lines[:INPUT_LINES_MAX]) + more
 
 
-DIGEST_SHOWN = 19
-"""`sha256:` and twelve digits: enough to tell two apart."""
-
-
-_ABOUT_VISITS = frozenset({"approvals", "dead_letters"})
-"""Lists whose rows may be about an item of a map."""
-
-
-class Page:
-    """A page of a list, and where the next one begins."""
-
-    def __init__(self, kind: str, rows: Sequence[Any], cursor: str | None) -> None:
-        self.kind, self.rows, self.cursor = kind, rows, cursor
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        rows = plain(self.rows)
-        if self.kind in _ABOUT_VISITS:
-            rows = [{**row, "index": item_or_none(row["index"])} for row in rows]
-        return {self.kind: rows, "next": self.cursor}
-
-
-def tell_page(asking: StoreSession, page: Page, heads: Sequence[Column], lines: Iterable[Line], nothing: str) -> None:
-    """Print a page, or one line that says that there is nothing."""
-    if not page.rows:
-        print(nothing)
-        if asking.is_private_store:
-            print_hint(ALONE)
-        return
-    print_table(heads, lines)
-    print_next(page.cursor)
-
-
-def tell_runs(asking: StoreSession, page: Page) -> None:
-    """Print runs, newest first."""
-    heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("STARTED"))
-    lines = (Line((row.run_id, row.status, _reference(row), age(row.created_ms)), _run_note(row)) for row in page.rows)
-    tell_page(asking, page, heads, lines, "no run matches")
-
-
-def _reference(row: RunRow) -> str:
-    return f"{row.workflow}@{row.version}" + (f"+{row.revision}" if row.revision else "")
-
-
-def _run_note(row: RunRow) -> str:
-    said = []
-    if row.status == "FAILED":
-        where = f"at {row.failed_node}" if row.failed_node else "as a whole"
-        said.append(f"failed {where} [{row.error_code}]")
-    if row.suspect:
-        said.append(f"suspect [{row.suspect}]")
-    if row.stuck:
-        said.append(f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck")
-    if row.waiting_for:
-        said.append(f"waits for {names(row.waiting_for)}")
-    if row.rollback != "none":
-        said.append(f"rollback {row.rollback}")
-    if row.tolerated:
-        said.append(f"{row.tolerated} tolerated")
-    if row.labels:
-        said.append(names(f"{key}={value}" for key, value in sorted(row.labels.items())))
-    return " · ".join(said)
-
-
-def tell_approvals(asking: StoreSession, page: Page) -> None:
-    """Print approvals, newest first."""
-    heads = (
-        Column("RUN"),
-        Column("NODE", gives=True),
-        Column("STATUS", status=True),
-        Column("ASKED"),
-    )
-    lines = (
-        Line(
-            (row.run_id, place(row), DECISIONS.get(row.decision, row.status), age(row.requested_ms)),
-            _approval_note(row),
-        )
-        for row in page.rows
-    )
-    tell_page(asking, page, heads, lines, "no approval matches")
-
-
-def place(row: ApprovalRow | DeadLetterRow) -> str:
-    """A node with its visit and item, as far as they say anything."""
-    visit = f" visit {row.visit}" if row.visit > 1 else ""
-    return row.node + visit + (f" item {row.index}" if row.index != NOT_AN_ITEM else "")
-
-
-def _approval_note(row: ApprovalRow) -> str:
-    said = [row.title]
-    if row.status == "pending":
-        said.append(f"asks {names(row.approvers) or 'anyone'}")
-        if row.quorum > 1:
-            said.append(f"{len(row.votes)} of {row.quorum} agreed")
-        if row.expires_ms is not None:
-            said.append(f"{row.on_timeout}s {age(row.expires_ms)}")
-    elif row.decided_by:
-        said.append(f"by {row.decided_by} {age(row.decided_ms)}")
-    return " · ".join(said)
-
-
-def tell_letters(asking: StoreSession, page: Page) -> None:
-    """Print dead letters, newest first."""
-    heads = (Column("RUN"), Column("NODE", gives=True), Column("CODE", gives=True), Column("FAILED"))
-    lines = (Line((row.run_id, place(row), row.code, age(row.at_ms)), _letter_note(row)) for row in page.rows)
-    tell_page(asking, page, heads, lines, "no dead letter matches")
-
-
-def _letter_note(row: DeadLetterRow) -> str:
-    tries = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
-    closed = () if row.status == "open" else (f"{row.status} by {row.closed_by}" if row.closed_by else row.status,)
-    return " · ".join((*closed, row.workflow, tries, row.message))
-
-
-def tell_workflows(asking: StoreSession, page: Page) -> None:
-    """Print workflows, those that changed last first."""
-    heads = (
-        Column("WORKFLOW", gives=True),
-        Column("VERSIONS", number=True),
-        Column("CHANGED"),
-        Column("TAGS", gives=True),
-    )
-    rows: Sequence[WorkflowRow] = page.rows
-    lines = (
-        Line((row.name, str(row.versions), age(row.updated_ms), names(_tags(row.tags))), row.description)
-        for row in rows
-    )
-    tell_page(asking, page, heads, lines, "nothing is published")
-
-
-def _tags(tags: dict[str, int]) -> Iterator[str]:
-    return (f"{tag}→{version}" for tag, version in sorted(tags.items()))
-
-
-def tell_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
-    """Print the versions of a workflow, newest first."""
-    heads = (
-        Column("VERSION"),
-        Column("PUBLISHED"),
-        Column("BY", gives=True),
-        Column("DIGEST"),
-        Column("TAGS", gives=True),
-    )
-    print_table(heads, (_version_line(version, tags) for version in reversed(versions)))
-
-
-def _version_line(version: Version, tags: dict[str, int]) -> Line:
-    reference = f"{version.name}@{version.version}"
-    pointing = names(tag for tag, number in sorted(tags.items()) if number == version.version)
-    made = f"patch of @{version.parent}" if version.patch is not None else ""
-    note = " · ".join(part for part in (made, version.message) if part)
-    return Line((reference, age(version.at_ms), version.author, version.digest[:DIGEST_SHOWN], pointing), note)
-
-
-def tell_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
-    """Print where tags point, and how they came there."""
-    print_table((Column("TAG"), Column("VERSION", number=True)), (Line((t, f"@{v}")) for t, v in sorted(tags.items())))
-    if not moves:
-        return
-    print()
-    heads = (Column("WHEN"), Column("TAG"), Column("FROM"), Column("TO"), Column("BY", gives=True))
-    print_table(heads, (_move_line(move) for move in reversed(moves)))
-
-
-def _move_line(move: TagMoved) -> Line:
-    was, to = (f"@{number}" if number else "—" for number in (move.was, move.version))
-    return Line((iso(move.at_ms), move.tag, was, to, move.actor), move.message)
-
+# Blobs
 
 UNREADABLE_SHOWN = 10
 
 
-def tell_blobs(asking: StoreSession, page: Page) -> None:
-    """Print blobs in the order of their digests."""
-    heads = (Column("DIGEST"), Column("SIZE", number=True), Column("STATE"), Column("SINCE"))
-    rows: Sequence[BlobInfo] = page.rows
-    lines = (Line((row.digest, size_of(row.size), _state(row), age(row.since_ms))) for row in rows)
-    tell_page(asking, page, heads, lines, "there is no blob")
-
-
-def _state(info: BlobInfo) -> str:
-    return "kept" if info.kept else info.state
-
-
-def tell_blob(asking: StoreSession, info: BlobInfo) -> None:
+def print_blob(session: StoreSession, info: BlobInfo) -> None:
     """Print what is known of a blob."""
     print_title(info.digest)
     print_facts(
@@ -458,31 +451,31 @@ def tell_blob(asking: StoreSession, info: BlobInfo) -> None:
         )
     )
     print()
-    print_hint(asking.command("blobs", "get", info.digest, "-o", "FILE"))
+    print_hint(session.command("blobs", "get", info.digest, "-o", "FILE"))
 
 
-def tell_collected(told: GcReport) -> None:
+def print_gc_report(report: GcReport) -> None:
     """Print what a collection did, or would do."""
-    would = "would be " if told.dry_run else ""
+    would = "would be " if report.dry_run else ""
     print_facts(
         (
-            ("looked at", f"{told.scanned} blobs; {told.reachable} are referred to"),
-            ("set aside", f"{told.retired} {would}set aside" if told.retired else None),
-            ("deleted", f"{told.deleted} {would}deleted, {size_of(told.bytes_freed)}" if told.deleted else None),
-            ("brought back", told.restored or None),
-            ("left alone", "; ".join(_left(told)) or None),
-            ("unreadable", _unreadable(told.unreadable)),
+            ("looked at", f"{report.scanned} blobs; {report.reachable} are referred to"),
+            ("set aside", f"{report.retired} {would}set aside" if report.retired else None),
+            ("deleted", f"{report.deleted} {would}deleted, {size_of(report.bytes_freed)}" if report.deleted else None),
+            ("brought back", report.restored or None),
+            ("left alone", "; ".join(_left(report)) or None),
+            ("unreadable", _unreadable(report.unreadable)),
         )
     )
 
 
-def _left(told: GcReport) -> Iterator[str]:
-    if told.waiting:
-        yield f"{told.waiting} whose grace period is not over"
-    if told.young:
-        yield f"{told.young} that came within the hour"
-    if told.kept:
-        yield f"{told.kept} kept"
+def _left(report: GcReport) -> Iterator[str]:
+    if report.waiting:
+        yield f"{report.waiting} whose grace period is not over"
+    if report.young:
+        yield f"{report.young} that came within the hour"
+    if report.kept:
+        yield f"{report.kept} kept"
 
 
 def _unreadable(digests: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Audits, rebuilt lists and the archive in text, and the line that says how far something has come."""
+"""Audits, rebuilt lists and the archive in text, and the progress line of long commands."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tidemill.cli.render.events import Logbook
+from tidemill.cli.render.events import EventPrinter
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import (
     Column,
-    Line,
     age,
     moment,
     names,
     print_facts,
     print_hint,
-    print_table,
+    print_rows,
     print_title,
 )
 from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
@@ -45,13 +44,13 @@ class Progress:
         self._wipe()
 
     def show(self, text: str) -> None:
-        """Say how far it has come, a few times a second."""
+        """Show the progress, a few times a second at most."""
         if self._on and time.monotonic() >= self._next:
             self._next, self._shown = time.monotonic() + SHOWN_EVERY_SECONDS, True
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
     def above(self, write: Callable[[], None]) -> None:
-        """Write something that stays."""
+        """Write lines that stay above the progress line."""
         self._wipe()
         write()
         sys.stdout.flush()
@@ -62,26 +61,26 @@ class Progress:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-def tell_finding(finding: Finding) -> None:
+def print_finding(finding: Finding) -> None:
     """Print what is wrong, in one line."""
     where = f" event {finding.seq}" if finding.seq else ""
     print(f"{Styler()('✗', RED)} {sanitize(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
 
 
-def tell_verdict(verdict: AuditReport) -> None:
-    """Print what an audit came to; its findings were printed as they were made."""
-    workflows = f" and {counted(verdict.workflows, 'workflow')}" if verdict.workflows else ""
-    read = f"{counted(verdict.runs, 'run')}{workflows}, {counted(verdict.events, 'record')}"
-    if verdict.clean:
+def print_audit(report: AuditReport) -> None:
+    """Print the summary of an audit; its findings were printed as they were made."""
+    workflows = f" and {counted(report.workflows, 'workflow')}" if report.workflows else ""
+    read = f"{counted(report.runs, 'run')}{workflows}, {counted(report.events, 'record')}"
+    if report.clean:
         say(f"all is as it must be: {read}")
     else:
-        ill, logs = len({finding.run for finding in verdict.findings} - {LISTS}), verdict.runs + verdict.workflows
-        print(f"{counted(len(verdict.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
-        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in verdict.findings):
+        ill, logs = len({finding.run for finding in report.findings} - {LISTS}), report.runs + report.workflows
+        print(f"{counted(len(report.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
+        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in report.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
 
 
-def tell_reindexed(found: Reindexed) -> None:
+def print_reindexed(found: Reindexed) -> None:
     """Print what was wrong with the lists."""
     rows = found.missing + found.different + found.surplus
     wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
@@ -107,15 +106,18 @@ def tell_reindexed(found: Reindexed) -> None:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
 
 
-def tell_archive(asking: StoreSession, page: ArchivePage, workflow: str | None) -> None:
+def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None) -> None:
     """Print archived runs, and which entries cannot be read."""
     if page.runs:
-        _tell_entries(page)
+        often = Counter(run.run_id for run in page.runs)
+        print_rows(_ENTRY_COLUMNS, page.runs, lambda run: _note(run, often[run.run_id]))
+        if page.more:
+            print_hint("there are more: a higher --limit, or --workflow")
     elif not page.damaged:
         print(
             "the archive is empty" if workflow is None else f"the archive has no run of workflow {sanitize(workflow)}"
         )
-        if asking.is_private_store:
+        if session.is_private_store:
             print_hint(ALONE)
     for name in page.damaged:
         print(f"{Styler()('✗', RED)} {sanitize(f'{name} cannot be read')}")
@@ -123,21 +125,15 @@ def tell_archive(asking: StoreSession, page: ArchivePage, workflow: str | None) 
         print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
 
 
-def _tell_entries(page: ArchivePage) -> None:
-    often = Counter(run.run_id for run in page.runs)
-    heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("ENDED"))
-    lines = (
-        Line(
-            (run.run_id, run.status, f"{run.workflow}@{run.version}", age(run.ended_ms)), _note(run, often[run.run_id])
-        )
-        for run in page.runs
-    )
-    print_table(heads, lines)
-    if page.more:
-        print_hint("there are more: a higher --limit, or --workflow")
+_ENTRY_COLUMNS = (
+    Column("RUN", "run_id"),
+    Column("STATUS", "status", status=True),
+    Column("WORKFLOW", lambda run: f"{run.workflow}@{run.version}", gives=True),
+    Column("ENDED", lambda run: age(run.ended_ms)),
+)
 
 
-def tell_archived(asking: StoreSession, found: Mapping[str, Any], *, with_events: bool) -> None:
+def print_archived_run(session: StoreSession, found: Mapping[str, Any], *, with_events: bool) -> None:
     """Print an archived run, and its events where they are wanted."""
     print_title(f"{found['workflow']}@{found['version']}", f"run {found['run_id']}", found["status"])
     facts = [
@@ -153,15 +149,15 @@ def tell_archived(asking: StoreSession, found: Mapping[str, Any], *, with_events
     print_facts([fact for fact in facts if fact[1] is not None])
     if with_events:
         print()
-        book = Logbook()
+        printer = EventPrinter()
         for event in found["events"]:
-            book.tell(event)
+            printer.print(event)
     print()
-    tell_others(found["others"])
-    print_hint(asking.command("archive", "restore", found["entry" if found["others"] else "run_id"]))
+    print_other_entries(found["others"])
+    print_hint(session.command("archive", "restore", found["entry" if found["others"] else "run_id"]))
 
 
-def tell_others(others: Sequence[str]) -> None:
+def print_other_entries(others: Sequence[str]) -> None:
     """Say which entries of the same run id were not meant."""
     if others:
         print_hint(f"the newest of {len(others) + 1} entries of this id; name another one to have it:")
@@ -169,7 +165,7 @@ def tell_others(others: Sequence[str]) -> None:
             print(f"    {sanitize(name)}")
 
 
-def tell_swept(swept: SweepResult) -> None:
+def print_sweep(swept: SweepResult) -> None:
     """Print what has left the store, or would."""
     if swept.dry_run:
         print(f"{Styler()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")

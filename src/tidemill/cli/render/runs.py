@@ -1,11 +1,4 @@
-"""A run, its end, what an action did.
-
-What an act did or would do, in text: patches, dead letters tried again, comparisons, differences.
-
-How a run's end is told: its outputs, or the first failure with everything that explains it.
-
-A run in text: how it stands, its nodes, and what it returned or why it did not.
-"""
+"""A run in text: its status and nodes, how it ended, and what an action did to it or would do."""
 
 from __future__ import annotations
 
@@ -28,6 +21,7 @@ from tidemill.cli.render.tables import (
     names,
     print_facts,
     print_hint,
+    print_rows,
     print_table,
     print_title,
     snippet,
@@ -47,7 +41,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
-from tidemill.engine.services.dead_letters import Reprocessed, ReprocessedRun
+from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
@@ -61,23 +55,23 @@ OUTPUT_LINES_MAX = 400
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def tell_end(view: RunView, board: RunProgress) -> None:
+def print_end(view: RunView, board: RunProgress) -> None:
     """Print how the run ended and what it returned."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
         case "COMPLETED":
             _say(f"✓ completed in {duration(elapsed_ms)}{tolerated}", "bold green")
-            tell_outputs(view.outputs)
+            print_outputs(view.outputs)
         case "CANCELLED":
             _say(f"✗ cancelled after {duration(elapsed_ms)}", "bold red")
         case _:
-            _tell_failure(board)
+            _print_failure(board)
             _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
-    _tell_rollback(view.rollback)
+    _print_rollback(view.rollback)
 
 
-def _tell_rollback(rollback: Mapping[str, Any]) -> None:
+def _print_rollback(rollback: Mapping[str, Any]) -> None:
     """Say what was undone, and name what was not."""
     undone, left = ([step_name(key) for key in rollback[kind]] for kind in ("undone", "left"))
     if undone:
@@ -92,15 +86,15 @@ def step_name(key: str) -> str:
     return node + (f"#{visit}" if visit != "1" else "") + (f"[{index}]" if index != "-1" else "")
 
 
-def tell_quietly(view: RunView, board: RunProgress) -> None:
+def print_quietly(view: RunView, board: RunProgress) -> None:
     """Print the outputs and nothing else; what went wrong goes to stderr."""
     if view.status == "COMPLETED":
         print(pretty(view.outputs))
     else:
-        tell_trouble(view, board)
+        print_trouble(view, board)
 
 
-def tell_trouble(view: RunView, board: RunProgress) -> None:
+def print_trouble(view: RunView, board: RunProgress) -> None:
     """Say on stderr what went wrong, if anything did."""
     if view.status == "COMPLETED":
         return
@@ -135,12 +129,7 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
 def pretty(value: Any) -> str:
     """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
     shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
-
-
-def _escaped(letter: str) -> str:
-    """A character as JSON may write it, with a surrogate pair where one is needed."""
-    return json.dumps(letter)[1:-1]
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in shown)
 
 
 def _where(board: RunProgress) -> str:
@@ -165,8 +154,8 @@ def _say(text: str, style: str) -> None:
         print(text)
 
 
-def tell_outputs(outputs: Any) -> None:
-    """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
+def print_outputs(outputs: Any) -> None:
+    """Print what a run returned; on a terminal in colours and only its first lines."""
     text = pretty(outputs)
     if not supports_unicode():
         print(text)
@@ -183,7 +172,7 @@ def tell_outputs(outputs: Any) -> None:
         screen.print(f"… {len(lines) - OUTPUT_LINES_MAX:,} more lines; --json prints everything", style="dim")
 
 
-def _tell_failure(board: RunProgress) -> None:
+def _print_failure(board: RunProgress) -> None:
     title, lines = f"failed {_where(board)}", explained(board)
     if not supports_unicode():
         _print_plainly(title, lines, sys.stdout)
@@ -224,7 +213,7 @@ SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run as it is shown."""
+    """A run, and what else is needed to print it."""
 
     view: RunView
     past: bool = False
@@ -237,21 +226,21 @@ class RunDetails:
         return self.view.to_dict()
 
 
-def tell_run(asking: StoreSession, sitting: RunDetails) -> None:
+def print_run(session: StoreSession, details: RunDetails) -> None:
     """Print a run, all of it that fits, and what to do next."""
-    view, shown = sitting.view, sitting.to_dict()
+    view, shown = details.view, details.to_dict()
     print_title(reference(shown), f"run {view.run_id}")
-    print_facts([*_times(sitting), *_facts(shown)])
+    print_facts([*_times(details), *_facts(shown)])
     print()
-    _tell_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
+    _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in details.path})
     if view.status == "COMPLETED":
         print()
         if view.outputs_missing:
             print_hint(f"outputs are missing: {view.outputs_missing}")
-        tell_outputs(view.outputs)
-    elif not sitting.past:
+        print_outputs(view.outputs)
+    elif not details.past:
         print()
-        print_hint(_next(asking, view))
+        print_hint(_next(session, view))
 
 
 def reference(shown: Mapping[str, Any]) -> str:
@@ -280,11 +269,11 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
 
 
-def _times(sitting: RunDetails) -> Iterator[tuple[str, Any]]:
-    began, last = sitting.view.created_ms, sitting.view.last_event_ms
-    yield "status", sitting.view.status
+def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
+    began, last = details.view.created_ms, details.view.last_event_ms
+    yield "status", details.view.status
     yield "started", moment(began)
-    if sitting.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
+    if details.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
         yield "took", duration(last - began)
     else:
         yield "last change", moment(last)
@@ -302,7 +291,7 @@ def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
     yield "cause", "\n".join(error.get("causes", ()))
 
 
-def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
+def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
@@ -339,18 +328,18 @@ def _about(node: Mapping[str, Any], why: str) -> str:
     return " · ".join(said)
 
 
-def _next(asking: StoreSession, view: RunView) -> str:
+def _next(session: StoreSession, view: RunView) -> str:
     run_id = view.run_id
     match view.status:
         case "CANCELLED" if view.rollback["status"] == "none":
-            return asking.command("runs", "retry", run_id)
+            return session.command("runs", "retry", run_id)
         case "FAILED" | "CANCELLED":
             # What was rolled back is not retried; the explanation says what can be done.
-            return asking.command("runs", "why", run_id)
+            return session.command("runs", "why", run_id)
         case "PAUSED":
-            return asking.command("runs", "resume", run_id)
+            return session.command("runs", "resume", run_id)
         case _:
-            return f"what it waits for: {asking.command('why', run_id)}"
+            return f"what it waits for: {session.command('why', run_id)}"
 
 
 NAMES_COLUMNS_MAX = 600
@@ -362,14 +351,20 @@ def say(text: str) -> None:
     print(f"{Styler()('✓', GREEN)} {sanitize(text)}")
 
 
-def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
+def print_patch(run_id: str, outcome: PatchOutcome) -> None:
     """Print what a patch did to a run, or would do."""
     if outcome.applied:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
     else:
         print(f"{Styler()('○', YELLOW)} this patch can be applied; nothing was done")
-    found = [(name, getattr(outcome, name)) for name in ("added", "removed", "changed", "rerun", "kept")]
-    facts = [(_VERDICT[name], names(nodes, NAMES_COLUMNS_MAX) or "—") for name, nodes in found]
+    changes = {
+        "added": outcome.added,
+        "removed": outcome.removed,
+        "changed": outcome.changed,
+        "re-run": outcome.rerun,
+        "kept": outcome.kept,
+    }
+    facts = [(label, names(nodes, NAMES_COLUMNS_MAX) or "—") for label, nodes in changes.items()]
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
     if outcome.warnings:
         print_problems(f"! {counted(len(outcome.warnings), 'warning')}", outcome.warnings, sys.stderr, warning=True)
@@ -379,30 +374,22 @@ def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 
 
-_VERDICT = {"added": "added", "removed": "removed", "changed": "changed", "rerun": "re-run", "kept": "kept"}
-
-
-def tell_reprocessed(outcome: Reprocessed) -> None:
-    """Print what became of runs with dead letters."""
+def print_reprocessed(outcome: Reprocessed) -> None:
+    """Print the result of retrying runs with dead letters."""
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
         return
     retried = sum(run.result != "refused" for run in runs)
-    heads = (Column("RUN"), Column("LETTERS", number=True), Column("RESULT"))
-    print_table(heads, (_reprocessed_line(run) for run in runs))
+    columns = (Column("RUN", "run_id"), Column("LETTERS", "letters", number=True), Column("RESULT", "result"))
+    print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
     if outcome.more:
         print_hint("there are more: the same command again, or a higher --limit")
 
 
-def _reprocessed_line(run: ReprocessedRun) -> Line:
-    note = f"{run.problem} [{run.code}]" if run.problem else ""
-    return Line((run.run_id, str(run.letters), run.result), note)
-
-
-def tell_comparison(run_id: str, other_id: str, found: Comparison) -> None:
+def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     """Print where two runs differ."""
     nodes = found.nodes
     different = [node for node in nodes if not node["same"]]
@@ -421,7 +408,7 @@ def tell_comparison(run_id: str, other_id: str, found: Comparison) -> None:
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
-    """The fields in which a node differs, one line each."""
+    """One line per field in which a node differs."""
     left, right = node["left"], node["right"]
     name = str(node["node"])
     if left is None or right is None:
@@ -440,7 +427,7 @@ def _presence(side: Mapping[str, Any] | None) -> str:
     return "(not there)" if side is None else str(side.get("status", ""))
 
 
-def tell_diff(found: Diff) -> None:
+def print_diff(found: Diff) -> None:
     """Print what lies between two versions of a workflow."""
     sides = (("left", found.left), ("right", found.right))
     print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)

@@ -1,17 +1,14 @@
-"""Tables, facts, short values, ages.
+"""Tables, labelled facts, moments in words and values on one line, all of them readable at 80 columns.
 
-Tables and labelled lines that stay readable at 80 columns: lines are cut, never folded, and say how to see all.
-
-Moments in words: how long ago, and when exactly.
-
-Values in few words: one line of JSON, cut where there is no more room.
+Rows of tables are cut, never folded. Nothing here knows what it prints: which columns and facts a kind of object has
+is said by the modules that print it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -41,6 +38,8 @@ class Column(NamedTuple):
     """A column of a table."""
 
     title: str
+    value: str | Callable[[Any], object] = ""
+    """The attribute of a row that it shows, or a function of the row; only `print_rows` needs it."""
     status: bool = False
     """Its cells are states, and coloured as such."""
     number: bool = False
@@ -49,7 +48,7 @@ class Column(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row of a table, and what there is to say about it on a line of its own."""
+    """A row of a table, and an optional note on a line below it."""
 
     cells: Sequence[str]
     note: str = ""
@@ -70,6 +69,18 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
             print(margin + "  " + paint(truncate(_cell(row.note), columns() - indent - 2), DIM))
 
 
+def print_rows(columns: Sequence[Column], rows: Iterable[Any], note: Callable[[Any], str] | None = None) -> None:
+    """Print one line per object, by the values of the columns; `note` says what stands below it."""
+    print_table(
+        columns,
+        (Line([_value(row, column) for column in columns], note(row) if note is not None else "") for row in rows),
+    )
+
+
+def _value(row: Any, column: Column) -> str:
+    return str(getattr(row, column.value) if isinstance(column.value, str) else column.value(row))
+
+
 def _cell(text: str) -> str:
     return sanitize(" ".join(text[:VALUE_COLUMNS_MAX].split()))
 
@@ -79,7 +90,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    """The cells of a row, each as wide as its column; nothing stands behind the last one that is not empty."""
+    """The cells of a row, each as wide as its column; empty cells at the end are dropped."""
     texts = [truncate(cell, width) for cell, width in zip(cells, widths, strict=True)]
     while texts and not texts[-1]:
         texts.pop()
@@ -99,7 +110,7 @@ def _painted(paint: Styler, placed: str, head: Column) -> str:
 
 
 def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
-    """The widest cell of each column; those that give are cut until all of it fits."""
+    """The widest cell of each column; columns that give are cut until the table fits."""
     widths = [max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)]
     surplus = sum(widths) + GAP * (len(widths) - 1) - columns_max
     while surplus > 0:
@@ -169,7 +180,6 @@ _MOMENT_MAX_MS = 253_402_300_799_000
 
 
 def now_ms() -> int:
-    """The present moment."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,13 +1,7 @@
-"""Terminal detection, colours, sanitising, problem lists, JSON.
+"""The terminal: what it can show, colours, widths, safe text, lists of problems, and JSON.
 
-What every command needs to know of the terminal: may it be drawn on, and how is text made harmless.
-
-Text from documents, errors and outputs may hold escape sequences; `clean` shows them instead of sending them.
-Terminals that cannot show the drawing characters get plain ones, by an error handler of the output streams.
-
-Colours, which only a terminal that wants them gets, and the room that text takes there.
-
-How a refusal looks: to people an aligned list, to programs one JSON object.
+Text from documents, errors and outputs may hold escape sequences; `sanitize` shows them instead of sending them.
+Terminals that lack the drawing characters get plain ones, by an error handler of the output streams.
 """
 
 from __future__ import annotations
@@ -19,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +20,10 @@ from contextlib import contextmanager
 from os import environ
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from tidemill.errors import Problem
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from tidemill.errors import Problem
 
 
 _PLAIN = str.maketrans(
@@ -56,7 +49,7 @@ _HANDLER = "tidemill-plain"
 
 
 def configure_streams() -> None:
-    """Make sure that there are output streams, and that no character can break them."""
+    """Open output streams that are missing, and make sure that no character breaks them."""
     codecs.register_error(_HANDLER, _plainly)
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -78,11 +71,8 @@ def sanitize(text: str) -> str:
     """A text without anything that a terminal would act on; line breaks stay."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char == "\n" else _shown(char) for char in text.replace("\t", "    "))
-
-
-def _shown(char: str) -> str:
-    return ascii(char)[1:-1] if char != "\r" else ""
+    text = text.replace("\t", "    ").replace("\r", "")
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
 def one_line(text: str, length_max: int) -> str:
@@ -107,7 +97,7 @@ def console() -> Console:
 def reserve_stdout() -> Iterator[TextIO]:
     """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
 
-    What is given is the standard output that they do not reach.
+    Yields the real standard output, which they cannot reach.
     """
     sys.stdout.flush()
     kept_stream, kept_file = sys.stdout, os.dup(1)
@@ -142,7 +132,7 @@ RED, GREEN, YELLOW, MAGENTA, CYAN = "\033[31m", "\033[32m", "\033[33m", "\033[35
 DIM, BOLD, OFF = "\033[2m", "\033[1m", "\033[0m"
 
 COLUMNS_ELSEWHERE = 120
-"""How wide lines may be where nobody knows the width: in files and pipes."""
+"""The width of lines in files and pipes, which have none of their own."""
 
 STATUS_COLOURS = {
     "COMPLETED": GREEN,
@@ -286,8 +276,8 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
 
 
-def tell_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Tell what is wrong, in the form that was asked for."""
+def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Print problems in the form that the caller asked for."""
     if as_json:
         print_json({"problems": as_plain(problems)})
     else:
@@ -336,6 +326,8 @@ def _folded(text: str, indent: int, columns: int | None) -> list[str]:
     lines = text.split("\n")
     if columns is None:
         return lines
+    import textwrap
+
     return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
 
 

@@ -1,4 +1,4 @@
-"""Why a run or one of its nodes is where it is, in text: what it waits for and what ends that, or what decided it."""
+"""Why a run or a node is in its state, in text: what it waits for and what ends that, or what decided it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WhyOutput(NamedTuple):
 
 
 class NodeReasons(NamedTuple):
-    """What there is to tell of a node, and the run that it is of."""
+    """The history of a node, and its run."""
 
     run_id: str
     found: NodeHistory
@@ -66,33 +66,33 @@ def _for_run(run_id: str, command: str) -> str:
     return command.replace(RUN_MARK, shlex.quote(run_id))
 
 
-def tell_why(asking: StoreSession, reasons: WhyOutput) -> None:
+def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     """Print an explanation."""
     run_id, found = reasons
     print_headline(found.headline)
     roots = [each for each in found.blockers if each.root] or list(found.blockers)
     for blocker in roots[:SHOWN_MAX]:
         print()
-        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+        _print_blocker(session, run_id, blocker, repeat=blocker.words != found.headline)
     if found.first_cause is not None:
         print()
-        _tell_cause(found, found.first_cause)
+        _print_cause(found, found.first_cause)
     if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
         print_facts(facts)
-    _tell_rest(found, shown=min(len(roots), SHOWN_MAX))
+    _print_rest(found, shown=min(len(roots), SHOWN_MAX))
     if found.command:
         print()
-        print_hint(command_of(asking, run_id, found.command))
+        print_hint(command_of(session, run_id, found.command))
 
 
-def tell_why_node(asking: StoreSession, reasons: NodeReasons) -> None:
-    """Print what there is to tell of a node."""
+def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
+    """Print the history of a node."""
     run_id, found = reasons
     print_headline(found.headline)
     for blocker in found.blockers[:SHOWN_MAX]:
         print()
-        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+        _print_blocker(session, run_id, blocker, repeat=blocker.words != found.headline)
     latest = found.visits[-1].reads if found.visits else {}
     facts = [
         ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
@@ -111,13 +111,13 @@ def _step(step: PathStep) -> str:
     return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
 
 
-def _tell_blocker(asking: StoreSession, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
+def _print_blocker(session: StoreSession, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
     paint, shown = Styler(), plain(blocker)
     print(f"{paint('◷', MAGENTA)} {paint(sanitize(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
     facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
     facts.append(("unblock", blocker.unblock))
     if blocker.command:
-        facts.append((COMMAND, command_of(asking, run_id, blocker.command)))
+        facts.append((COMMAND, command_of(session, run_id, blocker.command)))
     print_facts(facts, indent=2)
 
 
@@ -142,7 +142,7 @@ def _value(name: str, value: Any) -> str:
     return "yes" if value is True else snippet(value, width)
 
 
-def _tell_cause(found: Explanation, cause: Cause) -> None:
+def _print_cause(found: Explanation, cause: Cause) -> None:
     paint, error = Styler(), cause.error
     place = where({"node": cause.node, "visit": cause.visit, "index": cause.index}) or "the run"
     print(f"{paint('✗', RED)} {paint(sanitize(place), BOLD)}  {paint('the first cause', DIM)}")
@@ -151,17 +151,13 @@ def _tell_cause(found: Explanation, cause: Cause) -> None:
         ("type", error.type if error.type != "Fail" else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),
-        ("chain", "\n".join(f"{link.words}{_of(link.nodes.names)}" for link in found.chain)),
+        ("chain", "\n".join(": ".join(filter(None, (link.words, names(link.nodes.names)))) for link in found.chain)),
     ]
     print_facts(facts, indent=2)
 
 
-def _of(nodes: tuple[str, ...]) -> str:
-    return f": {names(nodes)}" if nodes else ""
-
-
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
-    """What is to be said of the run as a whole."""
+    """Facts about the run as a whole."""
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
     yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
@@ -175,15 +171,15 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
     yield "unblock", found.unblock
 
 
-def _tell_rest(found: Explanation, *, shown: int) -> None:
+def _print_rest(found: Explanation, *, shown: int) -> None:
     more = len(found.blockers) - shown + found.more_roots + found.more_followers
     if more:
         print()
         print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
 
 
-def command_of(asking: StoreSession, run_id: str, command: str) -> str:
+def command_of(session: StoreSession, run_id: str, command: str) -> str:
     """A command line that an explanation gives, for this run and this store."""
     said = _for_run(run_id, command)
-    store = asking.command().removeprefix("tidemill").strip()
+    store = session.command().removeprefix("tidemill").strip()
     return f"{said} {store}".strip() if said.startswith("tidemill ") else said

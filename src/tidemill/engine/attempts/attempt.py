@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from types import coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -61,7 +61,6 @@ from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import run_steps
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.templates.template import Template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
@@ -74,6 +73,10 @@ from tidemill.kernel.state import peek_at
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog, SecretUnusable
 from tidemill.stores.contract import Lease
+
+if TYPE_CHECKING:
+    from tidemill.expressions.templates.template import Template
+
 
 NO_ITEMS = MapExpanded(count=0, items=b"[]")
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,7 +21,6 @@ from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
-from tidemill.expressions.templates.template import Template
 from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
 from tidemill.kernel.commands import Failed
@@ -34,6 +33,10 @@ from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_
 from tidemill.kernel.state import State, Visit, peek_at
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
+
+if TYPE_CHECKING:
+    from tidemill.expressions.templates.template import Template
+
 
 LOG = logging.getLogger(__name__)
 

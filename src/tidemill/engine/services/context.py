@@ -21,7 +21,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.commands import AnyCommand, CloseDeadLetter
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.events import AnyEvent, Payload
 from tidemill.kernel.state import peek_at
@@ -122,9 +122,13 @@ class ServiceContext:
         return await self.store.find(self.tenant, kind, terms, after=after, limit=limit)
 
 
+_STORED_NAMES: dict[type[AnyCommand], str] = {CloseDeadLetter: "closeletter"}
+"""Logs keep these names; a class that was renamed keeps its old one."""
+
+
 def command_name(kind: type[AnyCommand], command_id: str) -> str:
     """What a request is remembered under: the same id for another act is another request."""
-    return f"{kind.__name__.lower()}:{command_id}"
+    return f"{_STORED_NAMES.get(kind, kind.__name__.lower())}:{command_id}"
 
 
 def at_index(index: int | None) -> int:

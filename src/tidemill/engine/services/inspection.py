@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -43,14 +43,16 @@ from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.ended import NodeHistory, account_for
-from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import PathStep, path, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import JobView, Row, Stream
+
+if TYPE_CHECKING:
+    from tidemill.kernel.explain.ended import NodeHistory
+    from tidemill.kernel.explain.explain import Explanation
 
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""
@@ -322,6 +324,8 @@ class InspectionService:
 
     async def why(self, run_id: str) -> Explanation:
         """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
+        from tidemill.kernel.explain.explain import explain
+
         entry = await self._context.entry(run_id)
         jobs = await self._context.store.jobs(self._context.stream(run_id))
         facts = [_fact(job) for job in jobs]
@@ -346,6 +350,8 @@ class InspectionService:
 
     async def why_node(self, run_id: str, node: str) -> NodeHistory:
         """How the visits of a node ended and what decided that, or what it waits for."""
+        from tidemill.kernel.explain.ended import account_for
+
         entry = await self._context.entry(run_id)
         known = entry.flow.workflow.by_id.get(node)
         if known is None:

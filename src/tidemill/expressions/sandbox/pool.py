@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError, condition_failed
-from tidemill.expressions.sandbox.child import MEMORY_MAX_MB
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
 from tidemill.expressions.sandbox.tasks import SandboxTask
 from tidemill.expressions.scope import Json
@@ -148,6 +147,8 @@ def _died(status: int, work: EvaluationRequest | SandboxTask) -> ExpressionError
     if status == -signal.SIGALRM:
         return _late(work)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    from tidemill.expressions.sandbox.child import MEMORY_MAX_MB
+
     hint = f"{work.what} needs more than {MEMORY_MAX_MB} MB of memory, or its values are nested too deeply"
     if status == -signal.SIGKILL:
         hint = "it was killed from outside, twice: the machine may have too little memory"

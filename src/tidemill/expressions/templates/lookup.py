@@ -7,7 +7,6 @@ name means, which shorthand applies, and how a missing value is explained.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +22,6 @@ from tidemill.expressions.scope import NODE_MAPS, RESERVED, Absent, Json, Refere
 from tidemill.expressions.templates.limits import Meter, bounded_range
 from tidemill.expressions.templates.undefined import NotAvailable
 
-_SYNTAX = re.compile(r"\{[{%#]")
-
 
 class Fault(NamedTuple):
     """Something that is wrong with the source of a template."""
@@ -32,11 +29,6 @@ class Fault(NamedTuple):
     message: str
     line: int
     hint: str = ""
-
-
-def has_syntax(source: str) -> bool:
-    """Whether a string is a template at all."""
-    return "{" in source and _SYNTAX.search(source) is not None
 
 
 Key = str | int

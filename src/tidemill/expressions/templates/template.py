@@ -22,8 +22,9 @@ from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
 from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
 from tidemill.expressions.templates.limits import Meter, cost, room, text, to_json_value
-from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build, has_syntax
+from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build
 from tidemill.expressions.templates.rewrite import Rewriting
+from tidemill.expressions.templates.syntax import has_syntax, is_template
 from tidemill.expressions.templates.undefined import NotAvailable
 
 CACHED_MAX = 1 << 14
@@ -319,11 +320,6 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
         problems.extend(_problem(fault, place) for fault in outcome.faults)
         found.append(outcome.references)
     return problems, merged(found)
-
-
-def is_template(value: Json) -> bool:
-    """Whether a value is a string with template syntax, so that its real value is not known yet."""
-    return isinstance(value, str) and has_syntax(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemill.expressions.errors import kind_of
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read

@@ -15,7 +15,7 @@ from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import ExpressionError, kind_of, pointer
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import RunQuery
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.control import check_query, value_before
 from tidemill.kernel.model import ConfigProblem, NodeType

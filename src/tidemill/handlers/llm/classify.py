@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import object_schema
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema

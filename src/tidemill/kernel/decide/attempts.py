@@ -39,6 +39,8 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
+OUTCOME_NAMES = {Done: "Done", Failed: "Failed", WaitRequested: "Waits", SkipRequested: "Skips", MapExpanded: "Expands"}
+"""What logs call an outcome: stored in ResultDiscarded, so independent of the names of classes."""
 
 
 def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
@@ -51,7 +53,7 @@ def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
         return
     phase = phase_of(node, builder.state.peek(node.id), result.index)
     if not outcome_allowed(phase, result):
-        message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
+        message = f"a {OUTCOME_NAMES[type(result.outcome)]} is no outcome at this point of the visit"
         fail_for_good(
             builder, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token)
         )
@@ -162,7 +164,7 @@ def _discard(builder: DecisionBuilder, result: Result, reason: str) -> None:
             index=result.index,
             attempt=act.attempt if act is not None else 0,
             token=result.token,
-            outcome=type(result.outcome).__name__,
+            outcome=OUTCOME_NAMES[type(result.outcome)],
             reason=reason,
             worker=result.worker,
         )

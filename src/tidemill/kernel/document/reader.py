@@ -12,7 +12,6 @@ from typing import Literal
 
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.normalize import draft_of, parse_conditions
-from tidemill.kernel.document.text import read_json, read_yaml
 from tidemill.kernel.document.values import has_lone_surrogate
 from tidemill.kernel.model import Json
 
@@ -46,6 +45,21 @@ def format_of(suffix: str) -> Format | None:
             return "yaml"
         case _:
             return None
+
+
+def read_json(text: str) -> Json:
+    """Parse any JSON value; see `text`."""
+    # The parsers are imported with the first text that needs them: stored documents are read without.
+    from tidemill.kernel.document import text as parsers
+
+    return parsers.read_json(text)
+
+
+def read_yaml(text: str) -> Json:
+    """Parse any YAML value; see `text`."""
+    from tidemill.kernel.document import text as parsers
+
+    return parsers.read_yaml(text)
 
 
 def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:  # noqa: A002

@@ -1,0 +1,178 @@
+"""The live display of a run on a terminal: a header, a progress bar, and the rows that matter most.
+
+A thread of rich redraws it a few times a second, however many events arrive; what handlers print meanwhile appears
+above it. Only a run on a terminal imports this module, because rich takes longer to import than the engine.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Self, TextIO, cast
+
+from rich.console import Console, Group
+from rich.file_proxy import FileProxy
+from rich.live import Live
+from rich.text import Text
+
+from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration
+from tidemill.cli.render.terminal import sanitize
+from tidemill.observability.capture import OutputCapture
+
+FRAMES_PER_SECOND = 8
+ROWS_MAX = 25
+LINES_BESIDE_ROWS = 6
+NAME_COLUMNS_MAX = 36
+BAR_COLUMNS = 24
+ITEM_BAR_COLUMNS = 12
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+STYLES: dict[Phase, str] = {
+    "PENDING": "dim",
+    "ACTIVE": "bold cyan",
+    "RETRYING": "yellow",
+    "WAITING": "magenta",
+    "COMPLETED": "green",
+    "TOLERATED": "yellow",
+    "FAILED": "bold red",
+    "SKIPPED": "dim",
+    "CANCELLED": "red",
+}
+
+COUNTED: tuple[tuple[Phase, str], ...] = (
+    ("ACTIVE", "active"),
+    ("RETRYING", "to retry"),
+    ("WAITING", "waiting"),
+    ("FAILED", "failed"),
+    ("TOLERATED", "tolerated"),
+    ("CANCELLED", "cancelled"),
+    ("SKIPPED", "skipped"),
+)
+
+
+class Display:
+    """Watches a run; use it in a `with` and give it every event."""
+
+    def __init__(self, board: RunProgress, console: Console) -> None:
+        self._board, self._console = board, console
+        self._lock = threading.Lock()
+        self._overhearing = OutputCapture()
+        self._live = Live(
+            console=console,
+            get_renderable=self.render,
+            refresh_per_second=FRAMES_PER_SECOND,
+            vertical_overflow="crop",
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._begin()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end()
+
+    def _begin(self) -> None:
+        """Draw. What functions print appears above it, and is heard before it is mixed with what is drawn."""
+        self._overhearing.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
+        self._live.start(refresh=True)
+
+    def _end(self) -> None:
+        self._live.stop()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._overhearing.remove()
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        """Fold an event; it is on the screen at the next frame."""
+        with self._lock:
+            self._board.apply(event)
+
+    def say(self, text: str) -> None:
+        """Print a line above the display."""
+        self._console.print(Text(sanitize(text)), soft_wrap=True)
+
+    def leave(self) -> None:
+        """Stop drawing, so that the terminal can be used for something else."""
+        self._end()
+
+    def enter(self) -> None:
+        """Draw again, below whatever was written meanwhile."""
+        self._console.print()
+        self._begin()
+
+    def render(self) -> Group:
+        """The display as it is now."""
+        with self._lock:
+            now_ms = time.time_ns() // 1_000_000
+            height = max(3, min(ROWS_MAX, self._console.height - LINES_BESIDE_ROWS))
+            rows = self._board.window(height)
+            width = min(max((len(row.name) for row in rows), default=0), NAME_COLUMNS_MAX)
+            lines = [self._header(now_ms), self._progress(), Text(), *(self._row(row, width, now_ms) for row in rows)]
+            rest = len(self._board.rows) - len(rows)
+            if rest:
+                lines.append(Text(f"… and {rest:,} more", style="dim"))
+        return Group(*lines)
+
+    def _header(self, now_ms: int) -> Text:
+        elapsed = duration(self._board.elapsed_ms(now_ms))
+        state = "  paused" if self._board.paused else ""
+        return Text.assemble(
+            (self._board.name, "bold"),
+            ("  run ", "dim"),
+            (self._board.run_id, "dim"),
+            (state, "bold yellow"),
+            (f"  {elapsed}", "cyan"),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+
+    def _progress(self) -> Text:
+        board = self._board
+        total, ended = len(board.rows), board.ended
+        text = bar(ended, total, BAR_COLUMNS, "red" if board.counts["FAILED"] else "green")
+        text.append(f" {ended:,} of {total:,} nodes")
+        for phase, words in COUNTED:
+            if board.counts[phase]:
+                text.append(" · ", "dim")
+                text.append(f"{board.counts[phase]:,} {words}", STYLES[phase])
+        return text
+
+    def _row(self, row: NodeProgress, width: int, now_ms: int) -> Text:
+        style = STYLES[row.phase]
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(_sign(row, now_ms), style)
+        name = row.name if len(row.name) <= width else row.name[: width - 1] + "…"
+        text.append(f" {name:<{width}}", "" if row.phase not in ("PENDING", "SKIPPED") else "dim")
+        spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
+        text.append(f"  {spent:>9}  ", "dim")
+        if row.count and row.phase in ("ACTIVE", "RETRYING", "WAITING"):
+            text.append_text(
+                bar(row.done + row.failed, row.count, ITEM_BAR_COLUMNS, "yellow" if row.failed else "cyan")
+            )
+            text.append(" ")
+        elif row.progress is not None:
+            text.append_text(bar(round(100 * row.progress), 100, ITEM_BAR_COLUMNS, "cyan"))
+            text.append(" ")
+        text.append(detail(row, now_ms), style if row.phase in ("FAILED", "RETRYING", "TOLERATED") else "dim")
+        return text
+
+
+def bar(done: int, total: int, columns: int, style: str) -> Text:
+    """A bar of fixed width, filled in halves of a column."""
+    halves = 2 * columns * done // total if total else 2 * columns
+    full, half = divmod(halves, 2)
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("━" * full + "╸" * half, style)
+    text.append("─" * (columns - full - half), "dim")
+    return text
+
+
+def _sign(row: NodeProgress, now_ms: int) -> str:
+    again = row.phase == "RETRYING" and row.until_ms is not None and row.until_ms <= now_ms
+    if row.phase == "ACTIVE" or again:
+        return SPINNER[now_ms // 125 % len(SPINNER)]
+    return SIGNS[row.phase]
