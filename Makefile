@@ -18,7 +18,7 @@ CORE       := kernel expressions stores engine blobs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run test test-long test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ test: setup ## Run every suite (SUITE=kernel for one)
 .venv-%/.ready: pyproject.toml $(LOCKED)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
 	@touch $@
+
+test-long: setup ## Run what takes longer: guards, 10,000 simulated histories, chaos, leaks
+	@$(BIN)/python -m tests.guards
+	@$(BIN)/python -m tests.sim --seeds 10000
+	@$(BIN)/python -m tests.chaos --minutes 3
+	@$(BIN)/python -m tests.attacks.leaks 10000
 
 test-pythons: ## Run the core suites with every Python of PYTHONS that is installed
 	@for version in $(PYTHONS); do \

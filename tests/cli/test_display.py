@@ -14,7 +14,7 @@ from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import on_terminal, shown
 from tidemill.cli import main
 from tidemill.cli.render.board import RunProgress
-from tidemill.cli.render.live import LINES_BESIDE_ROWS, Display, bar
+from tidemill.cli.render.live_display import LINES_BESIDE_ROWS, Display, bar
 
 FLOW = """
 name: parade

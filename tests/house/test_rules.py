@@ -16,6 +16,8 @@ from tests.house import rules
         ("src/tidemill/kernel/decide/decide.py", 601, True),
         ("src/tidemill/stores/sqlite.py", 800, False),
         ("src/tidemill/stores/sqlite.py", 801, True),
+        ("src/tidemill/kernel/events.py", 800, False),
+        ("src/tidemill/engine/turn.py", 800, True),
     ],
 )
 def test_file_length(path: str, lines: int, broken: bool) -> None:
@@ -41,6 +43,36 @@ def test_function_length(kind: str) -> None:
 )
 def test_vague_names(path: str, broken: bool) -> None:
     assert bool(rules.vague_names(path)) is broken
+
+
+def test_a_folder_has_room_for_fifteen_modules() -> None:
+    paths = [f"src/tidemill/engine/m{number}.py" for number in range(15)]
+    assert not rules.crowded_folders([*paths, "src/tidemill/engine/__init__.py", "src/tidemill/engine/worker/w.py"])
+    assert rules.crowded_folders([*paths, "src/tidemill/engine/turn.py"]) == [
+        "src/tidemill/engine: 16 modules, at most 15"
+    ]
+
+
+@pytest.mark.parametrize(("stem", "broken"), [("lodging", True), ("pen", True), ("leases", False), ("masking", False)])
+def test_banned_stems(stem: str, broken: bool) -> None:
+    assert bool(rules.banned_stems(f"src/tidemill/engine/{stem}.py")) is broken
+
+
+@pytest.mark.parametrize(("name", "broken"), [("Heart", True), ("_Peer", True), ("LeaseRenewer", False)])
+def test_banned_classes(name: str, broken: bool) -> None:
+    assert bool(rules.banned_classes("a.py", ast.parse(f"class {name}:\n    pass"))) is broken
+
+
+def test_a_stem_stands_for_one_thing() -> None:
+    assert rules.doubled_stems(["a/turn.py", "b/turn.py", "a/jobs.py", "b/jobs.py"]) == ["turn: 2 modules"]
+
+
+def test_a_small_file_with_one_importer() -> None:
+    sources = {"src/tidemill/a.py": "x = 1\n", "src/tidemill/b.py": "from tidemill.a import x\n" * 2}
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    assert rules.lonely_files(sources, trees) == ["src/tidemill/a.py: 1 lines and one importer"]
+    more = sources | {"src/tidemill/c.py": "from tidemill import a\n"}
+    assert not rules.lonely_files(more, {path: ast.parse(text) for path, text in more.items()})
 
 
 @pytest.mark.parametrize(("text", "broken"), [("x = 1", True), ("'''Why.'''\nx = 1", False), ("", False)])

@@ -376,7 +376,7 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
         return Silence(board)
     if not supports_unicode():
         return Lines(board)
-    from tidemill.cli.render.live import Display
+    from tidemill.cli.render.live_display import Display
 
     return Display(board, console())
 
