@@ -9,7 +9,6 @@ mark the cut with an ellipsis, and the fragment of a value beside the mark is ma
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 from collections import Counter
@@ -134,6 +133,8 @@ NO_MASK = Mask()
 
 def _forms(value: str) -> Iterable[str]:
     """All spellings of a value; short ones are left out, because they occur in ordinary text."""
+    import html
+
     raw = value.encode("utf-8", "surrogatepass")
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)

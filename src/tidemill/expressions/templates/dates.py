@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten, template_failed
 from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.undefined import NotAvailable
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -133,6 +132,8 @@ def _add(
 
 
 def _check_amounts(*amounts: object) -> None:
+    from tidemill.expressions.templates.undefined import NotAvailable
+
     for amount in amounts:
         if isinstance(amount, NotAvailable):
             amount.refuse()

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, shorten, template_failed
 from tidemill.expressions.limits import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
-from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.undefined import NotAvailable
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -77,9 +75,11 @@ class Pattern(Protocol):
 
 def compile_pattern(pattern: object) -> Pattern:
     """Compile a regular expression; raise `ExpressionError` if it is none."""
-    if isinstance(pattern, NotAvailable):
-        pattern.refuse()
     if not isinstance(pattern, str):
+        from tidemill.expressions.templates.undefined import NotAvailable
+
+        if isinstance(pattern, NotAvailable):
+            pattern.refuse()
         raise template_failed(f"a pattern is a string, not {kind_of(pattern)}")
     if len(pattern) > PATTERN_MAX:
         raise template_failed(f"a pattern is limited to {PATTERN_MAX} characters")
@@ -169,6 +169,9 @@ def _find_all(context: ScopeContext, value: str, pattern: object) -> list[Any]:
 
 
 def _replace(context: ScopeContext, value: str, pattern: object, replacement: object, count: int = 0) -> str:
+    # Handlers use patterns without templates, and so without Jinja.
+    from tidemill.expressions.templates.limits import room
+
     compiled = _ready(context, value, pattern)
     if not isinstance(replacement, str):
         raise template_failed(

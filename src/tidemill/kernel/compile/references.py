@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.type_check import Kinds, MissingKey, expected
 from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
 from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
 from tidemill.kernel.document.problems import DocumentPath, pointer, shown
@@ -23,6 +22,7 @@ from tidemill.kernel.model import Json, NodeType
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
+    from tidemill.expressions.type_check import Kinds, MissingKey
 
 # References between nodes
 
@@ -168,6 +168,8 @@ class _KnownSchemas:
 
     def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
         """What is known of a chain of keys in a condition of a node."""
+        from tidemill.expressions.type_check import expected
+
         root, keys = chain.root, chain.keys
         if root == "ctx":
             return self._of_node(keys)
@@ -175,6 +177,8 @@ class _KnownSchemas:
         return expected(self._outputs.get(node) if root in ("output", "current") else schema, keys)
 
     def _of_node(self, keys: Sequence[str]) -> Kinds | MissingKey | None:
+        from tidemill.expressions.type_check import MissingKey, expected
+
         if len(keys) < 2:
             return None
         schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
