@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.email import server_at
-from tidemill.handlers.mail import Server
+from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
 from tidemill.net.egress import Egress, read_allow_list
 

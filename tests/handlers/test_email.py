@@ -19,7 +19,7 @@ from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
 from tidemill.handlers.email import email_handler, server_at
-from tidemill.handlers.mail import Server, as_data
+from tidemill.handlers.smtp import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress, TcpConnector
 from tidemill.settings import mail_server_here

@@ -16,7 +16,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
-from tidemill.handlers.mail import (
+from tidemill.handlers.smtp import (
     PORTS,
     RECIPIENTS_MAX,
     Server,
