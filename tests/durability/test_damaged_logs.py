@@ -144,16 +144,16 @@ async def test_a_damaged_run_is_not_unknown(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with mill(path) as engine:
         await engine.publish(chain())
-        await engine.result(await engine.start("chain", key="r"), timeout_s=10)
+        run = await engine.result(await engine.start("chain", key="r"), timeout_s=10)
     flip(path, RUN, "r")
     async with mill(path, work=False) as engine:
         verbs: dict[str, Callable[[], Awaitable[Any]]] = {
             "events": lambda: engine.events("r"),
             "fork": lambda: engine.fork("r"),
             "show": lambda: engine.show("r"),
-            "show at": lambda: engine.show("r", at=1),
+            "show at": lambda: engine.show("r", at=run.events),
             "start": lambda: engine.start("chain", key="r"),
-            "follow": lambda: anext(aiter(engine._frames("r", 0))),
+            "follow": lambda: anext(aiter(engine.runs._frames("r", 0))),
         }
         await damage_told("run r", verbs)
         with pytest.raises(Rejected) as refused:
