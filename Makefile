@@ -63,7 +63,8 @@ test: setup ## Run every suite (SUITE=kernel for one)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
 	@touch $@
 
-test-long: setup ## Run what takes longer: guards, 10,000 simulated histories, chaos, leaks
+test-long: setup ## Run what takes longer: the long suites, guards, 10,000 simulated histories, chaos, leaks
+	@$(BIN)/python tests/run.py --long
 	@$(BIN)/python -m tests.guards
 	@$(BIN)/python -m tests.sim --seeds 10000
 	@$(BIN)/python -m tests.chaos --minutes 3

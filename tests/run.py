@@ -36,6 +36,8 @@ class Suite:
     paths: tuple[str, ...]
     seconds: float
     workers: int
+    long: bool = False
+    """Left to `make test-long`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,13 @@ class Outcome:
 def read_suites(text: str) -> tuple[Suite, ...]:
     """Read the budget file; raises ValueError where it makes no sense as a whole."""
     suites = tuple(
-        Suite(name=row["name"], paths=tuple(row["paths"]), seconds=row["seconds"], workers=row["workers"])
+        Suite(
+            name=row["name"],
+            paths=tuple(row["paths"]),
+            seconds=row["seconds"],
+            workers=row["workers"],
+            long=row.get("long", False),
+        )
         for row in tomllib.loads(text)["suite"]
     )
     names = [suite.name for suite in suites]
@@ -143,15 +151,17 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the named suites, or all of them, and print the verdict."""
+    """Run the named suites, those of `make test-long` (`--long`), or all others, and print the verdict."""
     suites = read_suites(BUDGET.read_text())
+    if not names or names == ["--long"]:
+        names = [suite.name for suite in suites if suite.long is bool(names)]
     unknown = set(names) - {suite.name for suite in suites}
     if unknown:
         print(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in suites)}")
         return 2
     outcomes = []
     for suite in suites:
-        if not names or suite.name in names:
+        if suite.name in names:
             print(f"== {suite.name} ({suite.seconds:.0f} s)", flush=True)
             outcomes.append(run_suite(suite))
     words, passed, failed = verdict(outcomes)

@@ -17,12 +17,12 @@ from tests.processes.workers import alive, until
 WORKER = """
 import asyncio, os, sys
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers, shelf_at
+from tidemill.bootstrap import built_in_handlers, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions
 
 async def main():
-    shelf = shelf_at(sys.argv[1])
+    shelf = open_storage(sys.argv[1])
     options = WorkerOptions(name=f"w/{os.getpid()}", lease_ms=1_000)
     parts = {"store": shelf.store, "blobs": shelf.blobs, "ambient": RealAmbient(), "worker": options}
     engine = Engine(**parts, handlers=built_in_handlers())
