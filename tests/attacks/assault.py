@@ -28,7 +28,7 @@ from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import check_template, compile_template
 
-PATIENCE_MS = 2_000
+PATIENCE_MS = 700
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30
