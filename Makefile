@@ -14,7 +14,7 @@ LOCKED := requirements/dev.txt
 RUN_READY  := .venv/.run-ready
 RUN_LOCKED := requirements/run.txt requirements/build.txt
 PYTHONS    ?= 3.11 3.12 3.13 3.14
-CORE       := kernel expressions stores engine blobs
+CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -66,7 +66,7 @@ test: setup ## Run every suite (SUITE=kernel for one)
 test-long: setup ## Run what takes longer: the long suites, every guard broken once, 3,000 simulated histories
 	@$(BIN)/python tests/run.py --long
 	@$(BIN)/python -m tests.guards
-	@$(BIN)/python -m tests.sim --seeds 3000
+	@$(BIN)/python -m tests.simulation --seeds 3000
 
 test-pythons: ## Run the core suites with every Python of PYTHONS that is installed
 	@for version in $(PYTHONS); do \
@@ -88,7 +88,7 @@ check: setup ## Check format, lint, types, import contracts and the house rules
 	@$(BIN)/python -m pytest --quiet tests/house
 
 sim: setup ## Simulate SEEDS=n random histories with faults
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n died
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.expressions.children import children_of
-from tests.expressions.scopes import AFTER
+from tests.fixtures.child_processes import children_of
+from tests.fixtures.scopes import AFTER
 from tidemill.expressions.conditions import compiled, decide
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import SandboxPool, run_steps

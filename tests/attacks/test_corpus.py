@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.assault import PATIENCE_MS, Report
 from tests.attacks.attack import Attack, Gives
+from tests.attacks.attack_runner import PATIENCE_MS, Report
 from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
 
@@ -74,7 +74,7 @@ class Assault:
 
 
 def carried_out(volley: str, bait: Bait) -> Assault:
-    command = [sys.executable, "-m", "tests.attacks.assault", volley, str(bait.file), VARIABLE, bait.url]
+    command = [sys.executable, "-m", "tests.attacks.attack_runner", volley, str(bait.file), VARIABLE, bait.url]
     environment = {**os.environ, VARIABLE: "canary-in-the-environment"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

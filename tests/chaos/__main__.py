@@ -7,7 +7,7 @@ import sys
 import time
 
 from tests.chaos.campaign import Broken, live
-from tests.chaos.storm import Weather
+from tests.chaos.chaos_run import Weather
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.judge import Finding, judge
-from tests.chaos.storm import Storm, Weather
+from tests.chaos.chaos_run import Storm, Weather
+from tests.chaos.checker import Finding, judge
 
 KEPT = Path(".chaos")
 """Where the files of broken storms are kept."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import live
-from tests.chaos.storm import Weather
+from tests.chaos.chaos_run import Weather
 
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 

@@ -18,9 +18,9 @@ import apsw
 import pytest
 
 import tidemill
-from tests.chaos.crew import Process, WorkerProcess, ended_at_last, until
 from tests.chaos.effects import Entry, read_ledger
 from tests.chaos.flows import KINDS, plan
+from tests.chaos.worker_fleet import Process, WorkerProcess, ended_at_last, until
 
 TIDEMILL = str(Path(sys.executable).with_name("tidemill"))
 HELD_LEASE_MS = 60_000

@@ -11,7 +11,7 @@ from typing import get_args
 
 from tests.docs.listings import document_keys, error_codes, law_names, modules
 from tests.docs.pages import Page, codes_of, read_page, rows_of
-from tests.sim.faults import FAULTS
+from tests.simulation.faults import FAULTS
 from tidemill.expressions.scope import RESERVED
 from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext

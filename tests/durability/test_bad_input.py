@@ -18,8 +18,21 @@ import apsw
 import pytest
 
 import tidemill
-from tests.cli.kit import COMMAND, Ended, environment, process
-from tests.durability.kit import BIG, ENDS, FAN, TENANT, begin, chain, eventually, examined, finish, mill, sql, wal_of
+from tests.durability.harness import (
+    BIG,
+    ENDS,
+    FAN,
+    TENANT,
+    begin,
+    chain,
+    eventually,
+    examined,
+    finish,
+    mill,
+    sql,
+    wal_of,
+)
+from tests.fixtures.command_line import COMMAND, Ended, environment, process
 from tidemill.cli import main
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.sql_files import migrations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.durability.kit import ENDS, FAN, FLAKY, begin, chain, engine_on, examined, finish
+from tests.durability.harness import ENDS, FAN, FLAKY, begin, chain, engine_on, examined, finish
 from tidemill.stores.sqlite.store import SqliteStore
 
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.kit import process
-from tests.durability.kit import FAN, chain, eventually, mill, sql
+from tests.durability.harness import FAN, chain, eventually, mill, sql
+from tests.fixtures.command_line import process
 from tidemill import client
 from tidemill.cli import main
 from tidemill.engine.attempts.log_store import JOURNAL

@@ -20,11 +20,23 @@ import apsw
 import pytest
 
 import tidemill
-from tests.cli.kit import COMMAND, environment
+from tests.conformance.stores.harness import ack, job, row, run
 from tests.durability.disk import disk_full, failing, installed, write_failed
-from tests.durability.kit import BIG, ENDS, Witness, begin, chain, engine_on, eventually, examined, finish, sql, wal_of
+from tests.durability.harness import (
+    BIG,
+    ENDS,
+    Witness,
+    begin,
+    chain,
+    engine_on,
+    eventually,
+    examined,
+    finish,
+    sql,
+    wal_of,
+)
 from tests.durability.test_syncs import again
-from tests.stores.kit import ack, job, row, run
+from tests.fixtures.command_line import COMMAND, environment
 from tidemill.blobs.sqlite import DatabaseBlobs
 from tidemill.cli import main
 from tidemill.cli.main import call

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.durability.kit import (
+from tests.durability.harness import (
     ENDS,
     FRAME,
     STORY,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.stores.harness import job, row, run
 from tests.durability.disk import Disk, Step, failing, installed, sync_failed, write_failed
-from tests.durability.kit import ENDS, Witness, begin, engine_on, eventually, examined, finish, mill
-from tests.stores.kit import job, row, run
+from tests.durability.harness import ENDS, Witness, begin, engine_on, eventually, examined, finish, mill
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed, Lease
 from tidemill.stores.sqlite.store import SqliteStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.kit import (
+from tests.durability.harness import (
     ENDS,
     FRAME,
     STORY,

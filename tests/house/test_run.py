@@ -10,7 +10,7 @@ import pytest
 
 from tests import run
 
-SUITE = run.Suite(name="kernel", paths=("tests/kernel",), seconds=10, workers=0)
+SUITE = run.Suite(name="kernel", paths=("tests/unit/kernel",), seconds=10, workers=0)
 
 
 GOOD = run.Outcome(suite=SUITE, passed=3, seconds=9.0)

@@ -1,0 +1,148 @@
+"""The judge is worth something: it finds every kind of broken promise in files that were tampered with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.chaos.chaos_run import Storm, Weather
+from tests.chaos.checker import judge
+from tests.chaos.effects import Entry, read_ledger
+from tidemill.kernel.jobs import JobBody
+from tidemill.stores.contract import Commit, Job, Row, Store, Stream
+from tidemill.stores.sqlite.store import SqliteStore
+
+WEATHER = Weather(seed=11, runs=60, seconds=0.5, kills=0, stops=0, workers=1, pause_s=(0.05, 0.05))
+LEFT = msgspec.msgpack.encode(JobBody("run", "a", 1, -1))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder after a storm in which nothing happened."""
+    folder = tmp_path_factory.mktemp("calm")
+    Storm(WEATHER, folder).rage()
+    return folder
+
+
+@pytest.fixture
+def folder(calm: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(calm, tmp_path / "copy")
+
+
+def complaints(folder: Path) -> list[str]:
+    return judge(Storm(WEATHER, folder)).complaints
+
+
+def rewrite(folder: Path, entries: list[Entry]) -> None:
+    (folder / "effects.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def test_nothing_is_wrong_with_a_calm_day(folder: Path) -> None:
+    finding = judge(Storm(WEATHER, folder))
+    assert finding.complaints == []
+    assert finding.seen["runs"] >= 60 and finding.seen["effects done"] > 100
+    assert not finding.seen["attempts lost with their worker"]
+
+
+def test_an_effect_that_the_log_knows_nothing_of(folder: Path) -> None:
+    entries = read_ledger(folder / "effects.jsonl")
+    twice = next(entry for entry in entries if entry.key.startswith("chain-"))
+    rewrite(folder, [*entries, twice._replace(nonce="another")])
+    (complaint,) = complaints(folder)
+    assert "was called 2 times, the log admits to 1 attempts" in complaint
+
+
+def test_at_most_once_that_happened_twice(folder: Path) -> None:
+    entries = read_ledger(folder / "effects.jsonl")
+    paid = next(entry for entry in entries if "/pay/" in entry.key)
+    rewrite(folder, [*entries, paid._replace(nonce="another")])
+    assert any("at most once was promised" in complaint for complaint in complaints(folder))
+
+
+def test_a_result_without_an_effect(folder: Path) -> None:
+    entries = read_ledger(folder / "effects.jsonl")
+    key = entries[0].key
+    rewrite(folder, [entry for entry in entries if entry.key != key])
+    assert any("counts as done, and nobody did it" in complaint for complaint in complaints(folder))
+
+
+def test_a_result_that_comes_from_no_call(folder: Path) -> None:
+    entries = read_ledger(folder / "effects.jsonl")
+    key = next(entry.key for entry in entries if entry.key.startswith("chain-"))
+    rewrite(folder, [entry._replace(nonce="x") if entry.key == key else entry for entry in entries])
+    assert any("comes from no call" in complaint for complaint in complaints(folder))
+
+
+def test_an_undoing_that_nobody_did(folder: Path) -> None:
+    entries = read_ledger(folder / "effects.jsonl")
+    key = next(entry.key for entry in entries if entry.key.endswith("/undo"))
+    rewrite(folder, [entry for entry in entries if entry.key != key])
+    assert any(f"{key} counts as done" in complaint for complaint in complaints(folder))
+
+
+@pytest.mark.parametrize("act", ["decide", "signal", "cancel"])
+def test_an_act_without_which_a_run_cannot_end(folder: Path, act: str) -> None:
+    acks = (folder / "acks.txt").read_text().splitlines()
+    key = next(line.split()[1] for line in acks if line.startswith(act))
+    (folder / "acks.txt").write_text("".join(f"{line}\n" for line in acks if line != f"{act} {key}"))
+    assert complaints(folder) == [f"{key}: it ended without the {act} that it needs"]
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "words"),
+    [
+        ("cancel", "chain", "a cancel was acknowledged, and the run is COMPLETED"),
+        ("signal", "chain", "a signal was acknowledged, the log has []"),
+        ("decide", "chain", "was acknowledged, the log has []"),
+    ],
+)
+def test_an_acknowledged_act_that_is_lost(folder: Path, act: str, kind: str, words: str) -> None:
+    acks = (folder / "acks.txt").read_text()
+    key = next(line.split()[1] for line in acks.splitlines() if line.startswith(f"start {kind}"))
+    (folder / "acks.txt").write_text(f"{acks}{act} {key}\n")
+    (complaint,) = complaints(folder)
+    assert complaint.startswith(key) and words in complaint
+
+
+async def tamper(folder: Path, change: Callable[[Store], Awaitable[object]]) -> None:
+    store = SqliteStore(folder / "chaos.db")
+    await store.open()
+    await change(store)
+    await store.close()
+
+
+def started(folder: Path, kind: str) -> Stream:
+    lines = (folder / "acks.txt").read_text().splitlines()
+    return Stream("default", "run", next(line.split()[1] for line in lines if line.startswith(f"start {kind}")))
+
+
+def test_an_acknowledged_run_that_is_lost(folder: Path) -> None:
+    run = started(folder, "nap")
+    asyncio.run(tamper(folder, lambda store: store.forget(run)))
+    assert f"log: {run.key} was acknowledged and is not there" in complaints(folder)
+
+
+def test_a_run_that_the_lists_do_not_show(folder: Path) -> None:
+    run = started(folder, "chain")
+    gone = Commit(stream=run, expected=None, rows=(Row(kind="run", key=run.key, sort=0, deleted=True),))
+    asyncio.run(tamper(folder, lambda store: store.commit([gone])))
+    (complaint,) = complaints(folder)
+    assert complaint.startswith(f"verify-log: {run.key}: row_missing")
+
+
+def test_a_job_that_is_left_behind(folder: Path) -> None:
+    run = started(folder, "chain")
+    left = Commit(stream=run, expected=None, jobs=(Job(key="run/a/1/-1", queue="default", body=LEFT),))
+    asyncio.run(tamper(folder, lambda store: store.commit([left])))
+    assert any("jobs at the end: ['run/a/1/-1']" in complaint for complaint in complaints(folder))
+
+
+def test_a_word_on_standard_error(folder: Path) -> None:
+    (folder / "worker-0001.err").write_text("apsw.BusyError: database is locked\n")
+    assert complaints(folder) == ["stderr: worker-0001 wrote apsw.BusyError: database is locked\n"]

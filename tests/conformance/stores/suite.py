@@ -1,0 +1,30 @@
+"""The one conformance suite of all stores.
+
+A store joins by one class in a test module of its own:
+
+    class TestMyStore(StoreConformance):
+        @pytest_asyncio.fixture
+        async def sut(self) -> AsyncIterator[StoreUnderTest]:
+            ...
+
+Nothing here names a store; what a law needs to know about one (its clock) it asks the `StoreUnderTest`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.stores.harness import StoreUnderTest
+from tests.conformance.stores.laws_claim import ClaimLaws
+from tests.conformance.stores.laws_commit import CommitLaws
+from tests.conformance.stores.laws_follow import FollowLaws
+from tests.conformance.stores.laws_jobs import JobLaws
+from tests.conformance.stores.laws_rows import RowLaws
+from tests.conformance.stores.laws_waiting import WaitingLaws
+
+__all__ = ["StoreConformance", "StoreUnderTest"]
+
+
+@pytest.mark.asyncio
+class StoreConformance(CommitLaws, JobLaws, ClaimLaws, WaitingLaws, RowLaws, FollowLaws):
+    """All laws. The subclass gives a fixture `sut`: an opened, empty store, closed again afterwards."""

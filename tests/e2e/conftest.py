@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.cli_store import Shop, opened
+from tests.fixtures.command_line import Inside
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept without saying where is kept in a file of the test's own."""
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/tidemill.db")
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(capsys)
+
+
+@pytest.fixture
+def shop(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    with opened(inside, monkeypatch) as found:
+        yield found

@@ -1,0 +1,296 @@
+"""`tidemill approvals`: what people are asked, and their answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.fixtures.cli_store import Shop
+from tests.fixtures.command_line import COMMAND, Conversation, Inside, environment, eventually
+from tidemill.cli import main
+from tidemill.cli.render.progress import Lines
+
+PLAIN: dict[str, Any] = {
+    "name": "plain",
+    "nodes": [
+        {"id": "ok", "type": "human", "config": {"title": "Fine?", "rejection_path": ["no"], "changes_path": ["redo"]}},
+        {"id": "no", "type": "value", "config": "rejected"},
+        {"id": "redo", "type": "value", "config": "changes"},
+    ],
+}
+
+
+def codes(problems: list[dict[str, str]]) -> list[str]:
+    return [problem["code"] for problem in problems]
+
+
+def plain(shop: Shop) -> str:
+    run_id = shop.start(PLAIN)
+    shop.until(run_id, lambda view: view.nodes["ok"]["status"] == "WAITING")
+    return run_id
+
+
+def test_approvals_are_found_by_what_they_are(shop: Shop) -> None:
+    release, other = shop.asking(), plain(shop)
+    shop.mill.decide(other, "ok", "approve", actor="eve")
+
+    def found(*options: str) -> list[str]:
+        return sorted(row["run_id"] for row in shop.json("approvals", "list", *options)["approvals"])
+
+    assert found() == [release]
+    assert found("--status", "all") == sorted([release, other])
+    assert found("--status", "decided") == [other]
+    assert found("--approver", "user:ada") == [release]
+    assert found("--approver", "anyone", "--status", "all") == [other]
+    assert found("--run", other) == []
+    assert found("--workflow", "release") == [release]
+    shown = shop.fine("approvals", "list", "--status", "decided").splitlines()
+    assert re.search(r"  ok  +approved  ", shown[1])
+    assert re.fullmatch(r"  Fine\? · by user:eve (just now|\d s ago)", shown[2])
+    cursor = shop.json("approvals", "list", "--status", "all", "--limit", "1")["next"]
+    assert found("--status", "all", "--limit", "1", "--after", cursor) == [release]
+
+
+def test_two_people_agree(shop: Shop) -> None:
+    run_id = shop.asking()
+    decide = ("approvals", "decide", run_id, "review", "approve")
+    first = shop.fine(*decide, "--as", "ada", "-f", "window=night", "--comment", "fine")
+    assert first == "✓ review: your vote counts, 1 of 2 agree so far\n"
+    again = shop.fine(*decide, "--as", "ada", "-f", "window=night")
+    assert again == first
+    assert "agreed     user:ada\n" in shop.fine("approvals", "show", run_id, "review")
+    second = shop.fine(*decide, "--as", "carl", "--role", "ops", "--form", "window=day", "--form", "count=3")
+    assert second == "✓ review: approved by user:carl\n"
+    output = shop.mill.show(run_id).nodes["review"]["output"]
+    assert (output["decided_by"], output["form"]) == ("user:carl", {"window": "day", "count": 3})
+    told = shop.fine("approvals", "show", run_id, "review")
+    assert "decision   approved\n" in told and "decided    by user:carl " in told
+    assert "→" not in told
+
+
+def test_a_form_from_a_file(shop: Shop, tmp_path: Path) -> None:
+    form = tmp_path / "form.yaml"
+    form.write_text("window: day\ncount: 1\n")
+    run_id = shop.asking()
+    shop.fine("approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", f"@{form}", "-f", "count=2")
+    assert shop.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "outputs"),
+    [
+        ("reject", "rejected", {"no": "rejected"}),
+        ("changes", "changes requested", {"redo": "changes"}),
+    ],
+)
+def test_other_decisions(shop: Shop, verb: str, words: str, outputs: Any) -> None:
+    run_id = plain(shop)
+    told = shop.fine("approvals", "decide", run_id, "ok", verb, "--as", "eve", "--reason", "not yet")
+    assert told == f"✓ ok: {words} by user:eve\n"
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert shop.mill.show(run_id).outputs == outputs
+    shown = shop.json("approvals", "show", run_id, "ok")
+    assert (shown["decision"], shown["comments"]) == (verb, "not yet")
+
+
+def test_a_contrary_decision_is_a_conflict(shop: Shop) -> None:
+    run_id = plain(shop)
+    shop.fine("approvals", "decide", run_id, "ok", "reject", "--as", "eve")
+    assert codes(shop.refused("approvals", "decide", run_id, "ok", "approve", "--as", "eve")) == ["decision_conflict"]
+
+
+def test_items_of_a_map_are_decided_one_by_one(shop: Shop) -> None:
+    flow = {
+        "name": "many",
+        "nodes": [
+            {"id": "list", "type": "value", "config": ["a", "b"]},
+            {"id": "ok", "type": "human", "dependencies": ["list"], "map": {"over": "{{ list.output }}"}},
+        ],
+    }
+    run_id = shop.start(flow)
+    shop.until(run_id, lambda view: len(shop.mill.approvals([f"run:{view.run_id}"])[0]) == 2)
+    assert re.search(r"  ok item 1  pending  ", shop.fine("approvals", "list"))
+    told = shop.fine("approvals", "show", run_id, "ok", "--item", "1")
+    assert "node       ok, item 1\n" in told and told.endswith(f"decide {run_id} ok approve --item 1\n")
+    for item in ("0", "1"):
+        shop.fine("approvals", "decide", run_id, "ok", "approve", "--item", item, "--as", "eve")
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+
+
+# A run that waits for people: asked at the terminal, told elsewhere
+
+
+QUESTION = "[a]pprove, [r]eject, request [c]hanges, or [l]ater?"
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Path:
+    return tmp_path / "flow.yaml"
+
+
+def ask(flow: Path, config: str) -> str:
+    flow.write_text(
+        f"""
+name: release
+nodes:
+  - {{id: build, type: value, config: 1}}
+  - {{id: review, type: human, dependencies: [build], config: {{{config}}}}}
+  - {{id: ship, type: value, dependencies: [review], config: "{{{{ review.output.form }}}}"}}
+"""
+    )
+    return str(flow)
+
+
+FORM = "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}}}"
+
+
+def test_somebody_at_the_terminal_decides(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, f"title: Release?, description: All is green., {FORM}"), "--as", "ada")
+    talk.expect("waits for a decision by anyone")
+    talk.expect("◷ Release?  review\n  about  All is green.\n  asks   anyone\n")
+    for expected, answer in (
+        (QUESTION, "perhaps"),
+        ("please answer a, r, c or l", ""),
+        (QUESTION, "a"),
+        ("when (day | night):", "noon"),
+        ("count (integer, may be empty):", ""),
+        ("comment (may be empty):", ""),
+        ("is not one of", ""),
+        (QUESTION, "approve"),
+        ("when (day | night):", "day"),
+        ("count (integer, may be empty):", "3"),
+        ("comment (may be empty):", "fine by me"),
+    ):
+        talk.expect(expected)
+        if answer or expected.startswith(("count", "comment")):
+            talk.say(answer)
+    code, text = talk.end()
+    assert code == main.OK
+    assert "✓ review: approved by user:ada" in text
+    last = text[text.rindex("release  run ") :]
+    assert "✓ review" in last and "✓ completed in" in last
+    assert '"when": "day"' in last and '"count": 3' in last
+
+
+def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Quick?, timeout_seconds: 1, on_timeout: reject"))
+    talk.expect(QUESTION)
+    code, text = talk.end()
+    assert code == main.FAILED
+    assert "this is settled by now" in text
+    assert "✗ failed at review" in text
+
+
+def test_later_is_an_answer_and_an_interrupt_cancels(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?"))
+    talk.expect(QUESTION)
+    talk.say("l")
+    talk.expect("left for later; the run goes on waiting")
+    talk.expect("◷ review")
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == main.INTERRUPTED
+    assert "✗ cancelled after" in text
+
+
+def test_an_interrupt_at_the_question_cancels(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?"))
+    talk.expect(QUESTION)
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == main.INTERRUPTED
+    assert "Traceback" not in text
+    assert "✗ cancelled after" in text
+
+
+@pytest.mark.parametrize("arguments", [("--as", "eve"), ("--as", "eve", "--role", "dev")])
+def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ...]) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?, approvers: ['user:ada', 'role:ops']"), *arguments)
+    talk.expect("◷ review waits for a decision by user:ada, role:ops")
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == main.INTERRUPTED
+    assert QUESTION not in text
+
+
+def test_roles_count(flow: Path) -> None:
+    file = ask(flow, "title: Release?, approvers: ['role:ops']")
+    talk = Conversation("run", file, "--as", "eve", "--role", "ops")
+    talk.expect(QUESTION)
+    talk.say("r")
+    talk.expect("comment")
+    talk.say("not on a Friday")
+    code, text = talk.end()
+    assert code == main.FAILED
+    assert "✓ review: rejected by user:eve" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "stream"), [((), "out"), (("--json",), "err"), (("--quiet",), "err")], ids=["lines", "json", "quiet"]
+)
+def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[str, ...], stream: str) -> None:
+    file = ask(flow, "title: Release?, approvers: ['user:ada']")
+    written = {name: flow.with_suffix(f".{name}") for name in ("out", "err")}
+    with written["out"].open("w") as out, written["err"].open("w") as err:
+        child = subprocess.Popen(
+            [*COMMAND, "run", file, *options], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment()
+        )
+    line = "◷ review waits for a decision by user:ada · "
+    eventually(lambda: line in written[stream].read_text(), "the line was not written")
+    assert written[stream].read_text().count("◷") == 1
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait(30) == main.INTERRUPTED
+
+
+def test_a_store_that_others_reach_is_named_in_the_command(
+    inside: Inside, flow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, say = threading.Event(), Lines.say
+
+    def say_and_tell(self: Lines, text: str) -> None:
+        say(self, text)
+        told.set()
+
+    monkeypatch.setattr(Lines, "say", say_and_tell)
+    url = f"memory://people-{time.monotonic_ns()}"
+    file = ask(flow, "title: Release?, approvers: ['user:ada']")
+
+    def decide() -> None:
+        with tidemill.open(url, work=False) as mill:
+            assert told.wait(30)
+            (row,), _ = mill.approvals(["status:pending"])
+            mill.decide(row.run_id, "review", "approve", actor="ada")
+
+    other = threading.Thread(target=decide)
+    other.start()
+    ended = inside("run", file, "--store", url)
+    other.join()
+    assert ended.code == main.OK
+    assert f" review approve --store {url}\n" in ended.out
+    assert "✓ review" in ended.out
+
+
+def test_a_signal_that_is_waited_for_is_told(inside: Inside, flow: Path) -> None:
+    url = f"memory://signal-{time.monotonic_ns()}"
+    flow.write_text("name: wait\nnodes: [{id: go, type: signal, config: {name: now}}]\n")
+
+    def send() -> None:
+        with tidemill.open(url, work=False) as mill:
+            eventually(lambda: bool(mill.find(["waiting"])[0]), "nothing waits")
+            mill.signal(mill.find(["waiting"])[0][0].run_id, "now", 7)
+
+    other = threading.Thread(target=send)
+    other.start()
+    ended = inside("run", str(flow), "--store", url)
+    other.join()
+    assert ended.code == main.OK
+    assert "◷ go waits for the signal now · tidemill runs signal " in ended.out

@@ -1,0 +1,143 @@
+"""Whatever is given: a sentence, a code, exit 2, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import Inside
+from tidemill.cli import main
+
+FLOW = """
+name: flow
+inputs: {type: object, required: [n], properties: {n: {type: integer}}}
+nodes: [{id: a, type: value}]
+"""
+
+Prepare = Callable[[Path], list[str]]
+
+
+def file(content: str | bytes, name: str = "flow.yaml") -> Prepare:
+    def prepare(folder: Path) -> list[str]:
+        path = folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return [str(path)]
+
+    return prepare
+
+
+def unreadable(folder: Path) -> list[str]:
+    # A file of another kind than a file: reading it fails for root, too.
+    return ["/proc/self/mem"]
+
+
+def looping(folder: Path) -> list[str]:
+    (folder / "a.yaml").symlink_to(folder / "a.yaml")
+    return [str(folder / "a.yaml")]
+
+
+SOURCES: dict[str, tuple[Prepare, str]] = {
+    "missing": (lambda folder: [str(folder / "none.yaml")], "file_missing"),
+    "folder": (lambda folder: [str(folder)], "file_is_folder"),
+    "file as folder": (lambda folder: [file(FLOW)(folder)[0] + "/x"], "file_missing"),
+    "unreadable": (unreadable, "file_unreadable"),
+    "symbolic link to itself": (looping, "file_unreadable"),
+    "NUL in the name": (lambda folder: ["a\0b.yaml"], "file_unreadable"),
+    "endless": (lambda folder: ["/dev/zero"], "document_too_large"),
+    "empty": (file(""), "not_a_mapping"),
+    "not UTF-8": (file(b"name: \xff\xfe"), "not_utf8"),
+    "binary": (file(os.urandom(64) + b"\x80"), "not_utf8"),
+    "broken YAML": (file("a: [1, 2"), "yaml_syntax"),
+    "broken JSON": (file('{"a": ', "flow.json"), "json_syntax"),
+    "a list": (file("[1, 2]"), "not_a_mapping"),
+    "a number": (file("7", "flow.json"), "not_a_mapping"),
+    "nested too deeply": (file("[" * 10_000 + "]" * 10_000, "flow.json"), "too_deep"),
+    "NaN": (file('{"name": NaN}', "flow.json"), "not_json"),
+    "duplicate keys": (file("name: a\nname: b\n"), "duplicate_key"),
+    "unknown key": (file("name: a\nnodes: [{id: a, type: value}]\nnope: 1\n"), "unknown_key"),
+    "no nodes": (file("name: a\n"), "missing_key"),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_documents_that_cannot_be_read(inside: Inside, tmp_path: Path, case: str) -> None:
+    prepare, code = SOURCES[case]
+    arguments = prepare(tmp_path)
+    for command in ("validate", "graph", "run"):
+        ended = inside(command, *arguments)
+        assert ended.code == main.REFUSED, command
+        said = ended.out + ended.err
+        assert f"[{code}]" in said
+        assert "Traceback" not in said
+        assert "this is a bug" not in said
+    listed = inside("validate", *arguments, "--json").json
+    assert code in {problem["code"] for problem in listed["problems"]}
+    refused = inside("run", *arguments, "--json").json
+    assert code in {problem["code"] for problem in refused["problems"]}
+
+
+def test_the_file_that_was_meant_is_named(inside: Inside, tmp_path: Path) -> None:
+    file(FLOW)(tmp_path)
+    assert "did you mean" in inside("validate", str(tmp_path / "flwo.yaml")).out
+
+
+INPUTS: dict[str, tuple[list[str], str]] = {
+    "no equals sign": (["n"], "input_invalid"),
+    "no name": (["=1"], "input_invalid"),
+    "empty": ([""], "input_invalid"),
+    "missing file": (["@none.json"], "file_missing"),
+    "no file": (["@"], "file_missing"),
+    "folder": (["@."], "file_is_folder"),
+    "broken file": (["@broken.json"], "json_syntax"),
+    "file with a list": (["@list.json"], "input_invalid"),
+    "number out of range": (["n=1e999"], "not_json"),
+    "keys twice": (['n={"a": 1, "a": 2}'], "duplicate_key"),
+    "nested too deeply": (["n=" + "[" * 5000 + "]" * 5000], "too_deep"),
+    "half a character": (["n=\udcff"], "input_invalid"),
+    "missing": ([], "inputs_invalid"),
+    "of the wrong type": (["n=many"], "inputs_invalid"),
+}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_inputs_that_make_no_sense(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    given, code = INPUTS[case]
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    (path,) = file(FLOW)(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    options = [part for text in given for part in ("--input", text)]
+    ended = inside("run", path, *options)
+    assert (ended.code, ended.out) == (main.REFUSED, "")
+    assert f"[{code}]" in ended.err
+    assert "Traceback" not in ended.err
+    as_json = inside("run", path, *options, "--json")
+    assert as_json.code == main.REFUSED
+    assert as_json.json["problems"][0]["code"] == code
+
+
+def test_all_inputs_are_checked_at_once(inside: Inside, tmp_path: Path) -> None:
+    (path,) = file(FLOW)(tmp_path)
+    ended = inside("run", path, "-i", "one", "-i", "=two", "-i", "@three.json")
+    assert "3 problems" in ended.err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "postgres://nowhere", "", "://"])
+def test_stores_that_nobody_knows(inside: Inside, tmp_path: Path, url: str) -> None:
+    (path,) = file(FLOW)(tmp_path)
+    ended = inside("run", path, "--store", url, "-i", "n=1")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
+    assert "[store_unknown]" in ended.err
+
+
+def test_hostile_text_cannot_reach_the_terminal(inside: Inside, tmp_path: Path) -> None:
+    document = {"name": "x", "nodes": [{"id": "a\x1b[31m", "type": "value\x07", "\x1b]0;title": 1}]}
+    (path,) = file(json.dumps(document), "flow.json")(tmp_path)
+    for command in ("validate", "graph", "run"):
+        ended = inside(command, path)
+        assert ended.code == main.REFUSED
+        assert {"\x1b", "\x07"}.isdisjoint(ended.out + ended.err)

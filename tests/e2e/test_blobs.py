@@ -1,0 +1,212 @@
+"""`tidemill blobs`: bytes in, bytes out, what is there, and what is collected."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.fixtures.cli_store import Shop
+from tests.fixtures.command_line import COMMAND, environment, on_terminal, process
+from tidemill.blobs.contract import digest_of
+from tidemill.cli import main
+from tidemill.cli.render.tables import file_words, size_of
+
+BYTES = bytes(range(256)) * 300
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "sunset.png"
+    path.write_bytes(BYTES)
+    return path
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+def test_a_file_goes_in_and_comes_out(shop: Shop, picture: Path, tmp_path: Path) -> None:
+    assert shop.fine("blobs", "put", str(picture)) == f"{digest_of(BYTES)}\n"
+    out = tmp_path / "out.bin"
+    told = shop.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
+    assert told == f"{len(BYTES)} bytes written to {out}\n"
+    assert out.read_bytes() == BYTES
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.bin", "sunset.png"]
+
+
+def test_bytes_pass_through_pipes_unchanged(url: str) -> None:
+    put = subprocess.run(
+        [*COMMAND, "blobs", "put", "-", "--store", url], input=BYTES, capture_output=True, env=environment(), check=True
+    )
+    assert put.stdout.decode().strip() == digest_of(BYTES)
+    for output in ((), ("-o", "-")):
+        got = subprocess.run(
+            [*COMMAND, "blobs", "get", digest_of(BYTES), *output, "--store", url],
+            capture_output=True,
+            env=environment(),
+            check=True,
+        )
+        assert got.stdout == BYTES
+
+
+def test_bytes_are_not_written_to_a_terminal(url: str, picture: Path) -> None:
+    assert process("blobs", "put", str(picture), "--store", url).code == main.OK
+    code, written = on_terminal("blobs", "get", digest_of(BYTES), "--store", url)
+    assert code == main.REFUSED
+    assert "bytes are not written to a terminal" in written
+    assert "-o -" in written
+
+
+def test_a_written_file_is_like_any_other(shop: Shop, picture: Path, tmp_path: Path) -> None:
+    shop.fine("blobs", "put", str(picture))
+    out = tmp_path / "out.bin"
+    out.write_bytes(b"before")
+    mask = os.umask(0o022)
+    try:
+        shop.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
+    assert out.read_bytes() == BYTES
+
+
+def test_a_list_has_pages(shop: Shop) -> None:
+    digests = sorted(shop.mill.put_blob(b"%d" % number)["$blob"] for number in range(5))
+    found, cursor = list[str](), None
+    while True:
+        page = shop.json("blobs", "list", "--limit", "2", *(("--after", cursor) if cursor else ()))
+        found += [row["digest"] for row in page["blobs"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert [digest for digest in found if digest in digests] == digests
+    assert shop.json("blobs", "list", "--state", "grace")["blobs"] == []
+    assert shop.fine("blobs", "list", "--state", "grace") == "there is no blob\n"
+    text = shop.fine("blobs", "list", "--limit", "2")
+    assert "--after sha256:" in text
+    assert "active" in text
+
+
+def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
+    shop.fine("blobs", "put", str(picture))
+    told = shop.json("blobs", "gc", "--dry-run")
+    assert (told["young"] >= 1, told["retired"], told["dry_run"]) == (True, 0, True)
+    assert "that came within the hour" in shop.fine("blobs", "gc")
+    engine: Any = shop.mill._engine
+    for place, (state, _) in engine._blobs._states.items():
+        engine._blobs._states[place] = (state, 1)
+    told = shop.json("blobs", "gc", "--dry-run")
+    assert told["retired"] == 1
+    assert "1 would be set aside" in shop.fine("blobs", "gc", "--dry-run")
+    assert "1 set aside" in shop.fine("blobs", "gc")
+    assert [row["digest"] for row in shop.json("blobs", "list", "--state", "grace")["blobs"]] == [digest_of(BYTES)]
+    assert "1 whose grace period is not over" in shop.fine("blobs", "gc", "--grace", "1")
+    engine._blobs._states["default", digest_of(BYTES)] = ("grace", 1)
+    assert f"1 deleted, {size_of(len(BYTES))}" in shop.fine("blobs", "gc")
+    (problem,) = shop.refused("blobs", "show", digest_of(BYTES))
+    assert problem["code"] == "blob_unknown"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("show", "sha256:12"), "digest_invalid"),
+        (("show", digest_of(b"never put")), "blob_unknown"),
+        (("get", "../../etc/passwd"), "digest_invalid"),
+        (("get", digest_of(b"never put"), "-o", "x"), "blob_unknown"),
+        (("list", "--after", "x"), "bad_cursor"),
+        (("gc", "--grace", "0.5"), "grace_too_short"),
+        (("gc", "--grace", "inf"), "grace_too_long"),
+        (("put", "no/such/file"), "blob_file_unreadable"),
+        (("put", "/"), "blob_file_unreadable"),
+    ],
+)
+def test_bad_requests_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
+    (problem,) = shop.refused("blobs", *arguments)
+    assert problem["code"] == code
+    assert "return" not in problem["hint"]
+
+
+def test_a_file_that_cannot_be_written_is_refused(shop: Shop, picture: Path) -> None:
+    shop.fine("blobs", "put", str(picture))
+    (problem,) = shop.refused("blobs", "get", digest_of(BYTES), "-o", "no/such/folder/file")
+    assert problem["code"] == "output_unwritable"
+
+
+def test_a_stored_file_may_be_a_configuration(shop: Shop, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"rate": 7}')
+    digest = shop.fine("blobs", "put", str(config), "--keep").strip()
+    view = shop.mill.run({"name": "by-reference", "nodes": [{"id": "a", "type": "value", "config_ref": digest}]})
+    assert view.outputs == {"a": {"rate": 7}}
+
+
+@pytest.mark.parametrize("scheme", ["", "cas://"])
+def test_a_stored_file_may_be_the_schema_of_a_condition(shop: Shop, tmp_path: Path, scheme: str) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "required": ["rate"]}')
+    digest = scheme + shop.fine("blobs", "put", str(schema)).strip()
+    rule = {"condition": {"type": "schema_validation", "schema_ref": digest}, "next_nodes": ["yes"]}
+    first = {"id": "a", "type": "value", "config": {"rate": 1}, "branch": {"rules": [rule], "default": ["no"]}}
+    nodes = [first, {"id": "yes", "type": "value", "config": 1}, {"id": "no", "type": "value"}]
+    view = shop.mill.run({"name": "by-schema", "nodes": nodes})
+    assert view.outputs == {"yes": 1}
+
+
+def test_a_run_shows_its_files_readably(url: str) -> None:
+    def draw() -> Any:
+        return tidemill.Blob(BYTES, "image/png", "sunset.png")
+
+    flow = {"name": "draw", "nodes": [{"id": "draw", "type": "python", "config": {"function": "draw"}}]}
+    with tidemill.open(url, functions={"draw": draw}) as mill:
+        run = mill.run(flow, timeout_s=20)
+    shown = process("runs", "show", run.run_id, "--store", url)
+    assert shown.code == main.OK, shown
+    assert "sunset.png (image/png, 75.0 KiB)" in shown.out, shown.out
+    got = process("blobs", "show", run.outputs["draw"]["$blob"], "--store", url)
+    assert got.code == main.OK
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 1024**3, "5.0 GiB"), (1024**6, "1048576.0 TiB")],
+)
+def test_sizes_are_readable(count: int, words: str) -> None:
+    assert size_of(count) == words
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ({"$blob": "sha256:1", "size": 3, "media_type": "a/b", "name": "x"}, "x (a/b, 3 B)"),
+        ({"$blob": "sha256:1", "size": 3, "media_type": "a/b", "name": ""}, "sha256:1 (a/b, 3 B)"),
+        ({"$blob": "sha256:1", "size": "?"}, "sha256:1 ()"),
+    ],
+)
+def test_descriptions_are_readable_whatever_they_hold(described: dict[str, Any], words: str) -> None:
+    assert file_words(described) == words
+
+
+def test_what_needs_no_blob_works_while_their_place_is_away(url: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    store = f"{url}?blobs=dir:///{place}"
+    with tidemill.open(store) as mill:
+        run = mill.run({"name": "small", "nodes": [{"id": "x", "type": "value", "config": 1}]})
+    place.rename(tmp_path / "away")
+    place.write_bytes(b"in the way")
+    for command in (["runs", "list"], ["runs", "events", run.run_id]):
+        ended = process(*command, "--store", store)
+        assert (ended.code, ended.err.count("\n")) == (main.OK, 1)
+        assert "small" in ended.out
+        assert "cannot be reached: Not a directory" in ended.err
+    assert process("blobs", "list", "--store", store).code == main.FAILED
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    assert process("runs", "show", run.run_id, "--store", store).code == main.OK

@@ -1,0 +1,213 @@
+"""`tidemill nodes`: which node types there are, and what their fields are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import Inside
+
+APP = """
+import tidemill
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string", "description": "Who gets it."},
+        "level": {"enum": ["low", "high"], "default": "low"},
+        "auth": {"type": "object", "properties": {"token": {"type": "string"}}, "required": ["token"]},
+        "rows": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}}},
+    },
+    "required": ["to"],
+}
+
+class Send:
+    type = tidemill.NodeType(
+        name="send", major=2, version="2.3.1", title="Send", icon="✉", description="Sends something.\\n\\nTwice.",
+        config_schema=SCHEMA, secret_fields=("auth.token",), queue="mail",
+        capabilities=tidemill.Capabilities(retryable=False, streaming=True, at_most_once=True, concurrency=4),
+        output_schema={"type": "object", "properties": {"id": {}}},
+    )
+
+    def call(self, context):
+        return {"id": 1}
+
+handlers = [Send()]
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sender_app.py").write_text(APP)
+    yield "sender_app.py"
+    sys.modules.pop("sender_app", None)
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(capsys)
+
+
+def test_types_are_listed(inside: Inside, app: str) -> None:
+    said = inside("nodes", "list", "--app", app)
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["TYPE", "VERSION", "QUEUE", "FROM", "CAN"]
+    row = next(number for number, line in enumerate(lines) if line.startswith("send "))
+    assert lines[row].split(maxsplit=4) == [
+        "send", "2.3.1", "mail", "`handlers`", "stream, at most once, no retries, 4 at a time",
+    ]  # fmt: skip
+    assert lines[row + 1] == "  Sends something."
+    assert any(line.startswith("http ") and "Tidemill" in line for line in lines)
+
+
+def test_a_type_is_shown_with_its_fields(inside: Inside, app: str) -> None:
+    said = inside("nodes", "show", "send", "--app", app)
+    assert said.code == 0
+    lines = [line.rstrip() for line in said.out.splitlines()]
+    assert lines[0] == "send@2  Send"
+    assert "returns  object with id" in lines
+    table = [line.split() for line in lines[lines.index("") + 1 :] if line.split()]
+    fields = {words[0]: " ".join(words[1:]) for words in table}
+    assert fields["to"] == "string required"
+    assert fields["Who"] == "gets it."
+    assert fields["level"] == "low | high low"
+    assert fields["auth.token"] == "string required, may hold secrets"
+    assert fields["rows"] == "array of object"
+    assert fields["rows.*.n"] == "integer | null"
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("sql", {"database": "store"}),
+        ("shell", {"expect": "[0]", "parse": "text", "limits.output_bytes": "1048576"}),
+        ("http", {"parse": "auto", "idempotency_header": "Idempotency-Key", "pagination.max_pages": "100"}),
+        ("pipeline", {"report": "false", "max_rows": "100000"}),
+        ("human", {"quorum": "1", "on_timeout": "fail"}),
+    ],
+)
+def test_what_a_field_is_when_it_is_left_out(inside: Inside, name: str, defaults: dict[str, str]) -> None:
+    lines = inside("nodes", "show", name).out.splitlines()
+    place = next(line.index("DEFAULT") for line in lines if line.startswith("FIELD"))
+    shown = {line.split()[0]: line[place:].split("  ")[0].strip() for line in lines if line[place:].strip()}
+    assert {field: shown.get(field) for field in defaults} == defaults
+
+
+def test_programs_get_everything(inside: Inside, app: str) -> None:
+    shown = inside("nodes", "show", "send@2", "--app", app, "--json").json
+    assert shown["capabilities"] == {
+        "retryable": False, "streaming": True, "checkpointing": False, "at_most_once": True, "process": False,
+        "concurrency": 4,
+    }  # fmt: skip
+    assert shown["secret_fields"] == ["auth.token"]
+    assert shown["config_schema"]["required"] == ["to"]
+    listed = inside("nodes", "list", "--json").json
+    assert {each["name"] for each in listed["types"]} >= {"value", "python", "http", "sleep"}
+    assert listed["broken"] == []
+
+
+def test_every_built_in_type_can_be_shown(inside: Inside) -> None:
+    for each in inside("nodes", "list", "--json").json["types"]:
+        said = inside("nodes", "show", each["type"])
+        assert said.code == 0 and said.out.startswith(each["type"]), each["type"]
+        assert each["description"] in said.out
+
+
+FLOW = "name: sending\nnodes:\n  - {id: a, type: send, config: {to: you}}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("validate", "flow.yaml"), ("publish", "flow.yaml"), ("run", "flow.yaml")],
+    ids=["validate", "publish", "run"],
+)
+def test_types_of_an_app_are_known_where_it_is_named(
+    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    without = inside(*words)
+    assert without.code == 2 and "[unknown_node_type]" in without.out + without.err
+    missing = inside(*words, "--app", "nowhere.py")
+    assert missing.code == 2 and "[app_unknown]" in missing.err
+    assert inside(*words, "--app", app).code == 0
+
+
+def test_what_an_app_has_published_is_started_and_changed(
+    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
+    (tmp_path / "flow.yaml").write_text(FLOW + "  - {id: b, type: value, config: {}, dependencies: [a]}\n")
+    assert inside("publish", "flow.yaml", "--app", app).code == 0
+    started = inside("start", "sending")
+    assert started.code == 0
+    edit = ("--set", "/nodes/b/type=send", "--set", "/nodes/b/config/to=me")
+    for patch in (("runs", "patch", started.out.strip(), *edit), ("workflows", "patch", "sending", *edit)):
+        without = inside(*patch)
+        assert without.code == 2 and "[unknown_node_type]" in without.err
+        assert inside(*patch, "--app", app).code == 0
+
+
+WRONG_SETTINGS = [
+    ("TIDEMILL_SHELL", "yes", "shell_switch_invalid"),
+    ("TIDEMILL_DATABASE_X", "mysql://x", "database_unknown"),
+    ("TIDEMILL_DATABASE_X", "sqlite:///", "database_unknown"),
+    ("TIDEMILL_DATABASE_STORE", "sqlite:///x.db", "database_name_invalid"),
+    ("TIDEMILL_DATABASE_", "sqlite:///x.db", "database_name_invalid"),
+    ("TIDEMILL_SMTP_URL", "foo://bar", "smtp_url_invalid"),
+    ("TIDEMILL_EGRESS_ALLOW", "http://[bad", "egress_entry_invalid"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value", "code"), WRONG_SETTINGS)
+def test_a_wrong_setting_is_not_the_documents_fault(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    file = tmp_path / "flow.yaml"
+    file.write_text("name: w\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    said = inside("validate", str(file))
+    assert (said.code, said.out) == (2, "")
+    assert variable in said.err and f"[{code}]" in said.err and "flow.yaml" not in said.err
+    assert inside("validate", str(file), "--json").json["problems"][0]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code"), [*WRONG_SETTINGS, ("TIDEMILL_SECRETS", "/nowhere", "secrets_folder_invalid")]
+)
+def test_a_wrong_setting_is_told_before_anything_is_done(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    (tmp_path / "flow.yaml").write_text("name: w\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    store = f"sqlite:///{tmp_path}/t.db"
+    for words in (("run", str(tmp_path / "flow.yaml")), ("worker",)):
+        said = inside(*words, "--store", store, "--json")
+        (problem,) = said.json["problems"]
+        assert (said.code, problem["code"], problem["path"]) == (2, code, variable)
+        assert problem["hint"]
+    assert not (tmp_path / "t.db").exists()
+
+
+def test_one_database_has_one_name(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("TIDEMILL_DATABASE_CRM", "TIDEMILL_DATABASE_Crm"):
+        monkeypatch.setenv(variable, f"sqlite:///{tmp_path}/x.db")
+    said = inside("nodes", "list")
+    assert said.code == 2 and "[database_name_invalid]" in said.err and "TIDEMILL_DATABASE_Crm" in said.err
+
+
+def test_the_node_types_of_a_module_need_no_list(inside: Inside, tmp_path: Path, app: str) -> None:
+    (tmp_path / "sender_app.py").write_text(
+        "import tidemill\n\n@tidemill.node_type('greet')\nasync def greet(context):\n    return 'hello'\n"
+    )
+    assert inside("nodes", "show", "greet", "--app", app).code == 0
+
+
+def test_what_comes_with_tidemill_has_its_version(inside: Inside) -> None:
+    assert inside("nodes", "show", "http", "--json").json["version"] == version("tidemill")

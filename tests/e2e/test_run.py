@@ -1,0 +1,303 @@
+"""`tidemill run` as scripts and people meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.fixtures.command_line import COMMAND, EXAMPLES, Inside, environment, eventually, process
+from tidemill.cli import main
+
+STEPS = """
+import asyncio, os, pathlib, subprocess, time
+
+def loud(word):
+    print("print:", word)
+    os.system("echo system: " + word)
+    return word
+
+def stuck(marker):
+    pathlib.Path(marker).touch()
+    time.sleep(600)
+
+def broken():
+    try:
+        int("x")
+    except ValueError as error:
+        raise RuntimeError("the books do not add up\\x1b[31m") from error
+
+async def fine():
+    await asyncio.sleep(0)
+    return [1, 2]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_steps.py").write_text(STEPS)
+    return tmp_path
+
+
+def document(folder: Path, nodes: str, name: str = "flow.yaml", top: str = "") -> str:
+    file = folder / name
+    file.write_text(f"name: flow\n{top}nodes:\n{dedent(nodes)}")
+    return str(file)
+
+
+def test_a_run_completes_and_tells_its_outputs() -> None:
+    ended = process("run", str(EXAMPLES / "hello.yaml"), "--input", "name=Ada")
+    assert (ended.code, ended.err) == (main.OK, "")
+    assert "\x1b" not in ended.out
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("hello  run ")
+    assert [line.split()[:2] for line in lines[1:4]] == [["✓", "name"], ["✓", "greet"], ["✓", "shout"]]
+    assert lines[4].startswith("✓ completed in ")
+    assert json.loads("\n".join(lines[5:])) == {"greeting": "Hello, Ada!", "louder": "HELLO, ADA!"}
+
+
+def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
+    file = document(
+        folder,
+        """
+        - {id: loud, type: python, config: {function: "my_steps:loud", args: {word: hi}}}
+        - {id: items, type: python, config: {function: "my_steps:fine"}, dependencies: [loud]}
+        - {id: each, type: value, config: "{{ item }}", dependencies: [items], map: {over: "{{ items.output }}"}}
+        - {id: odd, type: value, when: "false", dependencies: [loud]}
+        """,
+        top="outputs: {all: '{{ each.output }}'}\n",
+    )
+    ended = process("run", file, "--json")
+    assert ended.code == main.OK
+    view = ended.json
+    assert ended.out.count("\n") == 1
+    assert "print: hi" in ended.err and "system: hi" in ended.err
+    assert view["status"] == "COMPLETED"
+    assert view["outputs"] == {"all": [1, 2]}
+    assert view["counter"] == 0
+    assert isinstance(view["run_id"], str) and view["events"] > 10
+    assert set(view["nodes"]) == {"loud", "items", "each", "odd"}
+    assert view["nodes"]["loud"] == {
+        "status": "COMPLETED",
+        "visits": 1,
+        "attempts": 1,
+        "output": "hi",
+        "error": None,
+    }
+    assert view["nodes"]["odd"]["status"] == "SKIPPED"
+
+
+def test_quiet_prints_only_the_outputs(folder: Path) -> None:
+    file = document(folder, '- {id: loud, type: python, config: {function: "my_steps:loud", args: {word: hi}}}')
+    ended = process("run", file, "-q")
+    assert ended.code == main.OK
+    assert ended.json == {"loud": "hi"}
+
+
+def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path) -> None:
+    file = document(
+        folder,
+        """
+        - {id: books, type: python, config: {function: "my_steps:broken"}, retry: {max_attempts: 2, backoff_ms: 10}}
+        - {id: after, type: value, dependencies: [books]}
+        """,
+    )
+    ended = process("run", file, cwd=folder)
+    assert ended.code == main.FAILED
+    assert "↻ books" in ended.out
+    assert "✗ after" in ended.out and "not reached: node books failed" in ended.out
+    explained = ended.out[ended.out.index("✗ failed at books") :]
+    assert "the books do not add up\\x1b[31m [exception]" in explained
+    assert "my_steps.py:17, in broken" in explained
+    assert "cause  ValueError: invalid literal" in explained
+    assert "2 attempts" in explained
+    assert "Traceback" not in ended.out + ended.err
+
+
+def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
+    file = document(folder, "- {id: no, type: fail, config: {kind: broken_pipe, message: the pipe is broken}}")
+    ended = inside("run", file, "--json")
+    assert ended.code == main.FAILED
+    view = ended.json
+    assert (view["status"], view["outputs"]) == ("FAILED", None)
+    assert view["nodes"]["no"]["error"] == {
+        "code": "broken_pipe",
+        "message": "the pipe is broken",
+        "type": "Fail",
+    }
+    quiet = inside("run", file, "--quiet")
+    assert (quiet.code, quiet.out) == (main.FAILED, "")
+    assert "the pipe is broken [broken_pipe]" in quiet.err
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("no_such_module:f", "cannot be imported"),
+        ("my_steps:nothing", "cannot be imported"),
+        ("nameless", "no function nameless is registered"),
+    ],
+)
+def test_a_function_that_cannot_be_found_fails_the_run(inside: Inside, folder: Path, function: str, words: str) -> None:
+    file = document(folder, f'- {{id: a, type: python, config: {{function: "{function}"}}}}')
+    ended = inside("run", file)
+    assert ended.code == main.FAILED
+    assert words in ended.out
+    assert "[function_unknown]" in ended.out
+    assert "Traceback" not in ended.out + ended.err
+
+
+def test_functions_are_found_beside_the_document_and_in_the_working_directory(
+    inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = '- {id: a, type: python, config: {function: "my_steps:fine"}}'
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    beside, apart = document(folder, nodes), document(elsewhere, nodes)
+    before = list(sys.path)
+    for file, here in ((beside, elsewhere), (apart, folder)):
+        sys.modules.pop("my_steps", None)
+        monkeypatch.chdir(here)
+        assert inside("run", file, "-q").json == {"a": [1, 2]}
+        assert sys.path == before
+    given = Path(apart).read_bytes()
+    assert process("run", "-", "-q", cwd=folder, given=given).json == {"a": [1, 2]}
+
+
+def test_inputs_are_json_where_they_parse_as_json(inside: Inside, folder: Path) -> None:
+    file = document(folder, '- {id: a, type: value, config: "{{ inputs }}"}', top="outputs: '{{ a.output }}'\n")
+    (folder / "many.json").write_text('{"m": [1], "n": "from the file", "big": 123456789012345678901234567890}')
+    given = ("x=1", "y=true", "z=hello", 'w={"a": [null]}', "v=", "u=a=b", "t=007", 's="1"', "r=NaN")
+    options = [part for text in given for part in ("--input", text)]
+    ended = inside("run", file, *options, "-i", f"@{folder / 'many.json'}", "-i", "n=later wins", "--json")
+    assert ended.code == main.OK
+    assert ended.json["outputs"] == {
+        "x": 1,
+        "y": True,
+        "z": "hello",
+        "w": {"a": [None]},
+        "v": "",
+        "u": "a=b",
+        "t": "007",
+        "s": "1",
+        "r": "NaN",
+        "m": [1],
+        "n": "later wins",
+        "big": 123456789012345678901234567890,
+    }
+
+
+def test_warnings_go_to_stderr(inside: Inside, folder: Path) -> None:
+    file = document(
+        folder,
+        """
+        - {id: a, type: value, config: 1}
+        - {id: b, type: value, config: 2}
+        - {id: c, type: value, dependencies: [a, b], join: any, config: "{{ a.output | default(0) }}"}
+        """,
+    )
+    ended = inside("run", file)
+    assert ended.code == main.OK
+    assert "warning" in ended.err
+    assert inside("run", file, "--json").err == ""
+
+
+def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, float]:
+    """Start a run that hangs in a thread nothing can stop, interrupt it, and see how long it takes to end."""
+    marker = folder / "marker"
+    file = document(
+        folder,
+        f"""
+        - {{id: stuck, type: python, config: {{function: "my_steps:stuck", args: {{marker: "{marker}"}}}}}}
+        - {{id: asleep, type: sleep, config: {{seconds: 600}}}}
+        - {{id: never, type: value, dependencies: [stuck, asleep]}}
+        """,
+    )
+    child = subprocess.Popen(
+        [*COMMAND, "run", file, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    eventually(marker.exists, "the function was not called")
+    time.sleep(0.2)
+    os.kill(child.pid, signal.SIGINT)
+    began = time.monotonic()
+    out, err = child.communicate(timeout=30)
+    return child.returncode, out, err, time.monotonic() - began
+
+
+def test_an_interrupt_cancels_the_run_and_leaves_at_once(folder: Path) -> None:
+    code, out, err, seconds = interrupt((), folder)
+    assert code == main.INTERRUPTED
+    assert err == ""
+    assert "✗ cancelled after" in out
+    assert [line.split()[1] for line in out.splitlines()[1:4]] == ["stuck", "asleep", "never"]
+    assert seconds < 30
+
+
+def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
+    code, out, err, _ = interrupt(("--json",), folder)
+    assert (code, err) == (main.INTERRUPTED, "")
+    view = json.loads(out)
+    assert view["status"] == "CANCELLED"
+    assert {node["status"] for node in view["nodes"].values()} == {"CANCELLED"}
+
+
+def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) -> None:
+    marker = folder / "marker"
+    file = document(
+        folder,
+        f"""
+        - {{id: stuck, type: python, config: {{function: "my_steps:stuck", args: {{marker: "{marker}"}}}}}}
+        - {{id: no, type: fail}}
+        """,
+    )
+    began = time.monotonic()
+    ended = process("run", file)
+    assert ended.code == main.FAILED
+    assert "✗ failed at no" in ended.out
+    assert time.monotonic() - began < 40
+
+
+def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
+    """Killed in the middle of a step, a run goes on where it was; another run in the same folder leaves it alone."""
+    (tmp_path / "steps.py").write_text(
+        "import pathlib, time\n"
+        "def slow():\n"
+        "    path = pathlib.Path('slow.txt')\n"
+        "    path.write_text(path.read_text() + 'x' if path.exists() else 'x')\n"
+        "    time.sleep(60 if len(path.read_text()) == 1 else 0)\n"
+    )
+    (tmp_path / "flow.yaml").write_text(
+        "name: flow\nnodes:\n"
+        "  - {id: first, type: value, config: 1}\n"
+        "  - {id: slow, type: python, dependencies: [first], config: {function: 'steps:slow'}}\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "other.yaml").write_text("name: other\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    begun = subprocess.Popen([*COMMAND, "run", "flow.yaml", "--json"], cwd=tmp_path, env=environment())
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "slow.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begun.kill()
+    begun.wait()
+    assert process("run", "elsewhere/other.yaml", "-q", cwd=tmp_path).code == main.OK
+    (row,) = process("runs", "list", "--status", "RUNNING", "--json", cwd=tmp_path).json["runs"]
+    wrong = process("run", "elsewhere/other.yaml", "--resume", row["run_id"], cwd=tmp_path)
+    assert wrong.code == main.REFUSED
+    assert "[run_of_another_workflow]" in wrong.err
+    resumed = process("run", "flow.yaml", "--resume", row["run_id"], "--json", cwd=tmp_path)
+    assert (resumed.code, resumed.json["status"], resumed.json["run_id"]) == (main.OK, "COMPLETED", row["run_id"])
+    assert (tmp_path / "slow.txt").read_text() == "xx"
+    events = process("runs", "events", row["run_id"], "--json", cwd=tmp_path).json
+    lost = [each for each in events["events"] if each["type"] == "NodeFailed"]
+    assert [each["error"]["code"] for each in lost] == ["worker_lost"]

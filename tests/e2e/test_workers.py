@@ -1,0 +1,214 @@
+"""`tidemill workers`, and what `tidemill worker` refuses; real worker processes are in `tests/e2e/processes`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from tests.fixtures.cli_store import Shop
+from tests.fixtures.command_line import eventually, process
+from tests.fixtures.scripted_functions import Ledger
+from tidemill.cli import main
+from tidemill.cli.commands.worker import without_password
+from tidemill.engine.worker.registry import WORKER
+
+STUCK = {"name": "stuck", "nodes": [{"id": "a", "type": "value", "queue": "gpu"}]}
+
+
+def lines_of(shop: Shop, *arguments: str) -> list[str]:
+    return shop.fine(*arguments).splitlines()
+
+
+def test_workers_are_listed(shop: Shop) -> None:
+    (worker,) = shop.mill.workers()
+    heads, row, note = lines_of(shop, "workers")
+    assert heads.split() == ["WORKER", "STATE", "HOLDS", "QUEUES", "SINCE", "LAST", "BEAT"]
+    assert re.fullmatch(rf"{worker.name}  alive +0  all     (just now|\d s ago)  (just now|\d s ago)", row)
+    assert note.startswith(f"  pid {worker.pid} on {worker.host} · ") and "http" in note
+    (found,) = shop.json("workers")["workers"]
+    assert (found["name"], found["state"], found["held"]) == (worker.name, "alive", [])
+    assert set(worker.types) == set(found["types"]) and "v" not in found
+
+
+def test_nobody_is_there(shop: Shop) -> None:
+    url = shop.url + "-empty"
+    told = shop.fine("workers", "--store", url)
+    assert told == f"no worker is running\n→ tidemill worker --store {url}\n"
+    assert shop.json("workers", "--store", url) == {"workers": []}
+
+
+def test_a_worker_is_shown_with_what_it_holds(shop: Shop) -> None:
+    ledger = Ledger()
+    url = shop.url + "-busy"
+    document = {
+        "name": "busy",
+        "nodes": [
+            {
+                "id": "m",
+                "type": "python",
+                "config": {"function": "work", "args": {"seconds": 30}},
+                "map": {"over": list(range(22))},
+            }
+        ],
+    }
+    mill = tidemill.open(url, functions={"work": ledger.work}, queues=["default", "gpu"])
+    try:
+        published = mill.publish(document)
+        run_id = mill.start(f"{published.name}@1")
+        eventually(lambda: ledger.running == 22, "it does not run")
+        # The process is this one, so its row is asked for while it is written only every five seconds.
+        mill._engine.registry.announce()  # type: ignore[union-attr]
+        eventually(lambda: mill.workers()[0].holding == 22, "it holds nothing")
+        (worker,) = mill.workers()
+        eventually(lambda: shop.json("workers", "--store", url)["workers"][0]["holding"] == 22, "nobody is told")
+        for name in (worker.name, worker.name.rpartition("/")[2], str(worker.pid)):
+            told = shop.fine("workers", "show", name, "--store", url)
+            assert told.startswith(f"{worker.name}  pid {worker.pid} on {worker.host}\nstate      alive\n")
+            assert "holds      22 of 64\n" in told and "queues     default, gpu\n" in told
+            assert re.search(rf"^{run_id}  m\[0\] +(just now|\d+ s ago)$", told, re.MULTILINE)
+            assert told.endswith("→ and 2 jobs more\n")
+        held = shop.json("workers", "show", worker.name, "--store", url)["held"]
+        assert [(job["run_id"], job["node"], job["index"]) for job in held[:2]] == [(run_id, "m", 0), (run_id, "m", 1)]
+    finally:
+        mill.close(timeout_s=0.2)
+
+
+def test_a_name_that_nobody_has(shop: Shop) -> None:
+    (worker,) = shop.mill.workers()
+    (problem,) = shop.refused("workers", "show", "nobody")
+    assert problem["code"] == "worker_unknown" and worker.name in problem["hint"]
+
+
+def test_the_dead_are_listed_on_request(shop: Shop) -> None:
+    url = shop.url + "-dead"
+    mill = tidemill.open(url)
+    engine = mill._engine
+    store, registry = engine._store, engine.registry
+    assert registry is not None
+    eventually(lambda: bool(mill.workers()), "there is no worker")
+    row = registry._index_row()
+    mill.close()
+
+    async def leave_behind() -> None:
+        import msgspec
+
+        from tidemill.stores.contract import Commit, Stream
+
+        body = msgspec.msgpack.encode(msgspec.structs.replace(registry.row(), beat_ms=store.now_ms() - 60_000))
+        old = msgspec.structs.replace(row, body=body)
+        await store.commit([Commit(stream=Stream("default", WORKER, row.key), expected=None, rows=(old,))])
+
+    import asyncio
+
+    asyncio.run(leave_behind())
+    told = shop.fine("workers", "--store", url)
+    assert told.startswith("no worker is running\n") and told.endswith(
+        "→ 1 more died within the last hour; --all lists them\n"
+    )
+    assert shop.json("workers", "--store", url) == {"workers": []}
+    _, line, _ = lines_of(shop, "workers", "--all", "--store", url)
+    assert re.search(r"  dead  .*  1 min ago$", line)
+    (found,) = shop.json("workers", "--all", "--store", url)["workers"]
+    assert found["state"] == "dead"
+
+
+def test_why_gives_the_command_that_starts_a_worker(shop: Shop) -> None:
+    url = shop.url + "-nobody"
+    with tidemill.open(url, work=False) as mill:
+        mill.publish(STUCK)
+        run_id = mill.start("stuck")
+    told = shop.fine("why", run_id, "--store", url)
+    assert "a is queued: no worker is running" in told
+    assert f"tidemill worker --store {url}" in told
+    with tidemill.open(url, queues=["default"]) as mill:
+        told = shop.fine("why", run_id, "--store", url)
+        assert "no worker on queue gpu" in told and mill.workers()[0].name in told
+        assert f"tidemill worker --queues gpu --store {url}" in told
+
+
+# What is refused
+
+NOTHING = "answer = 42\n"
+RAISES = "raise OSError('no such key\\nsecond line')\n"
+WRONG = "functions = ['f']\n"
+WRONG_TOO = "functions = {'f': 1}\n"
+WRONG_HANDLERS = "handlers = ['h']\n"
+LEAVES = "import sys\nsys.exit('goodbye')\n"
+LACKS = "import surely_nowhere\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "said"),
+    [
+        ("nowhere", None, "app_unknown", "there is no module 'nowhere'"),
+        ("nowhere.py", None, "app_unknown", "there is no file"),
+        ("", None, "app_unknown", "there is no module ''"),
+        ("mine_a.py", NOTHING, "app_invalid", "offers neither functions nor handlers"),
+        ("mine_b.py:missing", NOTHING, "app_unknown", "there is no missing in mine_b.py"),
+        ("mine_c.py", RAISES, "app_invalid", "cannot be imported: OSError: no such key"),
+        ("mine_d.py", WRONG, "app_invalid", "functions is not a mapping of functions"),
+        ("mine_e.py", WRONG_TOO, "app_invalid", "functions is not a mapping of functions"),
+        ("mine_f", WRONG_HANDLERS, "app_invalid", "handlers is not a list of tidemill.Handler"),
+        ("mine_g.py", LEAVES, "app_invalid", "cannot be imported: SystemExit: goodbye"),
+        (
+            "mine_h.py",
+            LACKS,
+            "app_invalid",
+            "cannot be imported: ModuleNotFoundError: No module named 'surely_nowhere'",
+        ),
+        ("json.py", "functions = {}\n", "app_invalid", "another module is called json too"),
+        ("mine_i.py", "functions = {\n", "app_invalid", "cannot be imported: SyntaxError"),
+    ],
+)
+def test_code_that_cannot_be_used_is_refused(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | None, code: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path(name.partition(":")[0].removesuffix(".py") + ".py").write_text(text)
+    (problem,) = shop.refused("worker", "--app", name)
+    assert (problem["code"], said in problem["message"]) == (code, True), problem
+    assert problem["hint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--store", "memory://"), "store_private"),
+        (("--store", "nowhere://x"), "store_unknown"),
+        (("--queues", "a,,b"), "option_invalid"),
+        (("--heartbeat", "5", "--dead-after", "5"), "option_invalid"),
+        (("--dead-after", "inf"), "option_invalid"),
+        (("--dead-after", "nan"), "usage"),
+        (("--heartbeat", "0.1", "--dead-after", "0.5"), "usage"),
+        (("--concurrency", "0"), "usage"),
+        (("--grace", "-1"), "usage"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
+    ended = shop("worker", *arguments, "--json")
+    assert (ended.code, ended.err) == (main.REFUSED, "")
+    assert [problem["code"] for problem in ended.json["problems"]] == [code]
+    shown = shop("worker", *arguments)
+    assert (shown.code, shown.out) == (main.REFUSED, "") and "Traceback" not in shown.err
+
+
+def test_a_refusal_is_told_by_a_real_process(tmp_path: Path) -> None:
+    ended = process("worker", "--store", f"sqlite:///{tmp_path}/x.db", "--app", "nowhere", cwd=tmp_path)
+    assert (ended.code, ended.out) == (main.REFUSED, "")
+    assert "[app_unknown]" in ended.err and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:secret@db:5432/mill?x=1", "postgresql://ada:…@db:5432/mill?x=1"),
+        ("redis://:secret@db/0", "redis://:…@db/0"),
+        ("sqlite:///mill.db", "sqlite:///mill.db"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown

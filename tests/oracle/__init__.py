@@ -1,1 +1,0 @@
-"""An oracle for the kernel, written from the specification alone: a slow model, documents, and walks over them."""

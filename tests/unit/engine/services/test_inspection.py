@@ -1,0 +1,223 @@
+"""Looking at a run: its events, what it was after each of them, the way it went, and why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from tests.fixtures.approvers import LARGE, child, code_of, human, signal, waits
+from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.kernel.authoring import chain, document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.kernel.evolve import replay
+
+
+@simulated
+async def test_events_from_any_place(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(chain("a", "b"))
+    events = worker.engine.events
+    whole = await events(run.run_id)
+    assert [event["seq"] for event in whole] == list(range(1, run.events + 1))
+    assert [event["type"] for event in whole] == await mill.kinds(run.run_id)
+    assert json.loads(json.dumps(whole))[0]["entries"] == ["a"]
+    assert await events(run.run_id, after=3) == whole[3:]
+    assert await events(run.run_id, after=3, limit=2) == whole[3:5]
+    assert await events(run.run_id, after=run.events) == await events(run.run_id, after=10_000) == []
+    assert await events(run.run_id, limit=0) == []
+    assert await code_of(events(run.run_id, after=-1)) == "cursor_invalid"
+    assert await code_of(events("nobody")) == "run_unknown"
+
+
+@simulated
+async def test_looking_at_a_part_loads_no_more_than_that(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(chain(*(f"n{number}" for number in range(40))))
+    client = await mill.process("client", work=False)
+
+    async def loaded(asked: Awaitable[Any]) -> int:
+        before = client.door.records_loaded
+        await asked
+        return client.door.records_loaded - before
+
+    engine, pages = client.engine, -(-run.events // 10)
+    assert (
+        sum([await loaded(engine.events(run.run_id, after=10 * page, limit=10)) for page in range(pages)]) == run.events
+    )
+    assert await loaded(engine.events(run.run_id, after=run.events - 3)) == 3
+    for look in (engine.show, engine.path, engine.tokens):
+        assert await loaded(look(run.run_id, at=7)) == 7
+    assert await code_of(engine.show(run.run_id, at=run.events + 1)) == "event_unknown"
+    assert await code_of(engine.path(run.run_id, at=-1)) == "event_unknown"
+
+
+@simulated
+async def test_a_run_as_it_was_after_each_event(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config=LARGE), node("b", "a", config=2), outputs={"b": "{{ b.output }}"}))
+    log = await mill.events(run.run_id)
+    for at in range(1, len(log) + 1):
+        shown = await worker.engine.show(run.run_id, at=at)
+        state = replay(log[:at])
+        assert (shown.status, shown.counter, shown.events) == (state.status, state.counter, at)
+        assert shown.nodes["a"]["status"] == state.peek("a").status
+        assert (shown.nodes["a"]["output"] == LARGE) is (state.peek("a").status == "COMPLETED")
+    assert (await worker.engine.show(run.run_id, at=len(log))).to_dict() == run.to_dict()
+    assert (await worker.engine.show(run.run_id, at=1)).outputs is None
+    for at in (0, -1, len(log) + 1):
+        for ask in (worker.engine.show, worker.engine.path, worker.engine.tokens):
+            assert await code_of(ask(run.run_id, at=at)) == "event_unknown"
+
+
+@simulated
+async def test_a_run_as_it_was_under_another_graph(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(signal("go"), node("z", "go")))
+    await waits(mill, run_id, "go")
+    before = (await mill.state(run_id)).seq
+    await worker.engine.patch(run_id, [{"op": "remove", "path": "/nodes/z"}])
+    assert set((await worker.engine.show(run_id)).nodes) == {"go"}
+    was = await worker.engine.show(run_id, at=before)
+    assert (set(was.nodes), was.revision) == ({"go", "z"}, 0)
+
+
+@simulated
+async def test_the_way_a_run_went(mill: Mill) -> None:
+    worker = await mill.process()
+    branch = {
+        "type": "conditional",
+        "rules": [{"condition": "output > 1", "next_nodes": ["big"]}],
+        "default": ["small"],
+    }
+    loop = {"condition": "output < 2", "max_iterations": 9}
+    run = await worker.run(
+        document(
+            node("l", config="{{ iteration }}", loop=loop),
+            node("b", "l", config="{{ l.output }}", branch=branch),
+            node("big", "b"),
+            node("small", "b"),
+        )
+    )
+    way = await worker.engine.path(run.run_id)
+    assert [(step["node"], step["visit"], step["status"], step["went"]) for step in way] == [
+        ("l", 1, "COMPLETED", []),
+        ("l", 2, "COMPLETED", []),
+        ("l", 3, "COMPLETED", ["b"]),
+        ("b", 1, "COMPLETED", ["big"]),
+        ("small", 1, "SKIPPED", []),
+        ("big", 1, "COMPLETED", []),
+    ]
+    assert await worker.engine.path(run.run_id, at=1) == []
+    assert await code_of(worker.engine.path("nobody")) == "run_unknown"
+
+
+@simulated
+async def test_tokens_add_up_to_the_counter_at_every_event(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(
+        document(node("a"), node("b", "a"), signal("go", "a"), node("z", "b", "go"), outputs={"z": "{{ z.output }}"})
+    )
+    await waits(mill, run_id, "go")
+    assert {(token["from"], token["to"]) for token in await worker.engine.tokens(run_id)} >= {("a", "go"), ("b", "z")}
+    await worker.engine.signal(run_id, "go")
+    run = await worker.end(run_id)
+    for at in range(1, run.events + 1):
+        shown = await worker.engine.show(run_id, at=at)
+        assert len(await worker.engine.tokens(run_id, at=at)) == shown.counter, at
+    assert await worker.engine.tokens(run_id) == []
+
+
+# Why
+
+
+@simulated
+async def test_why_a_run_waits(mill: Mill) -> None:
+    worker = await mill.process(queues=("default",))
+    await worker.publish(document(signal("never"), name="kid"))
+    run_id = await worker.start(
+        document(
+            human("ok", approvers=["user:ada"]),
+            signal("go"),
+            child("c", "kid"),
+            node("s", type="sleep", config={"seconds": 900}),
+            node("q", queue="nobody"),
+            node("z", "ok", "go", "c", "s", "q"),
+        ),
+        key="r",
+    )
+    await waits(mill, "r.c.1", "never")
+    found = await worker.engine.why(run_id)
+    assert found.status == "RUNNING" and found.headline
+    told = {
+        blocker.node: json.dumps(msgspec.to_builtins(blocker)) for blocker in found.blockers if hasattr(blocker, "node")
+    }
+    assert {"ok", "go", "c", "s", "q"} <= set(told)
+    assert "user:ada" in told["ok"] and "r.c.1" in told["c"] and "nobody" in told["q"]
+    assert await code_of(worker.engine.why("nobody")) == "run_unknown"
+
+
+@simulated
+async def test_why_knows_the_queues_of_all_workers(mill: Mill) -> None:
+    worker = await mill.process(queues=("default",))
+    run_id = await worker.start(document(node("a"), node("b", "a", queue="gpu")))
+    await asyncio.sleep(1)
+    (found,) = (await worker.engine.why(run_id)).blockers
+    assert (found.kind, found.node, getattr(found, "need", None)) == ("worker", "b", "no_queue")
+    assert "no worker on queue gpu" in found.words
+    onlooker = await mill.process("w2", work=False)
+    (found,) = (await onlooker.engine.why(run_id)).blockers
+    assert (getattr(found, "need", None), getattr(found, "alive", None)) == ("no_queue", ("w1",))
+    assert found.command == "tidemill worker --queues gpu"
+    await mill.process("w3", queues=("gpu",))
+    assert (await worker.end(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_why_leads_on_to_the_child_that_failed(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("f", type="fail"), name="sub"))
+    run = await worker.run(document(child("c", "sub")), key="r")
+    found = await worker.engine.why("r")
+    assert (run.status, found.command) == ("FAILED", "tidemill why r.c.1")
+    assert (await worker.engine.why("r.c.1")).command == "tidemill runs retry {run}"
+    missing = await worker.run(document(child("c", "nowhere")))
+    assert (await worker.engine.why(missing.run_id)).command == "tidemill runs retry {run}"
+
+
+@simulated
+async def test_why_a_run_failed_and_what_runs_now(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    failed = await worker.run(document(node("a"), node("f", "a", type="fail", config={"kind": "odd"}), node("z", "f")))
+    found = await worker.engine.why(failed.run_id)
+    assert found.status == "FAILED" and found.first_cause is not None
+    assert (found.first_cause.node, found.dead_letters) == ("f", 1)
+    assert found.command
+    running = await worker.start(document(call("w", args={"seconds": 50})))
+    await mill.until(lambda: ledger.running == 1)
+    found = await worker.engine.why(running)
+    assert "w1" in json.dumps([msgspec.to_builtins(blocker) for blocker in found.blockers])
+    await worker.engine.pause(running, reason="lunch")
+    assert (await worker.engine.why(running)).reason == "lunch"
+    await worker.engine.resume(running)
+    done = await worker.end(running)
+    assert (await worker.engine.why(done.run_id)).blockers == ()
+
+
+@simulated
+async def test_looking_changes_nothing(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(human("ok"), node("z", "ok")))
+    await waits(mill, run_id, "ok")
+    await asyncio.sleep(1)
+    before, commits = await mill.events(run_id), len(worker.door.commits)
+    engine = worker.engine
+    for look in (engine.show, engine.events, engine.path, engine.tokens, engine.why, engine.document):
+        await look(run_id)
+    await engine.approval(run_id, "ok")
+    await engine.compare(run_id, run_id)
+    assert (await mill.events(run_id), len(worker.door.commits)) == (before, commits)

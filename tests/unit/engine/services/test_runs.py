@@ -1,0 +1,437 @@
+"""The façade: starting, showing, waiting for, following, finding and ending runs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.faulty_store import after_s
+from tests.fixtures.kernel.authoring import chain, document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.blobs.payloads import decode_value
+from tidemill.engine import turn
+from tidemill.errors import Rejected
+from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
+
+SCHEMA = {
+    "type": "object",
+    "required": ["customer", "amount"],
+    "properties": {"customer": {"type": "string"}, "amount": {"type": "integer", "minimum": 1}},
+    "additionalProperties": False,
+}
+
+
+@simulated
+async def test_a_run_of_all_four_types(mill: Mill) -> None:
+    async def double(n: int) -> int:
+        await asyncio.sleep(1)
+        return n * 2
+
+    worker = await mill.process(functions={"double": double})
+    run = await worker.run(
+        document(
+            node("v", config={"n": 21}),
+            node("s", "v", type="sleep", config={"seconds": 5}),
+            call("p", "s", "v", function="double", args={"n": "{{ v.n }}"}),
+            node("f", "p", type="fail", config={"attempts": 2, "value": "finally", "retryable": True}),
+            outputs={"answer": "{{ p.output }}", "after": "{{ f.output }}", "slept": "{{ s.output }}"},
+        )
+    )
+    assert (run.status, run.counter) == ("COMPLETED", 0)
+    assert run.outputs == {"answer": 42, "after": "finally", "slept": None}
+    assert {name: (shown["status"], shown["visits"], shown["attempts"]) for name, shown in run.nodes.items()} == {
+        "v": ("COMPLETED", 1, 1),
+        "s": ("COMPLETED", 1, 1),
+        "p": ("COMPLETED", 1, 1),
+        "f": ("COMPLETED", 1, 3),
+    }
+    shown = run.to_dict()
+    assert (shown["run_id"], shown["workflow"], shown["version"], shown["error"]) == (run.run_id, "test", 1, None)
+
+
+@simulated
+async def test_default_outputs_are_those_of_the_terminal_nodes(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(
+        document(
+            node("a", config=1),
+            node("kept", "a", config=2),
+            node("skipped", "a", when="false"),
+            node("failed", "a", type="fail", config={"kind": "bad"}, on_error="continue"),
+            node("nothing", "a", config=None),
+        )
+    )
+    assert run.status == "COMPLETED"
+    assert run.outputs.pop("failed")["error"]["code"] == "bad"
+    assert run.outputs == {"kept": 2, "nothing": None}
+
+
+@simulated
+async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(
+        document(node("a", when="false"), node("b", config=1), outputs={"x": "{{ a.output.y }}", "z": "{{ b.output }}"})
+    )
+    assert (run.status, run.outputs) == ("FAILED", None)
+    assert run.error is not None and run.error["code"] == "outputs_failed"
+    assert run.nodes["b"]["status"] == "COMPLETED"
+    (failed,) = await mill.of(run.run_id, RunFailed)
+    assert (failed.node, failed.counter) == ("", 0)
+    assert (await mill.row(run.run_id)).error_code == "outputs_failed"
+
+
+@simulated
+async def test_a_run_that_does_not_complete_has_no_outputs(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config=1), node("b", type="fail"), outputs={"a": "{{ a.output }}"}))
+    assert (run.status, run.outputs) == ("FAILED", None)
+    assert run.nodes["b"]["error"]["code"] == "failed"
+
+
+@simulated
+async def test_the_deadline_ends_a_run(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run = await worker.run(document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30}))
+    assert mill.loop.now == pytest.approx(1_030, abs=0.5)
+    assert run.status == "FAILED"
+    assert run.error is not None and run.error["code"] == "deadline_exceeded"
+    assert {shown["status"] for shown in run.nodes.values()} == {"CANCELLED"}
+    await asyncio.sleep(6)
+    assert len(ledger.cancelled) == 1
+
+
+@simulated
+async def test_a_deadline_that_was_met_leaves_no_timer(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a"), limits={"deadline_seconds": 30}))
+    assert run.status == "COMPLETED"
+    assert await mill.jobs(run.run_id) == []
+
+
+@simulated
+async def test_a_key_makes_a_start_idempotent(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(chain("a"))
+    first = await worker.engine.start("test", {"n": 1}, key="order-7")
+    assert first == "order-7"
+    await worker.end(first)
+    other = await mill.process("other", work=False)
+    for engine in (worker.engine, other.engine):
+        assert await engine.start("test", {"n": 1}, key="order-7") == "order-7"
+    assert (await mill.kinds("order-7")).count("RunCreated") == 1
+    assert len(await mill.rows()) == 1
+
+
+@simulated
+async def test_many_starts_with_one_key_at_once_are_one_run(mill: Mill) -> None:
+    ledger = Ledger()
+    clients = [await mill.process(f"c{i}", functions={"work": ledger.quick}) for i in range(3)]
+    await clients[0].publish(document(call("a")))
+    starts = [client.engine.start("test", {"n": 1}, key="k") for client in clients for _ in range(4)]
+    assert set(await asyncio.gather(*starts)) == {"k"}
+    await clients[0].end("k")
+    assert ledger.count("a") == 1
+    assert len(await mill.rows()) == 1
+
+
+@simulated
+async def test_a_key_that_was_used_for_something_else_is_refused(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(chain("a"))
+    await worker.publish(chain("a", name="other"))
+    await worker.end(await worker.engine.start("test", {"n": 1}, key="k"))
+    before = await mill.events("k")
+    for workflow, inputs in (("test", {"n": 2}), ("test", None), ("other", {"n": 1})):
+        with pytest.raises(Rejected) as refused:
+            await worker.engine.start(workflow, inputs, key="k")
+        assert refused.value.code == "key_reused"
+    assert await mill.events("k") == before
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "é" * 101, "a\nb", "a\x00b", "\ud800", 7])
+@simulated
+async def test_a_key_is_short_printable_text(mill: Mill, key: Any) -> None:
+    client = await mill.process(work=False)
+    await client.publish(chain("a"))
+    with pytest.raises(Rejected) as refused:
+        await client.engine.start("test", key=key)
+    assert refused.value.code == "run_key_invalid"
+    assert await mill.rows() == []
+
+
+@simulated
+async def test_every_problem_of_the_inputs_is_named_at_once(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    await client.publish(document(node("a"), inputs=SCHEMA))
+    with pytest.raises(Rejected) as refused:
+        await client.engine.start("test", {"amount": 0, "surprise": 1})
+    problems = refused.value.problems
+    assert {problem.code for problem in problems} == {"inputs_invalid"}
+    words = " ".join(str(problem) for problem in problems)
+    assert len(problems) >= 3 and all(name in words for name in ("customer", "amount", "surprise"))
+    assert await mill.rows() == []
+    assert await client.engine.start("test", {"customer": "acme", "amount": 2})
+
+
+def _selfish() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "object"}, SCHEMA])
+@pytest.mark.parametrize(
+    "value", [{"x": math.nan}, {"x": object()}, {"x": "\ud800"}, {"x": _selfish()}, object(), math.inf]
+)
+@simulated
+async def test_inputs_that_are_not_json_are_refused(mill: Mill, schema: Any, value: Any) -> None:
+    client = await mill.process(work=False)
+    await client.publish(document(node("a"), **({} if schema is None else {"inputs": schema})))
+    with pytest.raises(Rejected) as refused:
+        await client.engine.start("test", value)
+    assert refused.value.code in ("inputs_not_json", "inputs_invalid")
+    assert await mill.rows() == []
+
+
+@simulated
+async def test_show_is_the_run_as_it_is_now(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(node("a", config=1), call("b", "a", args={"seconds": 30}), node("c", "b")))
+    await mill.until(lambda: ledger.running == 1)
+    run = await worker.engine.show(run_id)
+    assert (run.status, run.outputs, run.counter) == ("RUNNING", None, 1)
+    assert [run.nodes[name]["status"] for name in "abc"] == ["COMPLETED", "QUEUED", "PENDING"]
+    assert run.nodes["a"]["output"] == 1
+    with pytest.raises(Rejected) as refused:
+        await worker.engine.show("nobody")
+    assert refused.value.code == "run_unknown"
+
+
+@simulated
+async def test_waiting_for_a_result_may_take_too_long(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(node("s", type="sleep", config={"seconds": 100})))
+    with pytest.raises(TimeoutError):
+        await worker.engine.result(run_id, timeout_s=10)
+    assert mill.loop.now == pytest.approx(1_010, abs=0.1)
+    assert (await worker.engine.result(run_id, timeout_s=100)).status == "COMPLETED"
+    assert (await worker.engine.result(run_id, timeout_s=0.001)).status == "COMPLETED"
+    with pytest.raises(Rejected):
+        await worker.engine.result("nobody")
+
+
+@simulated
+async def test_pause_and_resume(mill: Mill) -> None:
+    """Queued jobs are withdrawn; the attempt that runs may finish; everything goes on afterwards."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, concurrency=1)
+    run_id = await worker.start(
+        document(call("a", args={"seconds": 5}), call("b", args={"seconds": 5}), call("c", "a", "b"))
+    )
+    await mill.until(lambda: ledger.running == 1)
+    await worker.engine.pause(run_id, reason="lunch", actor="ada")
+    await worker.engine.pause(run_id)
+    await asyncio.sleep(100)
+    assert len(ledger.calls) == 1 and ledger.running == 0
+    shown = await worker.engine.show(run_id)
+    assert (shown.status, sorted(n["status"] for n in shown.nodes.values())) == (
+        "PAUSED",
+        ["COMPLETED", "PENDING", "QUEUED"],
+    )
+    assert await mill.jobs(run_id) == []
+    await worker.engine.resume(run_id, actor="bob")
+    await worker.engine.resume(run_id)
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED" and len(ledger.calls) == 3
+    (paused,), (resumed,) = await mill.of(run_id, RunPaused), await mill.of(run_id, RunResumed)
+    assert (paused.reason, paused.actor, resumed.actor) == ("lunch", "ada", "bob")
+
+
+@simulated
+async def test_timers_and_back_offs_outlast_a_pause(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(
+        document(
+            node("s", type="sleep", config={"seconds": 20}),
+            node(
+                "f", type="fail", config={"attempts": 1, "value": 1, "retryable": True}, retry={"backoff_seconds": 20}
+            ),
+            node("z", "s", "f"),
+        )
+    )
+    await asyncio.sleep(2)
+    await worker.engine.pause(run_id)
+    await asyncio.sleep(100)
+    shown = await worker.engine.show(run_id)
+    assert (shown.nodes["s"]["status"], shown.nodes["f"]["attempts"]) == ("COMPLETED", 1)
+    await worker.engine.resume(run_id)
+    began = mill.loop.now
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert mill.loop.now - began < 2
+
+
+@simulated
+async def test_cancel_ends_everything_and_tells_running_handlers(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(
+        document(call("a", args={"seconds": 500}), node("s", type="sleep", config={"seconds": 500}), node("c", "a"))
+    )
+    await mill.until(lambda: ledger.running == 1)
+    await worker.engine.cancel(run_id, reason="enough", actor="ada")
+    told = await mill.until(lambda: bool(ledger.cancelled))
+    assert told <= 5.1
+    run = await worker.end(run_id)
+    assert (run.status, run.outputs, run.counter) == ("CANCELLED", None, 0)
+    assert {shown["status"] for shown in run.nodes.values()} == {"CANCELLED"}
+    (cancelled,) = await mill.of(run_id, RunCancelled)
+    assert (cancelled.reason, cancelled.actor) == ("enough", "ada")
+    await worker.engine.cancel(run_id)
+    assert (await mill.kinds(run_id)).count("RunCancelled") == 1
+
+
+DEFAULTS = {
+    "type": "object",
+    "required": ["town"],
+    "properties": {
+        "town": {"default": "Bonn"},
+        "mail": {"type": "object", "properties": {"port": {"default": 25}, "tls": {"default": True}}},
+        "page": {"$ref": "#/$defs/page", "default": {}},
+        "lines": {"type": "array", "items": {"properties": {"count": {"default": 1}}}},
+        "seen": {"type": "object", "properties": {"ever": {"default": 0}}},
+    },
+    "allOf": [{"properties": {"unit": {"default": None}}}],
+    "$defs": {"page": {"type": "object", "properties": {"size": {"default": 10}, "next": {"$ref": "#/$defs/page"}}}},
+    "unevaluatedProperties": False,
+}
+WHOLE = {"town": "Bonn", "page": {}, "unit": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        (None, WHOLE),
+        ({}, WHOLE),
+        ({"town": "Ulm", "unit": "m"}, WHOLE | {"town": "Ulm", "unit": "m"}),
+        ({"town": None}, WHOLE | {"town": None}),
+        ({"mail": {"tls": False}}, WHOLE | {"mail": {"port": 25, "tls": False}}),
+        ({"page": {"next": {"next": {}}}}, WHOLE | {"page": {"size": 10, "next": {"size": 10, "next": {"size": 10}}}}),
+        ({"lines": [{}, {"count": 3}]}, WHOLE | {"lines": [{"count": 1}, {"count": 3}]}),
+    ],
+)
+@simulated
+async def test_defaults_of_the_schema_complete_the_inputs(mill: Mill, given: Any, recorded: Any) -> None:
+    worker = await mill.process()
+    before = repr(given)
+    run = await worker.run(document(node("a", config="{{ inputs }}"), inputs=DEFAULTS), inputs=given, key="k")
+    assert (run.status, run.outputs, repr(given)) == ("COMPLETED", {"a": recorded}, before)
+    created = (await mill.of("k", RunCreated))[0]
+    assert isinstance(created.inputs, bytes)
+    assert decode_value(created.inputs) == recorded
+
+
+@simulated
+async def test_a_default_is_checked_like_any_other_input(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    await client.publish(chain("a", inputs={"properties": {"n": {"type": "integer", "default": "many"}}}))
+    with pytest.raises(Rejected) as refused:
+        await client.engine.start("test")
+    assert [(problem.code, problem.path) for problem in refused.value.problems] == [("inputs_invalid", "/inputs/n")]
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(Rejected):
+        await client.engine.start("test", {"ring": ring})
+
+
+@simulated
+async def test_definitions_that_refer_to_each_other_at_the_same_place_take_no_time(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    both = {"$ref": "#/$defs/one", "properties": {"a": {"$ref": "#/$defs/two"}, "n": {"default": 1}}}
+    schema = {"$ref": "#/$defs/two", "$defs": {"one": {"properties": {"a": {"$ref": "#/$defs/two"}}}, "two": both}}
+    await client.publish(chain("a", inputs=schema))
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    await client.engine.start("test", deep, key="k")
+    created = (await mill.of("k", RunCreated))[0]
+    assert isinstance(created.inputs, bytes)
+    assert created.inputs.count(b'"n":1') == 101
+
+
+@simulated
+async def test_a_key_stands_for_the_inputs_with_their_defaults(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    large = "x" * 100_000
+    schema = {"properties": {"n": {"default": 1}}}
+    await client.publish(chain("a", inputs=schema))
+    assert await client.engine.start("test", {"text": large}, key="k") == "k"
+    await client.publish(chain("a", "b", inputs={"properties": {"n": {"default": 2}}}))
+    for same in ({"text": large}, {"n": 1, "text": large}):
+        assert await client.engine.start("test", same, key="k") == "k"
+    for other in ({"n": 2, "text": large}, {"text": "x"}, None):
+        with pytest.raises(Rejected, match="key k"):
+            await client.engine.start("test", other, key="k")
+
+
+@simulated
+async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
+    worker = await mill.process()
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"default": 7}}}
+    await worker.publish(document(node("a", config="{{ inputs }}"), name="kid", inputs=schema))
+    kid = node("c", type="workflow", config={"workflow": "kid", "inputs": {"x": 1}})
+    run = await worker.run(document(kid), key="mum")
+    assert run.outputs == {"c": {"a": {"x": 1, "n": 7}}}
+    await worker.engine.start("kid", {"n": 1}, key="first")
+    await worker.end("first")
+    fork = await worker.engine.fork("first", node="a", inputs={"y": 2}, key="second")
+    assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}
+
+
+# The cache of states
+
+
+@simulated
+async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    await second.engine.pause(run)
+    await second.engine.resume(run)
+    first.door.next("load", after_s(0.01), after_s(0.02))
+    stream = mill.stream(run)
+    await asyncio.gather(first.engine.run_cache.refresh([stream]), first.engine.run_cache.refresh([stream]))
+    state = first.cached(run)
+    assert first.door.fired["load"] == 2
+    assert state is not None and (state.seq, state.status) == (4, "RUNNING")
+
+
+def snapshot_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "SNAPSHOT_TAIL_MIN", -1)
+
+
+@simulated
+async def test_a_snapshot_is_of_the_version_it_says(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mill's judge folds every log from its snapshot and from its first record, and compares."""
+    snapshot_always(monkeypatch)
+    worker = await mill.process()
+    run = await worker.run(chain("a", "b", "c"))
+    assert run.status == "COMPLETED"
+    (tail,) = await mill.store.load({mill.stream(run.run_id): 0})
+    assert tail.snapshot is not None
+
+
+@simulated
+async def test_a_state_older_than_the_snapshot_catches_up(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    snapshot_always(monkeypatch)
+    for act in (second.engine.pause, second.engine.resume, second.engine.pause):
+        await act(run)
+    await first.engine.run_cache.refresh([mill.stream(run)])
+    state = first.cached(run)
+    assert state is not None and (state.seq, state.status) == (5, "PAUSED")

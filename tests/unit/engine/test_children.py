@@ -1,0 +1,450 @@
+"""Workflows that run other workflows: what goes down, what comes back, and who ends whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
+from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.kernel.authoring import document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
+from tidemill.engine.worker.worker import Worker
+from tidemill.kernel.commands import ChildBegan, ChildEnded
+from tidemill.kernel.events import (
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    NodeFailed,
+    RunCancelled,
+    RunCreated,
+    RunRetried,
+)
+from tidemill.kernel.evolve import replay
+
+
+async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any) -> str:
+    return await process.publish(document(*nodes, name=name, **top))
+
+
+async def _alive(mill: Mill, run_id: str) -> bool:
+    return (await mill.state(run_id)).live
+
+
+# There and back
+
+
+@simulated
+async def test_a_childs_outputs_are_its_nodes_output(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(
+        worker,
+        node("double", config="{{ inputs.x * 2 }}"),
+        inputs={"type": "object", "required": ["x"]},
+        outputs={"y": "{{ double.output }}"},
+    )
+    parent = document(
+        node("a", config=21),
+        child("c", "kid", "a", inputs={"x": "{{ a.output }}"}, labels={"of": "{{ run.id }}"}),
+        node("z", "c", config="{{ c.output.y }}"),
+    )
+    run = await worker.run(parent, key="mum", submitted_by="ada", correlation_id="req-1")
+    assert (run.status, run.outputs) == ("COMPLETED", {"z": 42})
+    kid = await worker.engine.show("mum.c.1")
+    assert (kid.status, kid.parent, kid.labels) == ("COMPLETED", "mum", {"of": "mum"})
+    row = await mill.row("mum.c.1")
+    assert (row.submitted_by, row.correlation_id, row.parent, row.tag_used) == ("ada", "req-1", "mum", "kid")
+    assert [found.run_id for found in await mill.rows("parent:mum")] == ["mum.c.1"]
+    (started,), (finished,) = await mill.of("mum", ChildStarted), await mill.of("mum", ChildFinished)
+    assert (started.child, started.workflow, started.version) == ("mum.c.1", "kid", 1)
+    assert (finished.child, finished.status, finished.error) == ("mum.c.1", "COMPLETED", None)
+
+
+@simulated
+async def test_a_child_without_declared_outputs_returns_those_of_its_last_nodes(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config=1), node("b", config=LARGE))
+    run = await worker.run(document(child("c", "kid")))
+    assert run.outputs == {"c": {"a": 1, "b": LARGE}}
+
+
+@simulated
+async def test_inputs_and_outputs_of_any_size_go_through(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("echo", config="{{ inputs.text }}!"), outputs="{{ echo.output }}")
+    run = await worker.run(
+        document(
+            node("a", config=LARGE),
+            child("c", "kid", "a", inputs={"text": "{{ a.output }}"}),
+            node("z", "c", config="{{ c.output | length }}"),
+        ),
+        key="mum",
+    )
+    assert (run.status, run.outputs) == ("COMPLETED", {"z": len(LARGE) + 1})
+    (created,) = await mill.of("mum.c.1", RunCreated)
+    assert isinstance(created.inputs, BlobRef)
+
+
+@simulated
+async def test_a_version_may_be_named(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config="old"))
+    await _publish(worker, node("a", config="new"))
+    run = await worker.run(document(child("one", "kid@1"), child("two", "kid")))
+    assert run.outputs == {"one": {"a": "old"}, "two": {"a": "new"}}
+
+
+@simulated
+async def test_every_item_of_a_map_may_have_a_child(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config="{{ inputs * 10 }}"), outputs="{{ a.output }}")
+    maps = {"over": list(range(30)), "max_parallel": 7}
+    run = await worker.run(document(child("m", "kid", inputs="{{ item }}", map=maps)), key="mum")
+    assert run.outputs == {"m": [number * 10 for number in range(30)]}
+    assert len(await mill.rows("parent:mum")) == 30
+    assert (await worker.engine.show("mum.m.1.29")).outputs == 290
+
+
+@simulated
+async def test_children_have_children(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config="{{ inputs }}"), name="leaf", outputs="{{ a.output }}")
+    await _publish(worker, child("c", "leaf", inputs="{{ inputs + 1 }}"), name="twig", outputs="{{ c.output }}")
+    await _publish(worker, child("c", "twig", inputs="{{ inputs + 1 }}"), name="tree", outputs="{{ c.output }}")
+    run = await worker.run(document(child("c", "tree", inputs=1)), key="r")
+    assert run.outputs == {"c": 3}
+    assert (await mill.state("r.c.1.c.1.c.1")).depth == 3
+
+
+@simulated
+async def test_every_visit_has_a_child_of_its_own(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
+    loop = {"condition": "output < 2", "max_iterations": 9}
+    run = await worker.run(document(child("c", "kid", inputs="{{ iteration }}", loop=loop)), key="mum")
+    assert (run.status, run.nodes["c"]["output"], run.nodes["c"]["visits"]) == ("COMPLETED", 2, 3)
+    assert {row.run_id for row in await mill.rows("parent:mum")} == {"mum.c.1", "mum.c.2", "mum.c.3"}
+
+
+# Failures
+
+
+@simulated
+async def test_a_failure_comes_up_with_its_causes(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("f", type="fail", config={"kind": "no_stock", "message": "sold out"}), name="leaf")
+    await _publish(worker, child("c", "leaf"), name="twig")
+    run = await worker.run(document(child("c", "twig")), key="r")
+    assert run.error is not None and (run.status, run.error["code"]) == ("FAILED", "child_failed")
+    assert run.error["causes"] == ["child_failed", "no_stock"]
+    assert "r.c.1" in run.error["message"] and "sold out" in run.error["message"]
+    assert run.nodes["c"]["attempts"] == 1
+    (finished,) = await mill.of("r", ChildFinished)
+    assert (finished.status, finished.error is not None and finished.error.code) == ("FAILED", "child_failed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"workflow": "nobody"}, "workflow_unknown"),
+        ({"workflow": "kid@9"}, "version_unknown"),
+        ({"workflow": "kid", "inputs": {"x": "text"}}, "inputs_invalid"),
+        ({"workflow": "kid", "inputs": {"x": 1}, "labels": {"k": "v" * 201}}, "labels_invalid"),
+    ],
+)
+@simulated
+async def test_a_child_that_cannot_be_started_fails_its_node_and_says_why(mill: Mill, asked: Any, code: str) -> None:
+    worker = await mill.process()
+    await _publish(
+        worker,
+        node("a"),
+        inputs={"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}},
+    )
+    run = await worker.run(document({"id": "c", "type": "workflow", "config": asked}), key="mum")
+    assert run.error is not None and run.error["code"] == "child_failed"
+    assert run.error["causes"] == [code]
+    assert "mum.c.1" in run.error["message"]
+    assert await mill.of("mum", ChildStarted) == []
+    assert await mill.events("mum.c.1") == []
+
+
+@simulated
+async def test_a_workflow_that_starts_itself_comes_to_an_end(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, child("c", "kid"))
+    run_id = await worker.start("kid", key="r")
+    assert await ended(mill, run_id) == "FAILED"
+    run = await worker.engine.show(run_id)
+    assert run.error is not None and run.error["causes"] == ["child_failed", "child_too_deep"]
+    rows = await mill.rows("workflow:kid")
+    assert len(rows) == DEPTH_MAX + 1
+    assert max(len(row.run_id.encode()) for row in rows) <= 120
+
+
+@simulated
+async def test_a_tolerated_child(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("f", type="fail", config={"attempts": "{{ inputs }}"}))
+    maps = {"over": [0, 5, 0], "tolerate": 1}
+    run = await worker.run(document(child("m", "kid", inputs="{{ item }}", map=maps)))
+    assert run.status == "COMPLETED"
+    assert run.outputs["m"][1]["error"]["code"] == "child_failed"
+
+
+# Ending
+
+
+@simulated
+async def test_whoever_is_cancelled_cancels_its_children(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("never"), name="leaf")
+    await _publish(worker, child("c", "leaf"), human("ok"), name="kid")
+    run_id = await worker.start(document(child("c", "kid"), child("m", "kid", map={"over": [1, 2]})), key="r")
+    for leaf in ("r.c.1.c.1", "r.m.1.0.c.1", "r.m.1.1.c.1"):
+        await waits(mill, leaf, "never")
+    began = mill.loop.now
+    await worker.engine.cancel(run_id, reason="enough")
+    for leaf in ("r.c.1.c.1", "r.m.1.0.c.1", "r.m.1.1.c.1"):
+        assert await ended(mill, leaf) == "CANCELLED"
+    assert mill.loop.now - began <= 3
+    (cancelled,) = await mill.of("r.c.1", RunCancelled)
+    assert cancelled.reason == "nobody waits for it any more"
+
+
+@pytest.mark.parametrize("how", ["failure", "rewind", "override", "time-out"])
+@simulated
+async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(mill: Mill, how: str) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("never"))
+    limits = {"timeout_seconds": 20, "retry": {"max_attempts": 1}} if how == "time-out" else {}
+    run_id = await worker.start(document(child("c", "kid", **limits), signal("other"), node("z", "c")), key="r")
+    await waits(mill, "r.c.1", "never")
+    match how:
+        case "failure":
+            await worker.engine.patch(run_id, [{"op": "add", "path": "/limits", "value": {"deadline_seconds": 9}}])
+            await asyncio.sleep(9)
+        case "rewind":
+            await worker.engine.rewind(run_id, "c")
+            await waits(mill, "r.c.2", "never")
+        case "override":
+            await worker.engine.override(run_id, "c", value="by hand")
+        case "time-out":
+            await asyncio.sleep(20)
+    await asyncio.sleep(3)
+    assert (await mill.state("r.c.1")).status == "CANCELLED"
+    if how == "rewind":
+        assert await _alive(mill, "r.c.2")
+    if how == "time-out":
+        (failed,) = await mill.of(run_id, NodeFailed, "c")
+        assert failed.error.code == "timeout"
+
+
+@simulated
+async def test_an_abandoned_child_lives_on(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("never"))
+    run_id = await worker.start(document(child("c", "kid", close="abandon")), key="r")
+    await waits(mill, "r.c.1", "never")
+    await worker.engine.cancel(run_id)
+    await asyncio.sleep(60)
+    assert await _alive(mill, "r.c.1")
+    await worker.engine.signal("r.c.1", "never", 1)
+    assert (await worker.end("r.c.1")).status == "COMPLETED"
+    assert (await worker.engine.show(run_id)).status == "CANCELLED"
+
+
+@simulated
+async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("never"))
+    run_id = await worker.start(document(child("c", "kid")), key="r")
+    await waits(mill, "r.c.1", "never")
+    await worker.engine.cancel("r.c.1", reason="by mistake")
+    run = await worker.end(run_id)
+    assert run.error is not None
+    assert (run.error["code"], run.error["causes"]) == ("child_failed", ["child_cancelled"])
+    assert "by mistake" in run.error["message"]
+
+
+# Again
+
+
+@simulated
+async def test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure(mill: Mill) -> None:
+    ledger, works = Ledger(), {"now": False}
+
+    def flaky() -> str:
+        if not works["now"]:
+            raise RuntimeError("not yet")
+        return "done"
+
+    worker = await mill.process(functions={"work": ledger.work, "flaky": flaky})
+    await _publish(
+        worker,
+        call("dear", args={"seconds": 1}),
+        call("f", "dear", function="flaky", retry={"max_attempts": 1}),
+        outputs="{{ f.output }}",
+    )
+    run_id = await worker.start(document(child("c", "kid")), key="r")
+    assert (await worker.end(run_id)).status == "FAILED"
+    await worker.engine.retry(run_id)
+    assert (await worker.end(run_id)).status == "FAILED"
+    works["now"] = True
+    await worker.engine.retry(run_id)
+    run = await worker.end(run_id)
+    assert (run.status, run.outputs) == ("COMPLETED", {"c": "done"})
+    assert ledger.count("dear") == 1
+    kid = await worker.engine.show("r.c.1")
+    assert (kid.status, kid.nodes["f"]["attempts"]) == ("COMPLETED", 3)
+
+
+@simulated
+async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Mill) -> None:
+    ledger, bad = Ledger(), {3, 5}
+
+    def picky(x: int) -> int:
+        if x in bad:
+            raise RuntimeError("bad")
+        return x
+
+    worker = await mill.process(functions={"work": ledger.quick, "picky": picky})
+    await _publish(
+        worker,
+        call("first"),
+        call("f", "first", function="picky", args={"x": "{{ inputs }}"}, retry={"max_attempts": 1}),
+        outputs="{{ f.output }}",
+    )
+    run_id = await worker.start(
+        document(child("m", "kid", inputs="{{ item }}", map={"over": list(range(8)), "max_parallel": 1})), key="r"
+    )
+    assert (await worker.end(run_id)).status == "FAILED"
+    bad.clear()
+    await worker.engine.retry(run_id)
+    run = await worker.end(run_id)
+    assert run.outputs == {"m": list(range(8))}
+    assert ledger.count("first") == 8
+
+
+@simulated
+async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    await _publish(worker, call("a", args={"seconds": 1}), signal("go", "a"))
+    retry = {"max_attempts": 2, "backoff_seconds": 5, "jitter": 0}
+    run_id = await worker.start(document(child("c", "kid", timeout_seconds=20, retry=retry)), key="r")
+    await asyncio.sleep(23)
+    assert (await mill.state("r.c.1")).status == "CANCELLED"
+    await asyncio.sleep(5)
+    assert await _alive(mill, "r.c.1")
+    await worker.engine.signal("r.c.1", "go", "late")
+    run = await worker.end(run_id)
+    assert (run.status, run.outputs) == ("COMPLETED", {"c": {"go": "late"}})
+    assert ledger.count("a") == 1
+
+
+# Paused, and names that are taken
+
+
+@simulated
+async def test_a_paused_parent_starts_no_child_and_hears_of_the_end_of_one(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("go"))
+    held = await worker.start(
+        document(node("s", type="sleep", config={"seconds": 5}), child("c", "kid", "s")), key="held"
+    )
+    await worker.engine.pause(held)
+    running = await worker.start(document(child("c", "kid"), node("z", "c")), key="running")
+    await waits(mill, "running.c.1", "go")
+    await worker.engine.pause(running)
+    await worker.engine.signal("running.c.1", "go", 1)
+    await asyncio.sleep(30)
+    assert await mill.events("held.c.1") == []
+    state = await mill.state(running)
+    assert (state.peek("c").status, state.peek("z").status, state.status) == ("COMPLETED", "QUEUED", "PAUSED")
+    for run_id in (held, running):
+        await worker.engine.resume(run_id)
+    await waits(mill, "held.c.1", "go")
+    await worker.engine.signal("held.c.1", "go", 1)
+    assert [(await worker.end(run_id)).status for run_id in (held, running)] == ["COMPLETED"] * 2
+
+
+@simulated
+async def test_a_run_that_has_a_childs_name_is_not_taken_for_it(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config="mine"))
+    await worker.run("kid", key="r.c.1")
+    run = await worker.run(document(child("c", "kid")), key="r")
+    assert run.error is not None
+    assert (run.error["code"], run.error["causes"]) == ("child_failed", ["child_id_taken"])
+
+
+@simulated
+async def test_a_key_that_is_a_childs_name_belongs_to_another_run(mill: Mill) -> None:
+    worker = await mill.process()
+    await _publish(worker, signal("go"))
+    await _publish(worker, signal("go"), node("b", "go"), name="other")
+    await worker.start(document(child("c", "kid", inputs={"x": 1})), key="r")
+    await waits(mill, "r.c.1", "go")
+    for workflow, inputs in (("kid", {"x": 2}), ("other", {"x": 1})):
+        assert await code_of(worker.engine.start(workflow, inputs, key="r.c.1")) == "key_reused"
+    assert len(await mill.of("r.c.1", RunCreated)) == 1
+
+
+def worker_of(process: Process) -> Worker:
+    assert process.engine.worker is not None
+    return process.engine.worker
+
+
+def errands_of(process: Process) -> ChildRunMessenger:
+    return worker_of(process)._messenger
+
+
+@simulated
+async def test_a_family_has_a_depth(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(human("h"), name="kid"))
+    run_id = await worker.start(document(child("c", "kid")), key="mum")
+    await waits(mill, "mum.c.1", "h")
+    state = await mill.state(run_id)
+    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.2")  # type: ignore[type-var]
+    state.depth = DEPTH_MAX - 1
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildBegan)
+    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.3")  # type: ignore[type-var]
+    state.depth = DEPTH_MAX
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildEnded) and answer.error is not None
+    assert (answer.status, answer.error.code) == ("REFUSED", "child_too_deep")
+    await worker.engine.cancel("mum.c.2")
+    await worker.engine.cancel(run_id)
+
+
+@simulated
+async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Mill) -> None:
+    """Also when the worker that did it was never heard of again, and the child has failed once more since."""
+    worker = await mill.process()
+    await worker.publish(document(node("f", type="fail"), name="kid"))
+    parent = document(child("c", "kid", retry={"max_attempts": 1}))
+    run_id = (await worker.run(parent, key="mum")).run_id
+    await worker.engine.retry(run_id)
+    await worker.end(run_id)
+    assert len(await mill.of("mum.c.1", RunRetried)) == 1
+    events = await mill.events(run_id)
+    states = [replay(events, until=until) for until in range(len(events))]
+    state = [state for state in states if state.peek("c").status == "WAITING"][-1]
+    assert state.peek("c").attempt == 2
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildEnded)
+    assert len(await mill.of("mum.c.1", RunRetried)) == 1
+
+
+@simulated
+async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("v"), name="kid"))
+    await worker.run(document(child("c", "kid")), key="mum")
+    assert await code_of(worker.engine.start("kid", {}, key="mum.c.1")) == "key_reused"

@@ -1,0 +1,527 @@
+"""The turn's economy: what is loaded, how many commits there are, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, refuse
+from tests.fixtures.kernel.authoring import chain, document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.engine import turn
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, CommandOutcome, PendingCommand
+from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.commands import Cancel, Done, Result
+from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
+from tidemill.stores.contract import Claim, Lease
+
+
+@simulated
+async def test_a_run_that_is_known_is_never_loaded(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(chain(*(f"n{i}" for i in range(50))))
+    await mill.until(lambda: worker.cached(run_id) is None)
+    assert [load for load in worker.door.loads if mill.stream(run_id) in load] == []
+    assert (await mill.row(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_a_run_of_somebody_else_is_loaded_once(mill: Mill) -> None:
+    client = await mill.process("client", work=False)
+    run_id = await client.start(chain(*(f"n{i}" for i in range(50))))
+    worker = await mill.process()
+    await client.end(run_id)
+    assert [load for load in worker.door.loads if mill.stream(run_id) in load] == [{mill.stream(run_id): 0}]
+
+
+@simulated
+async def test_after_a_conflict_only_the_tail_is_loaded(mill: Mill) -> None:
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(node("a"), call("b", "a", args={"seconds": 9})))
+    cached = client.cached(run_id)
+    assert cached is not None
+    known = cached.seq
+    await mill.process(functions={"work": ledger.work})
+    await mill.until(lambda: ledger.running == 1)
+    grown = len(await mill.events(run_id))
+    assert grown > known
+    client.door.loads.clear()
+    client.door.records_loaded = 0
+    await client.engine.pause(run_id)
+    assert client.engine.turns.races == 1
+    assert client.door.loads == [{mill.stream(run_id): known}]
+    assert client.door.records_loaded == grown - known
+
+
+@simulated
+async def test_items_of_a_map_that_end_together_are_committed_together(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(
+        document(call("a", args={"seconds": 1, "value": "{{ item }}"}, map={"over": list(range(50))}))
+    )
+    await mill.until(lambda: ledger.running == 50)
+    before = len(worker.door.commits)
+    run = await worker.end(run_id)
+    assert run.outputs == {"a": list(range(50))}
+    assert len(await mill.of(run_id, NodeCompleted, "a")) == 51
+    assert len(worker.door.commits) - before <= 4
+    assert worker.engine.turns.gathered >= 45
+
+
+@simulated
+async def test_instant_items_share_commits_too(mill: Mill) -> None:
+    worker = await mill.process(concurrency=64)
+    run_id = await worker.start(document(node("a", config="{{ item }}", map={"over": list(range(500))})))
+    run = await worker.end(run_id)
+    assert run.outputs == {"a": list(range(500))}
+    assert len(await mill.of(run_id, NodeExpanded)) == 1
+    assert len(worker.door.commits) <= 60
+
+
+@simulated
+async def test_commits_of_many_runs_share_one_call(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    reference = await worker.publish(document(call("a", args={"seconds": 4})))
+    runs = [await worker.start(reference) for _ in range(20)]
+    await mill.until(lambda: ledger.running == 20)
+    calls, commits = worker.door.calls["commit"], len(worker.door.commits)
+    await asyncio.gather(*(worker.end(run_id) for run_id in runs))
+    assert len(worker.door.commits) - commits == 20
+    assert worker.door.calls["commit"] - calls <= 2
+
+
+@simulated
+async def test_starts_that_gather_share_one_call(mill: Mill) -> None:
+    client = await mill.process("client", work=False)
+    reference = await client.publish(chain("a"))
+    calls = client.door.calls["commit"]
+    runs = await asyncio.gather(*(client.start(reference) for _ in range(30)))
+    assert len(set(runs)) == 30
+    assert client.door.calls["commit"] - calls <= 2
+
+
+@simulated
+async def test_a_chain_is_handed_over_without_claims(mill: Mill) -> None:
+    worker = await mill.process(claim_wait_ms=60_000)
+    run = await worker.run(chain(*(f"n{i}" for i in range(100))))
+    assert run.status == "COMPLETED"
+    assert worker.door.claimed <= 2
+
+
+@simulated
+async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(concurrency=1, functions={"work": ledger.work})
+    other = await mill.process("w2", concurrency=1, functions={"work": ledger.work})
+    run = await worker.run(
+        document(call("a"), call("b", "a", args={"seconds": 5}), call("c", "a", args={"seconds": 5}))
+    )
+    assert run.status == "COMPLETED"
+    assert ledger.most == 2
+    workers = {event.node: event.worker for event in await mill.of(run.run_id, NodeCompleted)}
+    assert {workers["b"], workers["c"]} == {worker.name, other.name}
+
+
+@simulated
+async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(concurrency=4, claim_wait_ms=60_000, functions={"work": ledger.work})
+    await asyncio.sleep(1)
+    wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(3)]
+    assert (await worker.run(document(node("a"), *wide))).status == "COMPLETED"
+    assert (ledger.most, worker.door.claimed) == (3, 0)
+    assert await worker.run(document(node("a"), *wide, *(call(f"m{n}", "a", args={"seconds": 1}) for n in range(9))))
+    assert ledger.most == 4
+    assert 0 < worker.door.claimed <= 8
+
+
+@simulated
+async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(concurrency=64, functions={"work": ledger.work})
+    other = await mill.process("w2", concurrency=64, functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(20)]
+    run = await worker.run(document(node("a"), *wide))
+    assert run.status == "COMPLETED"
+    assert max(len(commit.keep) for commit in worker.door.commits + other.door.commits) == 1
+
+
+@simulated
+async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Mill) -> None:
+    ledger = Ledger()
+    client = await mill.process("client", work=False, functions={"work": ledger.work})
+    first = await client.start(document(call("a", args={"seconds": 1})))
+    worker = mill.build(concurrency=1, functions={"work": ledger.work})
+    second: list[str] = []
+
+    async def claimed_while_another_starts(claim: Call) -> Any:
+        leases = await claim()
+        assert leases and worker.engine.worker is not None
+        worker.engine.worker.handover.is_only_worker = True
+        second.append(await worker.start(document(call("b", args={"seconds": 1}))))
+        return leases
+
+    worker.door.next("claim", claimed_while_another_starts)
+    await worker.open()
+    await mill.until(lambda: bool(second))
+    assert [(await client.end(run)).status for run in (first, *second)] == ["COMPLETED", "COMPLETED"]
+    assert (ledger.most, worker.door.fired["claim"]) == (1, 1)
+    assert worker.door.calls["release"] == 1
+
+
+@simulated
+async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mill: Mill) -> None:
+    order: list[str] = []
+    worker = await mill.process(functions={"work": lambda: order.append("node")})
+    await asyncio.sleep(1)
+    await worker.start(document(call("a")))
+    order.append("started")
+    await mill.until(lambda: len(order) == 2)
+    assert (order, worker.door.claimed) == (["started", "node"], 0)
+
+
+@simulated
+async def test_ended_runs_leave_the_cache(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(chain("a"))
+    await mill.until(lambda: worker.engine.worker is not None and worker.engine.worker.finished == 1)
+    assert worker.cached(run_id) is None
+
+
+@simulated
+async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill: Mill) -> None:
+    """The pause comes first, then the cancel of a paused run; a second cancel finds it cancelled and says nothing."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 60})))
+    await mill.until(lambda: ledger.running == 1)
+    commits = len(worker.door.commits)
+    await asyncio.gather(
+        worker.engine.pause(run_id), worker.engine.cancel(run_id, reason="no"), worker.engine.cancel(run_id)
+    )
+    assert len(worker.door.commits) == commits + 1
+    assert (await mill.kinds(run_id))[-3:] == ["RunPaused", "NodeCancelled", "RunCancelled"]
+
+
+@simulated
+async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 60})))
+    command = Cancel(id="c-1", reason="enough")
+    for _ in range(3):
+        answer = await worker.engine.turns.command(mill.stream(run_id), command)
+        assert answer.problem is None
+    assert (await mill.kinds(run_id)).count("RunCancelled") == 1
+
+
+# The turn under trouble: lost races, lost leases, lost replies, and a store that does not answer
+
+
+async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:
+    worker = await mill.process(name, functions={"work": ledger.work}, **options)
+    run_id = await worker.start(document(call("a", args={"seconds": 4, "value": 1})))
+    await mill.until(lambda: ledger.running == 1)
+    return worker, run_id
+
+
+@simulated
+async def test_a_conflict_is_decided_again_without_a_second_call(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    worker.door.next("commit", following(lambda: client.engine.pause(run_id, reason="rival")))
+    assert (await client.end(run_id)).status == "COMPLETED"
+    assert (await mill.kinds(run_id))[2:] == ["RunPaused", "NodeStarted", "NodeCompleted", "RunCompleted"]
+    assert worker.engine.turns.races >= 1
+    assert ledger.count("a") == 1
+    assert await mill.of(run_id, ResultDiscarded) == []
+
+
+@simulated
+async def test_deciding_again_is_bounded(mill: Mill) -> None:
+    """A rival that is always faster: the asker is told that the store is unavailable, and nothing of it is written."""
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    rival = await mill.process("rival", work=False)
+
+    async def toggle() -> None:
+        state = await mill.state(run_id)
+        await (rival.engine.resume if state.status == "PAUSED" else rival.engine.pause)(run_id)
+
+    client.door.always("commit", following(toggle))
+    with pytest.raises(Unavailable, match="races"):
+        await client.engine.cancel(run_id)
+    assert client.door.fired["commit"] == RACES_MAX + 1
+    assert (await mill.state(run_id)).live
+    client.door.always("commit", None)
+    await client.engine.cancel(run_id)
+    assert (await mill.state(run_id)).status == "CANCELLED"
+
+
+@simulated
+async def test_a_lost_reply_leaves_one_result(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    worker.door.next("commit", lose_reply)
+    run = await worker.end(run_id)
+    await asyncio.sleep(60)
+    assert worker.door.fired["commit"] == 1
+    assert (run.status, run.outputs) == ("COMPLETED", {"a": 1})
+    assert len(await mill.of(run_id, NodeCompleted)) == 1
+    assert await mill.of(run_id, ResultDiscarded) == []
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Mill) -> None:
+    """The successors that the commit kept for the worker were leased to it without its knowing: they expire."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 2}), call("b", "a"), call("c", "a")))
+    await mill.until(lambda: ledger.running == 1)
+    worker.door.next("commit", lose_reply)
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert {event.node for event in await mill.of(run_id, NodeCompleted)} == {"a", "b", "c"}
+    assert len(await mill.of(run_id, NodeCompleted)) == 3
+    assert await mill.of(run_id, ResultDiscarded) == []
+    assert (ledger.count("a"), ledger.count("b"), ledger.count("c")) == (1, 1, 1)
+
+
+@simulated
+async def test_a_request_that_never_arrived_is_sent_again(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    worker.door.next("commit", refuse, refuse, refuse)
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert worker.door.fired["commit"] == 3
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Mill) -> None:
+    client = await mill.process("client", work=False)
+    reference = await client.publish(chain("a"))
+    client.door.next("commit", lose_reply, lose_reply)
+    run_id = await client.start(reference, key="order-7")
+    assert client.door.fired["commit"] >= 1
+    assert (await mill.kinds(run_id)) == ["RunCreated", "NodeScheduled"]
+    assert [row.run_id for row in await mill.rows()] == ["order-7"]
+
+
+@simulated
+async def test_a_result_outlasts_a_long_outage(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger, lease_ms=60_000)
+    worker.door.always("commit", refuse)
+    await mill.until(lambda: worker.door.fired["commit"] > 3 * OUTAGES_MAX)
+    (view,) = await mill.jobs(run_id)
+    assert view.token, "the job is still in hand"
+    worker.door.always("commit", None)
+    run = await worker.end(run_id)
+    assert (run.status, run.nodes["a"]["attempts"], ledger.count("a")) == ("COMPLETED", 1, 1)
+    assert len(await mill.of(run_id, NodeStarted)) == 1
+
+
+@simulated
+async def test_a_client_learns_of_a_long_outage(mill: Mill) -> None:
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    client.door.always("commit", refuse)
+    with pytest.raises(Unavailable):
+        await client.engine.cancel(run_id)
+    assert client.door.fired["commit"] == OUTAGES_MAX + 1
+    assert "RunCancelled" not in await mill.kinds(run_id)
+
+
+@simulated
+async def test_an_outage_while_loading_is_an_outage_too(mill: Mill) -> None:
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    client.door.next("load", refuse, refuse)
+    await client.engine.pause(run_id)
+    assert client.door.fired["load"] == 2
+    assert (await mill.state(run_id)).status == "PAUSED"
+
+
+@pytest.mark.parametrize("lease_ms", [15_000, 60_000])
+@simulated
+async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill, lease_ms: int) -> None:
+    """The first worker cannot renew; the second takes over; what the first one finds out comes too late.
+
+    It does not matter whether a heartbeat has already told the log of the first attempt.
+    """
+    slow, fast = Ledger(), Ledger()
+    lease_s = lease_ms / 1000
+    slowly = {"work": partial(slow.work, seconds=lease_s + 2, value="old")}
+    first = await mill.process("w1", functions=slowly, concurrency=1, lease_ms=lease_ms)
+    first.door.always("renew", refuse)
+    run_id = await first.start(document(call("a")))
+    await mill.until(lambda: slow.running == 1)
+    await mill.process("w2", functions={"work": partial(fast.work, seconds=5, value="new")})
+    run = await first.end(run_id)
+    await asyncio.sleep(30)
+    assert first.door.fired["renew"] > 0
+    assert run.outputs == {"a": "new"}
+    (discarded,) = await mill.of(run_id, ResultDiscarded)
+    assert (discarded.worker, discarded.outcome) == ("w1", "Done")
+    assert discarded.reason in ("lease_lost", "stale")
+    (completed,) = await mill.of(run_id, NodeCompleted)
+    assert completed.worker == "w2" and discarded.token < completed.token
+    assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
+    assert (await mill.row(run_id)).late_results == 1
+
+
+@simulated
+async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Mill) -> None:
+    """One of two results that gathered has lost its lease: the other one counts all the same."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, concurrency=2)
+    run_id = await worker.start(
+        document(call("a", args={"seconds": 3, "value": "a"}), call("b", args={"seconds": 3, "value": "b"}))
+    )
+    await mill.until(lambda: ledger.running == 2)
+    (taken,) = [view for view in await mill.jobs(run_id) if view.job.key.startswith("run/a/")]
+    await mill.meddle(run_id, drop=(taken.job.key,))
+    await mill.meddle(run_id, jobs=(taken.job,))
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert [event.node for event in await mill.of(run_id, ResultDiscarded)] == ["a"]
+    assert sorted(event.node for event in await mill.of(run_id, NodeCompleted)) == ["a", "b"]
+    assert (ledger.count("a"), ledger.count("b")) == (2, 1)
+
+
+@simulated
+async def test_beginning_under_a_lost_lease_is_refused(mill: Mill) -> None:
+    """An at-most-once handler is not called by a worker that no longer holds the job."""
+    early, late = Ledger(), Ledger()
+    first = await mill.process("w1", functions={"work": early.work}, concurrency=1)
+    reference = await first.publish(document(call("a", delivery="at_most_once")))
+    first.door.always("renew", refuse)
+    # The second commit is the one that announces the attempt.
+    first.door.next("commit", lambda call: call(), after_s(20))
+    run_id = await first.start(reference)
+    await mill.until(lambda: first.door.fired["commit"] == 2)
+    second = await mill.process("w2", functions={"work": late.work})
+    run = await second.end(run_id)
+    await asyncio.sleep(60)
+    assert run.status == "COMPLETED"
+    assert (early.count("a"), late.count("a")) == (0, 1)
+    assert [event.worker for event in await mill.of(run_id, NodeStarted)] == ["w2"]
+    assert await mill.of(run_id, DeadLettered) == []
+
+
+@simulated
+async def test_a_refusal_leaves_no_trace(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(chain("a", "b"))
+    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits))
+    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
+        with pytest.raises(Rejected) as refused:
+            await act(run.run_id)
+        assert refused.value.code == "run_ended"
+    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
+        with pytest.raises(Rejected) as refused:
+            await act("nobody")
+        assert refused.value.code == "run_unknown"
+    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits)) == before
+    assert [row.run_id for row in await mill.rows()] == [run.run_id]
+
+
+@simulated
+async def test_two_processes_at_one_run_lose_nothing(mill: Mill) -> None:
+    """A wide graph, two workers, every commit a race: each result is committed once."""
+    ledger = Ledger()
+    functions = {"work": ledger.work}
+    first = await mill.process("w1", functions=functions, concurrency=4)
+    second = await mill.process("w2", functions=functions, concurrency=4)
+    wide = [call(f"n{i}", "a", args={"seconds": 0.5 + i % 3}) for i in range(24)]
+    run = await first.run(document(node("a"), *wide, node("z", *(n["id"] for n in wide))))
+    assert run.status == "COMPLETED"
+    assert first.engine.turns.races + second.engine.turns.races > 0
+    assert len(await mill.of(run.run_id, NodeCompleted)) == 26
+    assert len(ledger.calls) == 24
+
+
+@simulated
+async def test_a_claim_that_nobody_heard_of_expires(mill: Mill) -> None:
+    """The jobs of a lost claim reply are leased to nobody: they come back after the lease, as a lost worker's."""
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(call("a")))
+    await mill.store.claim(Claim(queues=("default",), limit=9, lease_ms=15_000, owner="ghost"))
+    worker = await mill.process(functions={"work": ledger.work})
+    began = mill.loop.now
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert 15 <= mill.loop.now - began <= 17
+    assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
+    assert ledger.calls == [(f"{run_id}/a/1/-1", 2)]
+
+
+# Races and outages
+
+
+LEASE_MS = 3_000
+
+
+async def claimed(mill: Mill, **fields: Any) -> Lease:
+    """Claim the one job there is, as a worker would."""
+    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
+    (lease,) = await mill.store.claim(Claim(**given))
+    return lease
+
+
+def done(lease: Lease, node: str = "a", output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=lease.token, outcome=Done(output=output))
+
+
+@simulated
+async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    await second.engine.pause(run)
+    await first.engine.cancel(run)
+    assert (await mill.kinds(run))[2:] == ["RunPaused", "NodeCancelled", "RunCancelled"]
+    assert first.engine.turns.races == 1
+
+
+@simulated
+async def test_a_result_without_its_lease_is_only_noted(mill: Mill) -> None:
+    """The job was taken over and nothing written about it yet: the store's word alone tells that the result is late."""
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    old = await claimed(mill)
+    await asyncio.sleep(2 * LEASE_MS / 1000)
+    new = await claimed(mill)
+    answers: list[CommandOutcome] = []
+    client.engine.turns.ask(
+        mill.stream(run), PendingCommand(done(old), lambda ask, answer: answers.append(answer), ack=old)
+    )
+    await mill.until(lambda: bool(answers), within_s=60)
+    assert answers == [turn.COMMITTED]
+    assert (await mill.kinds(run))[-1] == "ResultDiscarded"
+    assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/a/1/-1", new.token)]
+
+
+@simulated
+async def test_giving_up_when_the_store_does_not_answer(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    client.door.always("commit", refuse)
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with asyncio.timeout(300):
+            await client.engine.pause(run)
+    assert client.door.fired["commit"] == turn.OUTAGES_MAX + 1

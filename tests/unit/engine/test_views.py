@@ -1,0 +1,112 @@
+"""A run as people see it, and what it is said to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.kernel.authoring import chain, document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.engine.views import error_view, named_wait, waiting_for
+from tidemill.kernel.events import Error
+
+
+def test_an_error_shows_what_there_is() -> None:
+    assert error_view(None) is None
+    assert error_view(Error("c", "m")) == {"code": "c", "message": "m"}
+    whole = error_view(Error("c", "m", "T", True, "h", ("x: y",), "trace", 3))
+    assert whole == {"code": "c", "message": "m", "type": "T", "hint": "h", "causes": ["x: y"], "index": 3}
+
+
+@simulated
+async def test_a_view_is_plain_json(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(
+        document(
+            node("a", config={"x": [1, None, 2.5, "é"]}),
+            call("m", "a", args={"seconds": "{{ item * 10 }}"}, map={"over": [1, 5], "tolerate": 1}),
+            node("b", "m"),
+        )
+    )
+    await asyncio.sleep(20)
+    shown = (await worker.engine.show(run_id)).to_dict()
+    assert json.loads(json.dumps(shown)) == shown
+    assert list(shown) == [
+        "run_id", "workflow", "version", "revision", "status", "outputs", "error", "counter", "events", "rollback",
+        "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by",
+        "labels", "parent", "forked_from", "nodes",
+    ]  # fmt: skip
+    assert shown["nodes"]["m"]["items"] == {"count": 2, "done": 1, "failed": 0}
+    assert set(shown["nodes"]["b"]) == {"status", "visits", "attempts", "output", "error"}
+
+
+@simulated
+async def test_the_error_of_an_attempt_that_will_be_tried_again_is_shown(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(
+        document(
+            node(
+                "f",
+                type="fail",
+                config={"kind": "flaky", "attempts": 1, "retryable": True, "value": 1},
+                retry={"backoff_seconds": 50},
+            )
+        )
+    )
+    await asyncio.sleep(5)
+    shown = (await worker.engine.show(run_id)).nodes["f"]
+    assert (shown["status"], shown["attempts"], shown["error"]["code"]) == ("QUEUED", 1, "flaky")
+    assert (await worker.end(run_id)).nodes["f"]["error"] is None
+
+
+@simulated
+async def test_a_failed_item_is_named(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(
+        document(node("m", type="fail", config={"attempts": "{{ item }}", "kind": "bad"}, map={"over": [0, 0, 7]}))
+    )
+    error = run.nodes["m"]["error"]
+    assert (run.status, error["code"], error["index"]) == ("FAILED", "bad", 2)
+    assert error["message"].startswith("item 2:")
+
+
+@simulated
+async def test_what_a_run_waits_for_in_words(mill: Mill) -> None:
+    worker = await mill.process(queues=("default",))
+    run_id = await worker.start(
+        document(
+            node("s", type="sleep", config={"seconds": 500}),
+            node("f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 50}),
+            node("q", queue="nobody"),
+            node("r", queue="nobody"),
+            limits={"max_parallel": 3},
+        )
+    )
+    await asyncio.sleep(1)
+    state = await mill.state(run_id)
+    entry = (await worker.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
+    workflow = entry.flow.workflow
+    assert set(waiting_for(workflow, state)) >= {"timer (s)", "retry (f)"}
+    assert named_wait(workflow, state, mill.now_ms())
+    await worker.engine.pause(run_id)
+    assert waiting_for(workflow, await mill.state(run_id))[0] == "resume (the run is paused)"
+
+
+@simulated
+async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    run_id = await client.start(chain("a", limits={"deadline_seconds": 900}))
+    entry = (await client.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
+    assert waiting_for(entry.flow.workflow, entry.state) == ()
+    assert not named_wait(entry.flow.workflow, entry.state, mill.now_ms())
+
+
+@simulated
+async def test_a_thousand_waits_are_not_all_named(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(*(node(f"s{i}", type="sleep", config={"seconds": 900}) for i in range(50))))
+    await asyncio.sleep(1)
+    row = await mill.row(run_id)
+    assert row.waiting_for and len(row.waiting_for) <= 20

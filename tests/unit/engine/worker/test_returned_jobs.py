@@ -1,0 +1,382 @@
+"""Jobs that a worker cannot run: they reach one that can, and are in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.faulty_store import Call, after_s, refuse
+from tests.fixtures.kernel.authoring import document, node
+from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.bootstrap import built_in_handlers
+from tidemill.engine.worker.leases import (
+    EACH_MS,
+    EARLY_MS,
+    KNOWN_MAX,
+    OFFERS_MAX,
+    REST_MS_MAX,
+    ROOM_MS,
+    STEP_MS,
+    ReleaseQueue,
+    UnrunnableBackoff,
+)
+from tidemill.handlers.contract import CapabilityMissing, Handler, Return
+from tidemill.kernel.events import NodeCompleted
+from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Claim, Commit, Job, Stream
+from tidemill.stores.memory import MemoryStore
+
+SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 20 * STEP_MS + 300
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_what_is_met_first_is_offered_to_others_at_once() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
+    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
+
+
+def test_what_is_met_again_comes_due_at_a_tick() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
+    clock.now += 200
+    left_ms = STEP_MS - 500
+    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms()) == (left_ms, 0)
+    assert aside.wait_ms(1_000) == left_ms - EARLY_MS
+    for _ in range(29):
+        clock.now = clock.now // STEP_MS * STEP_MS + STEP_MS + 20
+        assert (aside.claim_pause_ms(), aside.claim_pause_ms(), aside.wait_ms(100)) == (ROOM_MS - 20, 0, 100)
+    clock.now += 2 * STEP_MS
+    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
+
+
+def test_who_cannot_run_it_stands_back_before_the_tick() -> None:
+    """A claim that is under way when the tick comes would take what others are to have."""
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
+    clock.now = 21 * STEP_MS - EARLY_MS
+    assert (aside.wait_ms(1_000), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, EARLY_MS + ROOM_MS, 0)
+
+
+@pytest.mark.parametrize("handled_after_ms", [0, 150])
+def test_what_is_taken_at_the_tick_by_mistake_is_given_back_at_once(handled_after_ms: int) -> None:
+    """However long it takes to find out that the job cannot be run here."""
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
+    claimed_ms = 21 * STEP_MS + 7
+    clock.now = claimed_ms + handled_after_ms
+    assert (aside.delay_ms("a", claimed_ms), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
+    clock.now += ROOM_MS
+    assert aside.delay_ms("a", clock.now) == 22 * STEP_MS - clock.now
+
+
+def test_a_moment_that_is_over_is_not_waited_for() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    clock.now += 5 * STEP_MS
+    assert aside.claim_pause_ms() == 0
+
+
+def test_only_some_are_offered_at_once() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    rests = [aside.delay_ms(number, clock.now) for number in range(2 * OFFERS_MAX)]
+    assert rests == [0] * OFFERS_MAX + [STEP_MS - 300] * OFFERS_MAX
+    clock.now += STEP_MS
+    assert aside.delay_ms("a", clock.now) == 0
+
+
+def test_the_more_nobody_takes_the_longer_they_rest() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    rests = [aside.delay_ms(number, clock.now) for number in range(2 * KNOWN_MAX)][OFFERS_MAX:]
+    assert rests[0] == rests[STEP_MS // EACH_MS - 1] == STEP_MS - 300
+    assert rests == sorted(rests) and max(rests) <= REST_MS_MAX
+    assert rests[-1] > REST_MS_MAX - 2 * STEP_MS
+
+
+def test_what_others_take_lengthens_no_rest() -> None:
+    clock = Clock()
+    aside = UnrunnableBackoff(clock)
+    for number in range(KNOWN_MAX):
+        aside.delay_ms(number, clock.now)
+    clock.now += REST_MS_MAX + 3 * STEP_MS
+    assert [aside.delay_ms("a", clock.now) for _ in range(3)] == [0, STEP_MS - 300, STEP_MS - 300]
+
+
+async def test_what_gathers_is_given_back_in_one_call_for_each_delay() -> None:
+    store = MemoryStore()
+    stream = Stream("t", "run", "r")
+    jobs = tuple(Job(key=str(number), queue="q", body=b"") for number in range(6))
+    await store.commit([Commit(stream=stream, expected=None, jobs=jobs)])
+    leases = await store.claim(Claim(queues=("q",), limit=6, lease_ms=60_000))
+    calls: list[tuple[int, int]] = []
+    real = store.release
+
+    async def counted(some: list[object], *, delay_ms: int = 0) -> None:
+        calls.append((len(some), delay_ms))
+        await real(some, delay_ms=delay_ms)  # type: ignore[arg-type]
+
+    store.release = counted  # type: ignore[assignment, method-assign]
+    returns = ReleaseQueue(store)
+    returns.give([])
+    await returns.settle()
+    for lease in leases[:4]:
+        returns.give([lease])
+    returns.give(leases[4:], 50_000)
+    await returns.settle()
+    assert calls == [(4, 0), (2, 50_000)]
+    assert len(await store.claim(Claim(queues=("q",), limit=6, lease_ms=60_000))) == 4
+
+
+@pytest.mark.parametrize("ignorant", [1, 3])
+@simulated
+async def test_whoever_can_run_it_gets_it_soon(mill: Mill, ignorant: int) -> None:
+    """However many others are as quick to ask: whoever had to give it back stands back for a moment."""
+    client = await mill.process("client", work=False, more=[SPECIAL])
+    for number in range(ignorant):
+        await mill.process(f"plain{number}", handlers=built_in_handlers())
+    await mill.process("knowing", more=[SPECIAL], handlers=())
+    await asyncio.sleep(0.377)
+    reference = await client.publish(document(node("b", type="special")))
+    for _ in range(10):
+        began = mill.loop.now
+        run = await client.end(await client.start(reference))
+        assert run.status == "COMPLETED" and mill.loop.now - began <= 0.2
+        assert [event.worker for event in await mill.of(run.run_id, NodeCompleted, "b")] == ["knowing"]
+        await asyncio.sleep(0.731)
+
+
+@simulated
+async def test_whoever_becomes_able_gets_it_within_a_second(mill: Mill) -> None:
+    """Those who met it before all stand back at the same moment."""
+    client = await mill.process("client", work=False, more=[SPECIAL])
+    for number in range(3):
+        await mill.process(f"plain{number}", handlers=built_in_handlers())
+    run_id = await client.start(document(node("b", type="special")))
+    await asyncio.sleep(7.345)
+    await mill.process("knowing", more=[SPECIAL], handlers=())
+    began = mill.loop.now
+    assert (await client.end(run_id)).status == "COMPLETED"
+    assert mill.loop.now - began <= 1
+
+
+@simulated
+async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Mill) -> None:
+    """Also when they are older and more important than what the worker can do."""
+    ledger = Ledger()
+    client = await mill.process("client", work=False, more=[SPECIAL])
+    unknown = await client.publish(
+        document(*(node(f"n{i}", type="special", priority=9) for i in range(1_000)), name="unknown")
+    )
+    blocked = [await client.start(unknown) for _ in range(3)]
+    worker = await mill.process(functions={"work": ledger.work}, concurrency=8)
+    await asyncio.sleep(30)
+    reference = await client.publish(document(call("a", priority=1), name="known"))
+    waits = []
+    for _ in range(20):
+        began = mill.loop.now
+        run_id = await client.start(reference)
+        assert (await client.end(run_id)).status == "COMPLETED"
+        waits.append(mill.loop.now - began)
+        await asyncio.sleep(0.9)
+    assert max(waits) <= 0.5, waits
+    claims = worker.door.calls["claim"]
+    await asyncio.sleep(60)
+    # Two hundred of them are looked at in a second, eight at a time, and it asks in vain a few times besides.
+    assert worker.door.calls["claim"] - claims <= 60 * (1_000 / EACH_MS / 8 + 10)
+    assert {(await client.engine.show(run_id)).status for run_id in blocked} == {"RUNNING"}
+
+
+@simulated
+async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Mill) -> None:
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
+    await client.start(document(call("a", args={"seconds": 10}), call("b", "a")))
+    await mill.until(lambda: ledger.running == 1)
+    worker.engine.drain()
+    await client.start(document(call("c")))
+    await worker.stop()
+    assert [key.split("/")[1] for key, _ in ledger.calls] == ["a"]
+    await mill.process("w2", functions={"work": ledger.work})
+    await mill.until(lambda: ledger.count("b") + ledger.count("c") == 2, within_s=1)
+
+
+@simulated
+async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Mill) -> None:
+    """The commit was under way, and kept a job for a worker that has stopped since."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
+    run_id = await worker.start(document(call("a", args={"seconds": 1}), call("b", "a", args={"seconds": 5})))
+    await mill.until(lambda: ledger.running == 1)
+
+    async def slow_answer(call: Call) -> object:
+        answer = await call()
+        await asyncio.sleep(0.3)
+        return answer
+
+    worker.door.next("commit", slow_answer)
+    await mill.until(lambda: worker.door.fired["commit"] == 1)
+    assert [view.owner for view in await mill.jobs(run_id)] == ["w1"]
+    began = mill.loop.now
+    await worker.stop()
+    assert mill.loop.now - began <= 0.5 and ledger.count("b") == 0
+    assert [(view.job.key, view.token) for view in await mill.jobs(run_id)] == [("run/b/1/-1", 0)]
+
+
+@simulated
+async def test_a_second_word_ends_the_grace_period(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=600_000)
+    run_id = await worker.start(document(call("a", args={"seconds": 300})))
+    await mill.until(lambda: ledger.running == 1)
+    closing = asyncio.create_task(worker.stop())
+    await asyncio.sleep(5)
+    assert ledger.running == 1 and worker.engine.worker is not None
+    worker.engine.worker.stop_now()
+    began = mill.loop.now
+    await closing
+    assert mill.loop.now - began <= 0.1
+    assert worker.engine.worker.returned == 1 and ledger.cancelled == [f"{run_id}/a/1/-1"]
+
+
+@simulated
+async def test_a_result_that_is_being_committed_is_not_given_back(mill: Mill) -> None:
+    """The attempt ended within the grace period; that the store is slow is no reason to do it again."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
+    run_id = await worker.start(document(call("a", args={"seconds": 1})))
+    await mill.until(lambda: ledger.running == 1)
+
+    async def slow(call: Call) -> object:
+        await asyncio.sleep(0.5)
+        return await call()
+
+    worker.door.always("commit", slow)
+    await mill.until(lambda: ledger.running == 0)
+    await worker.stop()
+    worker.door.always("commit", None)
+    assert worker.door.fired["commit"] >= 1 and worker.engine.worker is not None
+    assert worker.engine.worker.returned == 0
+    assert len(await mill.of(run_id, NodeCompleted, "a")) == 1
+
+
+@simulated
+async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Mill) -> None:
+    """The handler has ended, but nobody will ever know: its job is done again, so it was given back."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
+    await worker.start(document(call("a", args={"seconds": 5})))
+    await mill.until(lambda: ledger.running == 1)
+    worker.door.always("commit", refuse)
+    await worker.stop()
+    assert worker.door.fired["commit"] >= 1 and worker.engine.worker is not None
+    assert (worker.engine.worker.returned, ledger.cancelled) == (1, [])
+
+
+@simulated
+async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(mill: Mill) -> None:
+    client = await mill.process("client", work=False, more=[SPECIAL])
+    worker = mill.build("plain", handlers=built_in_handlers())
+    worker.door.next("release", refuse)
+    await worker.open()
+    await client.start(document(node("b", type="special")))
+    await mill.until(lambda: worker.door.calls["release"] >= 3)
+    assert worker.door.fired["release"] == 1
+
+
+@simulated
+async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill) -> None:
+    ledger = Ledger()
+    poor = await mill.process("poor")
+    run_id = await poor.start(document(call("a")))
+    rich = await mill.process("rich", functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    # Whoever does the first step is given the second one with it, so both of them meet some.
+    reference = await poor.publish(document(node("v"), call("b", "v"), name="second"))
+    runs = [await client.engine.start(reference) for client in (poor, rich) * 10]
+    assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
+    assert ledger.count("b") == len(runs)
+    # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
+    alone = await poor.engine.show(run_id)
+    assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
+
+
+@simulated
+async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Mill) -> None:
+    ledger = Ledger()
+    poor = await mill.process("poor")
+    rich = await mill.process("rich", functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    poor.door.always("look", after_s(0.2))
+    reference = await poor.publish(document(node("v"), call("b", "v")))
+    runs = [await client.engine.start(reference) for client in (poor, rich) * 5]
+    assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
+    assert poor.door.fired["look"] and ledger.count("b") == len(runs)
+
+
+@simulated
+async def test_a_standing_worker_waits_for_one_that_has_the_function(
+    mill: Mill, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has it may be starting again just now: that is no reason to fail the run for good."""
+    ledger, undo = Ledger(), {"type": "python", "config": {"function": "work"}}
+    poor = await mill.process("poor", standing=True)
+    run_id = await poor.start(document(call("a")))
+    await asyncio.sleep(3)
+    twin = await mill.process("twin", standing=True)
+    rolled_back = document(
+        node("u", compensator=undo), node("f", "u", type="fail"), name="u", on_failure={"compensate": "automatic"}
+    )
+    undone = await poor.start(rolled_back)
+    await asyncio.sleep(20)
+    explained = await poor.engine.why(run_id)
+    (found,) = explained.blockers
+    assert (found.need, set(found.alive), found.lacking.code) == ("lacking", {"poor", "twin"}, "function_unknown")
+    assert found.words == "a is queued: no worker has what it needs: no function work is registered"
+    assert found.command == "tidemill worker --queues default --app MODULE"
+    assert "no worker has what it needs: no function work is registered" in (await poor.engine.why(undone)).headline
+    # Each of the two says it once, whatever it is needed for and however often it meets it.
+    assert caplog.text.count("left to other workers: no function work is registered") == 2
+    assert [worker.lacks for worker in await twin.engine.workers.find()] == [("no function work is registered",)] * 2
+    rich = await mill.process("rich", functions={"work": ledger.work}, standing=True)
+    assert (await rich.end(run_id)).status == "COMPLETED"
+    await mill.until(lambda: ledger.count("u") == 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"standing": True, "only": "r"}], ids=["embedded", "for one run"])
+@simulated
+async def test_where_nobody_will_come_it_fails_at_once(mill: Mill, options: dict[str, Any]) -> None:
+    worker = await mill.process("alone", **options)
+    await worker.start(document(call("a")), key="r")
+    run = await worker.end("r")
+    assert (run.status, run.error["code"]) == ("FAILED", "function_unknown")
+
+
+@simulated
+async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Mill) -> None:
+    def fail(context: Any) -> Return:
+        raise CapabilityMissing("process_unavailable", "no process", retryable=True)
+
+    worker = await mill.process(standing=True, more=[Handler(NodeType(name="apart"), fail)])
+    run = await worker.run(document(node("a", type="apart", retry={"max_attempts": 2})))
+    assert (run.status, run.nodes["a"]["attempts"]) == ("FAILED", 2)

@@ -1,0 +1,173 @@
+"""Attempts to get out of a template: each is refused, at compile time or when rendered, and reveals nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.scopes import SCOPE
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.templates.template import compile_template
+
+DUNDERS = [
+    "__class__",
+    "__mro__",
+    "__init__",
+    "__globals__",
+    "__dict__",
+    "__subclasses__",
+    "__getattribute__",
+    "__doc__",
+]
+OBJECTS = ["''", "()", "[]", "{}", "1", "1.5", "none", "true", "range", "dict", "namespace", "namespace()", "range(1)"]
+WALKS = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__']['__mro__'][1]['__subclasses__']() }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ []|map(attribute='__class__')|list ~ [1]|map(attribute='__class__')|list }}",
+    "{{ [1]|map(attribute='real')|list }}",
+    "{{ ['x']|map('attr', '__class__')|list }}",
+    "{{ [range]|selectattr('__globals__')|list }}",
+    "{{ [range]|sum(attribute='__globals__') }}",
+    "{{ [range]|groupby('__globals__')|list }}",
+    "{{ [range]|sort(attribute='__globals__')|list }}",
+    "{{ [range]|join(',', attribute='__globals__') }}",
+    "{{ [range, range]|unique(attribute='__code__')|list }}",
+    "{{ [range]|max(attribute='__name__') }}",
+    "{{ range.__globals__['__builtins__'] }}",
+    "{{ range['__globals__'] }}",
+    "{{ dict.__init__.__globals__ }}",
+    "{{ dict['fromkeys'](['a']) }}",
+    "{{ dict.fromkeys(['a']) }}",
+    "{{ dict.mro() }}",
+    "{{ namespace.mro() }}",
+    "{{ lipsum.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ joiner.__init__ }}",
+    "{{ self.__init__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ config }}",
+    "{{ request.application.__globals__ }}",
+    "{{ get_flashed_messages.__globals__ }}",
+    "{{ url_for.__globals__ }}",
+    "{{ environment }}",
+    "{{ context }}",
+    "{{ caller }}",
+    "{{ varargs }}",
+    "{{ loop }}",
+    "{% for x in [1] %}{{ loop }}{% endfor %}",
+    "{% for x in [1] %}{{ loop._iterator }}{% endfor %}",
+    "{% for x in [1] %}{{ loop['_iterator'] }}{% endfor %}",
+    "{% for x in [1] %}{{ loop.__init__ }}{% endfor %}",
+    "{% for x in [1] %}{{ loop['__init__']['__globals__'] }}{% endfor %}",
+    "{% for x in [1] %}{{ loop.cycle.__func__ }}{% endfor %}",
+    "{% for x in [1] %}{{ loop['_undefined'] }}{% endfor %}",
+    "{% macro m() %}{% endmacro %}{{ m }}",
+    "{% macro m() %}{% endmacro %}{{ m._func }}",
+    "{% macro m() %}{% endmacro %}{{ m['_func']['__globals__'] }}",
+    "{% macro m() %}{% endmacro %}{{ m._environment }}",
+    "{% macro m() %}{% endmacro %}{{ m.name }}",
+    "{% macro m() %}{{ caller.__init__ }}{% endmacro %}{% call m() %}{% endcall %}",
+    "{{ namespace(a=1)._Namespace__attrs }}",
+    "{{ namespace(a=1)['_Namespace__attrs'] }}",
+    "{{ namespace(a=1)['__class__'] }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}{{ ns.__class__ }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ '{0.__class__}'['format'](1) }}",
+    "{{ '{x.__class__}'.format_map({'x': 1}) }}",
+    "{{ '%s'.__mod__ }}",
+    "{{ '{0.__class__}'|format(1) ~ ''.__class__ }}",
+    "{{ ['{0.__class__}']|map('format', 1)|first ~ range }}",
+    "{{ 'x'.encode() }}",
+    "{{ 'x'.translate({}) }}",
+    "{{ 'x'.maketrans('a', 'b') }}",
+    "{{ 'x'.expandtabs(10) }}",
+    "{{ (1).to_bytes(1) }}",
+    "{{ (1).real }}",
+    "{{ (1.5).hex() }}",
+    "{{ (1.5).fromhex('1') }}",
+    "{{ [1].append(2) }}",
+    "{{ [1].pop() }}",
+    "{{ [1].extend([2]) }}",
+    "{{ [2, 1].sort() }}",
+    "{{ [1].__iadd__([2]) }}",
+    "{{ {'a': 1}.pop('a') }}",
+    "{{ {'a': 1}.update({}) }}",
+    "{{ {'a': 1}.setdefault('b', 1) }}",
+    "{{ {'a': 1}.clear() }}",
+    "{{ inputs.list.append(1) }}",
+    "{{ inputs.pop('n') }}",
+    "{{ inputs['update']({'x': 1}) }}",
+    "{{ {}.keys().mapping }}",
+    "{{ {}.items().__class__ }}",
+    "{{ (x for x in []).gi_frame }}",
+    "{{ ([1]|map('abs')).gi_frame }}",
+    "{{ ([1]|map('abs'))['gi_frame'] }}",
+    "{{ ([1]|map('abs')).gi_code }}",
+    "{{ ([1]|select).gi_frame.f_globals }}",
+    "{{ ([1]|reverse).__reduce__() }}",
+    "{{ [1].__len__() }}",
+    "{{ ''.join.__self__ }}",
+    "{{ ''['join'] }}",
+    "{{ enrich.__class__ }}",
+    "{{ enrich['__class__'] }}",
+    "{{ ctx.__class__ }}",
+    "{{ ctx['__class__'] }}",
+    "{{ nodes['enrich']['__class__'] }}",
+    "{{ inputs.__class__ }}",
+    "{{ inputs['__class__'] }}",
+    "{{ skipped.output.__class__ }}",
+    "{{ skipped.output['__class__'] }}",
+    "{{ skipped.output._undefined_exception }}",
+    "{{ skipped.output['_undefined_obj'] }}",
+    "{{ skipped.output._why }}",
+    "{{ secrets.__class__ }}",
+    "{{ secrets.values() | list }}",
+    "{{ secrets.items() | list }}",
+    "{{ secrets | list }}",
+    "{% for s in secrets %}{{ s }}{% endfor %}",
+    "{% set s = secrets %}{{ s.TOKEN }}",
+    "{{ [secrets] | map(attribute='TOKEN') | list }}",
+    "{% import 'os' as os %}{{ os }}",
+    "{% from 'os' import system %}",
+    "{% include '/etc/passwd' %}",
+    "{% extends '/etc/passwd' %}",
+    "{% block x %}{{ super() }}{% endblock %}",
+    "{% debug %}",
+    "{% do 1 %}",
+    "{% autoescape false %}{% endautoescape %}",
+    "{% trans %}x{% endtrans %}",
+    "{{ ''.__ｃlass__ }}",
+    "{{ ''.\\x5f\\x5fclass\\x5f\\x5f }}",
+    "{{ ''['\\x5f\\x5fclass\\x5f\\x5f'] }}",
+    "{{ ''['__cla' ~ 'ss__'] }}",
+    "{{ ''['__cla' + 'ss__'] }}",
+    "{{ ''[['__class__'] | first] }}",
+    "{{ ''[('__class__' | upper) | lower] }}",
+    "{{ open('/etc/passwd') }}",
+    "{{ eval('1') }}",
+    "{{ exec('1') }}",
+    "{{ __import__('os') }}",
+    "{{ type('') }}",
+    "{{ getattr('', 'x') }}",
+    "{{ globals() }}",
+    "{{ [1] | map('a method', 'append') | list }}",
+    "{{ 'x' is filter and ''.__class__ }}",
+]
+
+
+@pytest.mark.parametrize("source", [f"{{{{ ({each}).{name} }}}}" for each in OBJECTS for name in DUNDERS] + WALKS)
+def test_an_escape_is_refused(source: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        compile_template(source).render(SCOPE)
+    assert caught.value.code == "template_failed"
+    told = caught.value.message + caught.value.hint
+    assert "s3cr3t" not in told
+    assert " at 0x" not in told, "no Python object is shown"
+
+
+def test_nothing_in_the_scope_is_changed() -> None:
+    before = repr(SCOPE)
+    for source in WALKS:
+        with pytest.raises(ExpressionError):
+            compile_template(source).render(SCOPE)
+    assert repr(SCOPE) == before

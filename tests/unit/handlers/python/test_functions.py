@@ -1,0 +1,143 @@
+"""The names of functions: how they are given, collected, and turned into import paths."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.fixtures import sample_node_types as crafts
+from tidemill.cli.user_code import load_apps
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.python.functions import decorated_functions, function_registry, path_of
+
+
+@tidemill.function("loud")
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def test_a_mark_changes_nothing_about_a_function() -> None:
+    assert shout("a") == "A" and shout.__name__ == "shout"
+
+
+@tidemill.function
+def bare(n: int) -> int:
+    return n + 1
+
+
+@tidemill.function()
+def called(n: int) -> int:
+    return n + 2
+
+
+def test_a_mark_without_a_name_takes_the_name_of_the_function() -> None:
+    assert (bare(1), called(1)) == (2, 3)
+    assert function_registry([bare, called]) == {"bare": bare, "called": called}
+    flow = {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": "bare", "args": {"n": 1}}}]}
+    with tidemill.open("memory://", functions=[bare]) as mill:
+        assert mill.run(flow).outputs == {"a": 2}
+
+
+@pytest.mark.parametrize("given", [3, "", [], b"x"])
+def test_a_mark_takes_a_name_or_a_function(given: Any) -> None:
+    for mark in (tidemill.function, tidemill.node_type):
+        with pytest.raises(TypeError, match=f"^tidemill.{mark.__name__} takes the name of "):
+            mark(given)
+        with pytest.raises(TypeError, match="is not a function with a name"):
+            mark()(given)
+        with pytest.raises(TypeError, match="is not a function with a name"):
+            mark(partial(crafts.add, 1))
+
+
+def test_a_node_type_without_a_name_takes_that_of_the_function() -> None:
+    @tidemill.node_type
+    def shout(context: tidemill.NodeContext) -> str:
+        return str(context.config).upper()
+
+    @tidemill.node_type(title="Softly")
+    def whisper(context: tidemill.NodeContext) -> str:
+        return str(context.config).lower()
+
+    assert (whisper.type.name, whisper.type.title) == ("whisper", "Softly")
+    nodes = [{"id": each, "type": each, "config": "Abc"} for each in ("shout", "whisper")]
+    with tidemill.open("memory://", handlers=[shout, whisper]) as mill:
+        assert mill.run({"name": "f", "nodes": nodes}).outputs == {"shout": "ABC", "whisper": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ([3, "x"], "`functions` holds 3, which is not a function"),
+        ({"a": 3}, "`functions` holds 3, which is not a function"),
+        ({1: crafts.add}, "without a name"),
+        ([[]], "which is not a function"),
+        ([partial(crafts.add, 1)], "without a name: write a mapping"),
+        ("crafts", "`functions` is a list of functions, or a mapping"),
+        (crafts.add, "`functions` is a list of functions, or a mapping"),
+    ],
+)
+def test_what_is_no_function_is_refused(functions: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        tidemill.open("memory://", functions=functions)
+
+
+def test_functions_by_name() -> None:
+    assert function_registry(None) == {}
+    assert function_registry({"x": shout}) == {"x": shout}
+    assert function_registry([shout, crafts.add]) == {"loud": shout, "add": crafts.add}
+
+
+def test_a_module_offers_what_is_marked() -> None:
+    module = ModuleType("offering")
+    module.__dict__.update(a=shout, b=crafts.add, c=3)
+    assert decorated_functions(module) == {"loud": shout}
+
+
+class Holder:
+    @staticmethod
+    def still() -> int:
+        return 1
+
+
+def test_the_import_path_of_a_function() -> None:
+    assert path_of("x", crafts.add) == "tests.fixtures.sample_node_types:add"
+    assert path_of("x", shout) == "tests.unit.handlers.python.test_functions:shout"
+    assert path_of("x", Holder.still) == "tests.unit.handlers.python.test_functions:Holder.still"
+
+
+@pytest.mark.parametrize("function", [lambda: 1, partial(crafts.add, a=1), dict[str, int]])
+def test_what_has_no_import_path(function: object) -> None:
+    assert callable(function)
+    with pytest.raises(Fail) as refused:
+        path_of("x", function)
+    assert refused.value.code == "function_not_importable"
+
+
+APP = """
+import tidemill
+
+@tidemill.function("loud")
+def shout(text):
+    return text.upper()
+
+def plain():
+    return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [("", {"loud"}), ("functions = [plain]", {"loud", "plain"}), ("functions = {'p': plain}", {"loud", "p"})],
+)
+def test_an_app_offers_what_is_marked_and_what_it_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, names: set[str]
+) -> None:
+    name = f"app_of_{len(more)}"
+    (tmp_path / f"{name}.py").write_text(APP + more + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(load_apps([name]).functions) == names

@@ -1,0 +1,418 @@
+"""One row for every code the compiler can give: what provokes it, where it points, and nothing else beside it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.kernel.authoring import TYPES, chain, compiled, document, node, said
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.normalize import EDGES_MAX, NODES_MAX
+from tidemill.kernel.document.reader import read_document
+
+ROOT = Path(__file__).resolve().parents[4]
+COMPILER = """
+    findings values jsontext yamltext document fields nodes normal nodetypes clauses scopes graph loops ancestry
+    references validate assemble compile
+"""
+LOOP = {"condition": "output.again", "max_iterations": 3}
+
+
+def looping(id_: str, *dependencies: str, back_to: str, **fields: Any) -> dict[str, Any]:
+    return node(id_, *dependencies, loop={**LOOP, "loop_back_to": back_to}, **fields)
+
+
+def diamond(**last: Any) -> dict[str, Any]:
+    return document(node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", **last))
+
+
+PROBLEMS: list[tuple[str, str, Any]] = [
+    # Shape.
+    ("not_a_mapping", "", []),
+    ("not_json", "/nodes/0/config/x", document(node("a", config={"x": float("nan")}))),
+    ("not_json", "/nodes/0/config", document(node("a", config={1: 2}))),
+    ("not_json", "/nodes/0/config/x/0", document(node("a", config={"x": ["\ud800"]}))),
+    ("not_json", "/nodes/0/config/x", document(node("a", config={"x": b""}))),
+    ("not_json", "/nodes/0/config", document(node("a", config={"\ud800": 1}))),
+    ("unknown_key", "/nodez", document(node("a"), nodez=[])),
+    ("unknown_key", "/nodes/0/retry/max_atempts", document(node("a", retry={"max_atempts": 1}))),
+    ("unknown_key", "/nodes/0/a~1b", document(node("a", **{"a/b": 1}))),
+    ("missing_key", "", {"nodes": [node("a")]}),
+    ("missing_key", "/nodes/0", document({"type": "value"})),
+    ("missing_key", "/nodes/0", document({"id": "a"})),
+    ("missing_key", "/nodes/0/loop", document(node("a", loop={"condition": "true"}))),
+    ("missing_key", "/nodes/0/map", document(node("a", map={}))),
+    ("missing_key", "/nodes/0/compensator", document(node("a", compensator={"config": {}}))),
+    ("missing_key", "/edges/0", document(node("a"), edges=[{"from": "a"}])),
+    ("wrong_type", "/nodes", document() | {"nodes": 3}),
+    ("wrong_type", "/nodes/1", document(node("a"), "b")),
+    ("wrong_type", "/nodes/0/id", document({"id": 1, "type": "value"})),
+    ("wrong_type", "/nodes/0/priority", document(node("a", priority=True))),
+    ("wrong_type", "/nodes/0/retry/max_attempts", document(node("a", retry={"max_attempts": 3.0}))),
+    ("wrong_type", "/nodes/0/timeout_seconds", document(node("a", timeout_seconds="30"))),
+    ("wrong_type", "/nodes/0/dependencies/0", document({"id": "a", "type": "value", "dependencies": [1]})),
+    ("wrong_type", "/nodes/0/map/over", document(node("a", map={"over": 3}))),
+    ("wrong_type", "/nodes/0/branch/rules/0", document(node("a", branch={"rules": [1]}))),
+    ("wrong_type", "/nodes/0/loop/enabled", document(node("a", loop={**LOOP, "enabled": "no"}))),
+    ("wrong_type", "/edges", document(node("a"), edges={})),
+    ("wrong_type", "/edges/0", document(node("a"), edges=["a"])),
+    ("wrong_type", "/limits", document(node("a"), limits=1)),
+    ("unknown_value", "/nodes/0/delivery", document(node("a", delivery="exactly_once"))),
+    ("unknown_value", "/on_failure/compensate", document(node("a"), on_failure={"compensate": "yes"})),
+    (
+        "unknown_value",
+        "/nodes/0/config/escalation_policy",
+        document(node("a", type="human", config={"escalation_policy": "?"})),
+    ),
+    ("out_of_range", "/nodes/0/priority", document(node("a", priority=10))),
+    ("out_of_range", "/nodes/0/timeout_seconds", document(node("a", timeout_seconds=0))),
+    ("out_of_range", "/nodes/0/retry/jitter", document(node("a", retry={"jitter": 2}))),
+    ("out_of_range", "/nodes/0/retry", document(node("a", retry=0))),
+    ("out_of_range", "/nodes/0/loop/max_iterations", document(node("a", loop={**LOOP, "max_iterations": 0}))),
+    ("out_of_range", "/limits/max_visits", document(node("a"), limits={"max_visits": 0})),
+    ("bad_name", "/name", document(node("a")) | {"name": "Not a name"}),
+    ("bad_name", "/nodes/0/id", document(node("a b"))),
+    ("bad_name", "/nodes/0/id", document(node("x" * 129))),
+    ("bad_name", "/nodes/0/queue", document(node("a", queue="a/b"))),
+    ("bad_name", "/nodes/0/type", document(node("a", type="value@latest"))),
+    ("bad_name", "/nodes/0/config_ref", document(node("a", config_ref="sha256:../../etc/passwd"))),
+    ("reserved_id", "/nodes/0/id", document(node("inputs"))),
+    ("conflicting_keys", "/nodes/0/node_id", document(node("a", node_id="a"))),
+    ("conflicting_keys", "/nodes/3/wait_for_all", diamond(join="all", wait_for_all=True)),
+    ("conflicting_keys", "/nodes/0/config_ref", document(node("a", config={}, config_ref="sha256:1"))),
+    ("conflicting_keys", "/nodes/a/id", {"name": "test", "nodes": {"a": {"id": "b", "type": "value"}}}),
+    (
+        "conflicting_keys",
+        "/nodes/0/compensator/config",
+        document(node("a", compensator={"action": "undo", "config": {}})),
+    ),
+    (
+        "conflicting_keys",
+        "/nodes/0/branch/available_next_nodes",
+        document(
+            node("a", branch={"rules": [{"condition": "true", "next_nodes": ["b"]}], "available_next_nodes": ["b"]}),
+            node("b"),
+        ),
+    ),
+    ("empty_branch", "/nodes/0/branch", document(node("a", branch={"default": ["b"]}), node("b"))),
+    ("empty_branch", "/nodes/0/branch", document(node("a", branch={"type": "agent_driven"}))),
+    ("map_over", "/nodes/0/map/over", document(node("a", map={"over": "items"}))),
+    ("no_nodes", "/nodes", document()),
+    ("too_many_nodes", "/nodes", document(*[None] * (NODES_MAX + 1))),
+    # Types.
+    ("unknown_node_type", "/nodes/0/type", document(node("a", type="htp"))),
+    ("unknown_node_type", "/nodes/0/compensator/type", document(node("a", compensator={"type": "nothing"}))),
+    ("unknown_type_version", "/nodes/0/type", document(node("a", type="http@9"))),
+    ("config_invalid", "/nodes/0/config", document(node("a", type="http"))),
+    ("config_invalid", "/nodes/0/config/port", document(node("a", type="http", config={"url": "x", "port": "y"}))),
+    ("config_invalid", "/nodes/0/compensator/config", document(node("a", compensator={"type": "http"}))),
+    # Graph.
+    ("duplicate_id", "/nodes/1", document(node("a"), node("a"))),
+    ("unknown_dependency", "/nodes/0/dependencies/0", document(node("a", "b"))),
+    ("unknown_dependency", "/edges/0", document(node("a"), edges=[{"from": "a", "to": "b"}])),
+    ("self_dependency", "/nodes/0/dependencies/0", document(node("a", "a"))),
+    ("self_dependency", "/nodes/0/on_error/route/0", document(node("a", on_error={"route": ["a"]}))),
+    ("unknown_target", "/nodes/0/on_error/route/0", document(node("a", on_error={"route": ["b"]}))),
+    (
+        "unknown_target",
+        "/nodes/0/branch/rules/0/next_nodes/0",
+        document(node("a", branch={"rules": [{"condition": "true", "next_nodes": ["b"]}]})),
+    ),
+    ("unknown_target", "/nodes/0/loop/timeout_path/0", document(node("a", loop={**LOOP, "timeout_path": ["b"]}))),
+    ("unknown_target", "/nodes/0/loop/loop_back_to", document(looping("a", back_to="b"))),
+    (
+        "unknown_target",
+        "/nodes/0/config/rejection_path/0",
+        document(node("a", type="human", config={"rejection_path": ["b"]})),
+    ),
+    ("cycle", "/nodes/1", document(node("a"), node("b", "a", "c"), node("c", "b"), node("d", "b"))),
+    ("join_on_entry", "/nodes/0/join", document(node("a", join="any"))),
+    ("quorum_too_large", "/nodes/3/join/quorum", diamond(join={"quorum": 3})),
+    ("fanout_too_wide", "/nodes/0", document(node("a"), node("b", "a"), node("c", "a"), limits={"max_fanout": 1})),
+    ("fanout_too_wide", "/nodes/0", document(node("a", map={"over": [1, 2]}), limits={"max_fanout": 1})),
+    (
+        "unreachable_rule",
+        "/nodes/0/branch/rules/1/condition",
+        document(
+            node(
+                "a",
+                branch={
+                    "rules": [
+                        {"condition": "output.x", "next_nodes": ["b"]},
+                        {"condition": {"expression": "output.x", "type": "cel"}, "next_nodes": []},
+                    ]
+                },
+            ),
+            node("b"),
+        ),
+    ),
+    # Loops.
+    (
+        "unbounded_loop",
+        "/nodes/0/loop/max_iterations",
+        document(node("a", loop={**LOOP, "max_iterations": "unlimited"})),
+    ),
+    ("loop_back_not_ancestor", "/nodes/0/loop/loop_back_to", document(looping("a", back_to="b"), node("b"))),
+    ("loop_entered_inside", "/nodes/2/loop", document(node("a"), node("b"), looping("c", "a", "b", back_to="a"))),
+    ("loop_left_inside", "/nodes/1/loop", document(node("a"), looping("b", "a", back_to="a"), node("c", "a"))),
+    (
+        "loops_overlap",
+        "/nodes/2/loop",
+        document(node("a"), node("b", "a"), looping("c", "b", back_to="a"), looping("d", "c", back_to="b")),
+    ),
+    (
+        "loops_too_deep",
+        "/nodes/33/loop",
+        document(node("n0"), *(looping(f"n{n}", f"n{n - 1}", back_to="n0") for n in range(1, 34))),
+    ),
+    # Expressions.
+    ("template_syntax", "/nodes/0/config/x", document(node("a", config={"x": "{{ 1 + }}"}))),
+    ("condition_syntax", "/nodes/0/when", document(node("a", when="1 +"))),
+    ("condition_type", "/nodes/0/when", document(node("a", when="iteration == 'first'"))),
+    ("condition_shape", "/nodes/0/when", document(node("a", when=3))),
+    ("condition_unknown_kind", "/nodes/0/when/type", document(node("a", when={"type": "perl"}))),
+    ("condition_unknown_name", "/nodes/0/when", document(node("a", when="customer.age > 3"))),
+    ("schema_invalid", "/inputs/type", document(node("a"), inputs={"type": "objekt"})),
+    ("unknown_reference", "/nodes/0/config/0/x", document(node("a", config=[{"x": "{{ b.output }}"}]))),
+    ("unknown_reference", "/nodes/0/when", document(node("a", when="ctx.b.output > 1"))),
+    ("unknown_reference", "/outputs/x", document(node("a"), outputs={"x": "{{ b.output }}"})),
+    ("self_reference", "/nodes/0/config", document(node("a", config="{{ a.output }}"))),
+    ("reference_not_ancestor", "/nodes/0/config", document(node("a", config="{{ b.output }}"), node("b", "a"))),
+    ("name_not_available", "/nodes/0/config", document(node("a", config="{{ item }}"))),
+    ("name_not_available", "/nodes/0/map/over", document(node("a", map={"over": "{{ index }}"}))),
+    ("name_not_available", "/nodes/0/when", document(node("a", when="output.x == 1"))),
+    ("name_not_available", "/outputs", document(node("a"), outputs="{{ output }}")),
+    ("secret_not_allowed", "/nodes/0/config", document(node("a", config="{{ secrets.KEY }}"))),
+    (
+        "secret_not_allowed",
+        "/nodes/0/config/url",
+        document(node("a", type="http", config={"url": "{{ secrets.A }}", "headers": {"a": "{{ secrets.B }}"}})),
+    ),
+    ("secret_not_allowed", "/outputs", document(node("a"), outputs="{{ secrets.KEY }}")),
+]
+
+WARNINGS: list[tuple[str, str, Any]] = [
+    ("early_reference", "/nodes/3/config", diamond(join="any", config="{{ b.output }}")),
+    ("ignored_key", "/nodes/0/limits", document(node("a", limits={"max_hops": 9}))),
+    ("ignored_key", "/nodes/0/config_ref", document(node("a", config_ref="sha256:1", agent_config={}))),
+    (
+        "unknown_input",
+        "/nodes/0/config",
+        document(
+            node("a", config="{{ inputs.custmer }}"),
+            inputs={"type": "object", "properties": {"customer": {}}, "additionalProperties": False},
+        ),
+    ),
+]
+
+TEXTS: list[tuple[str, str, str | bytes]] = [
+    ("json_syntax", "json", '{"a": 1,}'),
+    ("yaml_syntax", "yaml", "a: [1"),
+    ("yaml_syntax", "yaml", "a: 1\n---\nb: 2"),
+    ("yaml_syntax", "yaml", "a: \x07"),
+    ("yaml_alias", "yaml", "a: *b"),
+    ("yaml_alias", "yaml", "a: &a [*a]"),
+    (
+        "alias_bomb",
+        "yaml",
+        "a: &a [1,2,3,4,5,6,7,8]\n"
+        + "".join(
+            f"{new}: &{new} [{', '.join([f'*{old}'] * 8)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
+        ),
+    ),
+    ("duplicate_key", "yaml", "a: 1\na: 2"),
+    ("duplicate_key", "json", '{"a": {"b": 1, "b": 2}}'),
+    ("too_deep", "json", "[" * 10_000),
+    ("too_deep", "json", '{"a":' * 150 + "1" + "}" * 150),
+    ("too_deep", "yaml", "[" * 10_000),
+    ("too_deep", "yaml", "\n".join(" " * depth + "a:" for depth in range(500))),
+    ("not_utf8", "yaml", b"a: \xff"),
+    ("not_utf8", "json", '"\ud800"'),
+    ("not_json", "json", '{"a": NaN}'),
+    ("not_json", "json", '{"a": 1e999}'),
+    ("not_json", "json", '{"a": "\\ud800"}'),
+    ("not_json", "json", '{"a": ' + "1" * 5000 + "}"),
+    ("not_json", "yaml", "a: .nan"),
+    ("not_json", "yaml", "a: !!binary aGk="),
+    ("not_json", "yaml", "1: a"),
+    ("not_json", "yaml", "a: !!python/object:os.system x"),
+    ("not_json", "yaml", "x: &x {a: 1}\ny:\n  <<: *x"),
+    ("not_a_mapping", "yaml", ""),
+    ("not_a_mapping", "json", "[]"),
+]
+
+
+@pytest.mark.parametrize(("code", "path", "raw"), PROBLEMS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_faulty_document_has_this_one_problem(code: str, path: str, raw: Any) -> None:
+    assert said(raw) == [(code, path)]
+
+
+@pytest.mark.parametrize(("code", "path", "raw"), WARNINGS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_doubtful_document_has_this_one_warning(code: str, path: str, raw: Any) -> None:
+    assert [(each.code, each.path) for each in compile_document(raw, TYPES).warnings] == [(code, path)]
+
+
+@pytest.mark.parametrize(("code", "language", "text"), TEXTS, ids=[code for code, *_ in TEXTS])
+def test_a_faulty_text_is_refused_with(code: str, language: Any, text: str | bytes) -> None:
+    with pytest.raises(Rejected) as caught:
+        read_document(text, format=language)
+    assert {problem.code for problem in caught.value.problems} == {code}
+
+
+def test_a_document_beyond_the_size_is_not_even_parsed() -> None:
+    with pytest.raises(Rejected) as caught:
+        read_document("not: [yaml" + " " * 100, format="yaml", bytes_max=50)
+    assert caught.value.code == "document_too_large"
+
+
+def test_a_tangle_has_no_entry_no_exit_and_unreachable_nodes() -> None:
+    assert said(document(node("a", "b"), node("b", "a"))) == [
+        ("cycle", "/nodes/0"),
+        ("no_exit", "/nodes"),
+        ("no_entry", "/nodes"),
+    ]
+    alone = document(node("a"), node("b", "c"), node("c", "b"))
+    assert said(alone) == [("cycle", "/nodes/1"), ("unreachable_node", "/nodes/1"), ("unreachable_node", "/nodes/2")]
+
+
+def test_too_many_edges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.kernel.document.normalize.EDGES_MAX", 2)
+    assert EDGES_MAX > 2
+    assert said(diamond()) == [("too_many_edges", "")]
+
+
+def test_an_object_that_contains_itself_ends() -> None:
+    knot: list[Any] = []
+    knot += [knot, knot]
+    assert [code for code, _ in said(document(node("a", config=knot)))] == ["too_deep"]
+
+
+def test_an_object_with_a_part_too_many_times_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.kernel.document.values.CONTAINERS_MAX", 1000)
+    bomb: list[Any] = []
+    for _ in range(50):
+        bomb = [bomb, bomb]
+    assert [code for code, _ in said(document(node("a", config=bomb)))] == ["document_too_large"]
+
+
+def test_all_problems_come_at_once_and_name_the_node() -> None:
+    with pytest.raises(Rejected) as caught:
+        compile_document(
+            document(
+                node("first", "nowhere", timeout_seconds="soon", colour="red"),
+                node("second", type="htp", config="{{ thrid.output }}"),
+                node("third", loop={"condition": "output.", "max_iterations": 0}),
+            ),
+            TYPES,
+        )
+    problems = caught.value.problems
+    assert {problem.code for problem in problems} == {
+        "unknown_dependency",
+        "wrong_type",
+        "unknown_key",
+        "unknown_node_type",
+        "unknown_reference",
+        "condition_syntax",
+        "out_of_range",
+    }
+    for problem in problems:
+        assert re.search(r"first|second|third", problem.message), problem
+
+
+def test_a_million_problems_are_counted_not_listed() -> None:
+    with pytest.raises(Rejected) as caught:
+        compile_document(document(*(node(f"n{number}", "nowhere") for number in range(1500))), TYPES)
+    *kept, last = caught.value.problems
+    assert (len(kept), last.code, last.message) == (1000, "too_many_problems", "and 500 more problems")
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        (document(node("a", depedencies=[])), "did you mean `dependencies`?"),
+        (document(node("a"), limits={"max_visit": 1}), "did you mean `max_visits`?"),
+        (document(node("a", type="htpp")), "did you mean `http`?"),
+        (document(node("fetch"), node("b", "fetsch")), "did you mean `fetch`?"),
+        (document(node("fetch"), node("b", "fetch", config="{{ fecth.output }}")), "did you mean `fetch`?"),
+        (document(node("a", join="al")), "did you mean `all`?"),
+        (document(node("a", on_error="b")), "one of fail, continue"),
+        (document({"id": "a", "type": "value", "dependencies": "b"}), "write [b]"),
+    ],
+)
+def test_a_hint_names_what_was_probably_meant(raw: Any, hint: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        compile_document(raw, TYPES)
+    assert hint in [problem.hint for problem in caught.value.problems]
+
+
+def test_what_an_author_wrote_cannot_act_on_the_terminal() -> None:
+    with pytest.raises(Rejected) as caught:
+        compile_document(document(node("\x1b[31m" + "x" * 5000)), TYPES)
+    assert all("\x1b" not in str(problem) and len(problem.message) < 300 for problem in caught.value.problems)
+
+
+def test_an_ill_formed_id_is_still_found_by_its_edges() -> None:
+    assert said(document(node("a b"), node("c", "a b"))) == [("bad_name", "/nodes/0/id")]
+
+
+def test_an_unknown_type_is_not_blamed_on_the_nodes_behind_its_exits() -> None:
+    waiting = node("a", type="approval", config={"rejection_path": ["b"]})
+    assert said(document(waiting, node("b", config="{{ a.output }}", join="all"))) == [
+        ("unknown_node_type", "/nodes/0/type")
+    ]
+
+
+def test_an_ill_formed_loop_is_not_blamed_on_its_references() -> None:
+    raw = document(node("a", config="{{ b.output }}"), looping("b", "a", back_to="a"), node("c", "a"))
+    assert said(raw) == [("loop_left_inside", "/nodes/1/loop")]
+
+
+def test_secrets_are_kept_by_the_fields_that_say_so() -> None:
+    config = {"url": "x", "headers": {"a": ["Bearer {{ secrets.TOKEN }}"]}, "auth": {"token": "{{ secrets.TOKEN }}"}}
+    assert compiled(node("a", type="http", config=config)).warnings == ()
+    config["auth"] = {"user": "{{ secrets.USER }}"}
+    assert said(document(node("a", type="http", config=config))) == [
+        ("secret_not_allowed", "/nodes/0/config/auth/user")
+    ]
+
+
+def codes_in_source() -> Iterator[str]:
+    """Every literal that is given as the code of a problem or warning."""
+    folders = [ROOT / "src/tidemill/kernel" / name for name in ("document", "compile")]
+    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
+        tree = ast.parse(file.read_text())
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call):
+                continue
+            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "code")]
+            if called in {"problem", "warning", "rejected", "_say", "Problem", "problems"}:
+                yield from (value.value for value in given if isinstance(value, ast.Constant))
+
+
+def test_every_code_has_a_row_and_a_line_in_the_reference() -> None:
+    codes = {code for code in codes_in_source() if re.fullmatch(r"[a-z0-9_]+", str(code))}
+    reference = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/errors.md").read_text(), re.MULTILINE))
+    rows = {code for code, *_ in [*PROBLEMS, *WARNINGS, *TEXTS]}
+    apart = {"document_too_large", "no_entry", "no_exit", "unreachable_node", "too_many_edges", "too_many_problems"}
+    apart |= {"condition_ref_unchecked"}
+    of_patches = {"patch_invalid", "patch_path_missing", "patch_test_failed"}
+    assert len(codes) > 50
+    assert codes - rows - apart == of_patches
+    assert rows | apart <= reference
+    assert codes <= reference
+
+
+def test_problems_read_as_sentences() -> None:
+    problem = Problem(
+        code="cycle", path="/nodes/1", message="the dependencies form a cycle: a → b → a", hint="use a loop"
+    )
+    assert str(problem) == "/nodes/1: the dependencies form a cycle: a → b → a [cycle] (use a loop)"
+    with pytest.raises(Rejected, match=re.escape("a → b → c → a")):
+        compile_document(chain("a", "b", "c") | {"edges": [{"from": "c", "to": "a"}]}, TYPES)

@@ -1,0 +1,298 @@
+"""Whatever is opened without a URL is a file in the current directory: here one of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+import tidemill
+from tidemill.bootstrap import NamedMemory, open_storage
+from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
+from tidemill.engine.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# The blocking front: the engine's verbs from ordinary code, and from any thread
+
+
+HELLO = dedent("""\
+    name: hello
+    inputs: {type: object, properties: {who: {type: string}}}
+    nodes:
+      - {id: a, type: value, config: "{{ inputs.who | default('world') }}"}
+      - {id: b, type: value, config: "hello {{ a.output }}", dependencies: [a]}
+    """)
+ASLEEP = "name: asleep\nnodes: [{id: a, type: sleep, config: {seconds: 600}}]\n"
+CALL = "name: call\nnodes: [{id: a, type: python, config: {function: f}}]\n"
+
+
+def test_a_memory_store_is_known_by_its_name() -> None:
+    mine, others = NamedMemory(), NamedMemory()
+    store = open_storage("memory://one", named_memory=mine).store
+    assert open_storage("memory://one", named_memory=mine).store is store
+    assert open_storage("memory://two", named_memory=mine).store is not store
+    assert open_storage("memory://one", named_memory=others).store is not store
+    assert open_storage("memory://one").store is open_storage("memory://one").store
+
+
+@pytest.fixture
+def mill() -> Iterator[Tidemill]:
+    with tidemill.open() as opened:
+        yield opened
+
+
+def test_a_document_can_be_a_mapping_text_bytes_or_a_file(mill: Tidemill, tmp_path: Path) -> None:
+    mapping = {"name": "m", "nodes": [{"id": "a", "type": "value"}]}
+    assert mill.publish(mapping).name == "m"
+    assert mill.publish(HELLO).version == 1
+    assert mill.publish(HELLO.encode()).version == 1, "the same content is the same version"
+    file = tmp_path / "flow.json"
+    file.write_text('{"name": "j", "nodes": [{"id": "a", "type": "value"}]}')
+    assert mill.publish(file).name == "j"
+
+
+def test_run_takes_a_name_or_a_document(mill: Tidemill, tmp_path: Path) -> None:
+    assert mill.run(HELLO).outputs == {"b": "hello world"}
+    assert mill.run("hello", {"who": "Ada"}).outputs == {"b": "hello Ada"}
+    assert mill.run("hello@1").status == "COMPLETED"
+    assert mill.run('{"name": "j", "nodes": [{"id": "a", "type": "value", "config": 1}]}').outputs == {"a": 1}
+    file = tmp_path / "flow.yaml"
+    file.write_text(HELLO)
+    assert mill.run(file).outputs == {"b": "hello world"}
+
+
+def test_a_run_from_its_start_to_its_end(mill: Tidemill) -> None:
+    mill.publish(HELLO)
+    run_id = mill.start("hello", {"who": "you"}, labels={"team": "blue"})
+    view = mill.result(run_id, timeout_s=10)
+    assert (view.status, view.outputs) == ("COMPLETED", {"b": "hello you"})
+    assert mill.show(run_id).to_dict() == view.to_dict()
+    rows, after = mill.find(["workflow:hello", "label:team=blue"])
+    assert ([row.run_id for row in rows], after) == ([run_id], None)
+    kinds = [event["type"] for event in mill.follow(run_id)]
+    assert kinds[0] == "RunCreated" and kinds[-1] == "RunCompleted"
+    assert [event["seq"] for event in mill.follow(run_id, after=3)] == list(range(4, view.events + 1))
+
+
+def test_pause_resume_and_cancel(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    run_id = mill.start("asleep")
+    mill.pause(run_id)
+    assert mill.show(run_id).status == "PAUSED"
+    mill.resume(run_id)
+    assert mill.show(run_id).status == "RUNNING"
+    mill.cancel(run_id, reason="enough")
+    assert mill.result(run_id).status == "CANCELLED"
+
+
+def test_errors_are_the_engines_own(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected) as unknown:
+        mill.start("nothing")
+    assert unknown.value.code == "workflow_unknown"
+    with pytest.raises(tidemill.Rejected) as refused:
+        mill.publish("name: x\nnodes: [{id: a, type: valeu}, {id: b, type: valeu}]")
+    assert [problem.code for problem in refused.value.problems] == ["unknown_node_type"] * 2
+    with pytest.raises(tidemill.Rejected, match="run_unknown"):
+        list(mill.follow("nowhere"))
+    with pytest.raises(FileNotFoundError):
+        mill.publish(Path("/nowhere.yaml"))
+    with pytest.raises(tidemill.Rejected, match="store_unknown"):
+        tidemill.open("nonsense://")
+
+
+def test_waiting_too_long_is_a_timeout_and_the_run_goes_on(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    run_id = mill.start("asleep")
+    with pytest.raises(TimeoutError):
+        mill.result(run_id, timeout_s=0.05)
+    assert mill.show(run_id).status == "RUNNING"
+
+
+def test_functions_are_called_by_name_and_plain_ones_may_block() -> None:
+    gate = threading.Barrier(20, timeout=20)
+
+    def together(number: int) -> int:
+        gate.wait()
+        return number
+
+    flow = dedent("""\
+        name: flow
+        nodes:
+          - id: a
+            type: python
+            config: {function: together, args: {number: "{{ item }}"}}
+            map: {over: "{{ range(20) | list }}"}
+        """)
+    with tidemill.open(functions={"together": together}, concurrency=20) as mill:
+        assert mill.run(flow, timeout_s=30).outputs == {"a": list(range(20))}
+
+
+def test_own_node_types() -> None:
+    def twice(context: tidemill.NodeContext) -> tidemill.Return:
+        if context.config == 13:
+            raise tidemill.Fail("unlucky", "not this one")
+        return tidemill.Return(2 * context.config)
+
+    handler = tidemill.Handler(tidemill.NodeType(name="twice", config_schema={"type": "integer"}), twice)
+    with tidemill.open(handlers=[handler]) as mill:
+        assert mill.run("name: x\nnodes: [{id: a, type: twice, config: 21}]").outputs == {"a": 42}
+        failed = mill.run("name: x\nnodes: [{id: a, type: twice, config: 13}]")
+    assert failed.error is not None and failed.error["code"] == "unlucky"
+
+
+def test_without_work_nothing_runs() -> None:
+    with tidemill.open(work=False) as mill:
+        mill.publish(HELLO)
+        run_id = mill.start("hello")
+        time.sleep(0.1)
+        assert mill.show(run_id).nodes["a"]["status"] == "QUEUED"
+
+
+def test_following_can_be_given_up(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    events = mill.follow(mill.start("asleep"))
+    assert next(events)["type"] == "RunCreated"
+    events.close()  # type: ignore[attr-defined]
+    assert [name for name in task_names(mill) if name == "tidemill-follow"] == []
+
+
+def task_names(mill: Tidemill) -> list[str]:
+    async def names() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks()]
+
+    return mill._wait(names())
+
+
+def test_a_slow_reader_holds_a_bounded_number_of_events(mill: Tidemill) -> None:
+    width = 3 * EVENTS_AHEAD_MAX // 2
+    flow = {
+        "name": "wide",
+        "nodes": [{"id": "a", "type": "value", "map": {"over": f"{{{{ range({width}) | list }}}}"}, "config": 0}],
+    }
+    view = mill.run(flow, timeout_s=50)
+    assert view.status == "COMPLETED"
+    events = mill.follow(view.run_id)
+    seen = [next(events)["seq"]]
+    time.sleep(0.2)
+    seen += [event["seq"] for event in events]
+    assert seen == list(range(1, view.events + 1))
+    assert view.events > 2 * EVENTS_AHEAD_MAX
+
+
+def test_every_thread_may_call(mill: Tidemill) -> None:
+    mill.publish(HELLO)
+    found: list[Any] = []
+
+    def caller(number: int) -> None:
+        found.append(mill.run("hello", {"who": str(number)}).outputs["b"])
+
+    threads = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(found) == [f"hello {number}" for number in range(8)]
+
+
+def test_a_call_from_inside_the_loop_is_refused_instead_of_hanging() -> None:
+    async def calls_back() -> str:
+        try:
+            mill.find()
+        except RuntimeError as error:
+            return str(error)
+        return "it answered"
+
+    with tidemill.open(functions={"f": calls_back}) as mill:
+        assert "inside the engine's own loop" in mill.run(CALL, timeout_s=10).outputs["a"]
+
+
+def test_a_plain_function_may_call_back() -> None:
+    with tidemill.open(functions={"f": lambda: len(mill.find()[0])}) as mill:
+        assert mill.run(CALL, timeout_s=10).outputs == {"a": 1}
+
+
+def test_an_interrupt_leaves_the_call_and_the_front_stays_usable(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    run_id = mill.start("asleep")
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        mill.result(run_id)
+    mill.cancel(run_id)
+    assert mill.result(run_id).status == "CANCELLED"
+
+
+def test_closing_is_final_idempotent_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    mill = tidemill.open()
+    mill.run(HELLO)
+    mill.close()
+    mill.close()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(RuntimeError, match="closed"):
+        mill.find()
+
+
+def test_closing_does_not_wait_for_ever() -> None:
+    release = threading.Event()
+    started = threading.Event()
+
+    def stuck() -> None:
+        started.set()
+        release.wait(30)
+
+    mill = tidemill.open(functions={"f": stuck})
+    mill.publish(CALL)
+    mill.start("call")
+    assert started.wait(10)
+    began = time.monotonic()
+    mill.close(timeout_s=0.1)
+    assert time.monotonic() - began < 25
+    release.set()
+
+
+def test_following_a_run_while_the_front_is_closed_ends() -> None:
+    mill = tidemill.open()
+    mill.publish(ASLEEP)
+    events = mill.follow(mill.start("asleep"))
+    next(events)
+    mill.close(timeout_s=0.1)
+    with pytest.raises(RuntimeError, match="closed"):
+        list(events)
+
+
+@pytest.mark.parametrize("verb", ["start", "result", "show", "find", "cancel", "pause", "resume"])
+def test_verbs_have_the_signature_and_words_of_the_engine(verb: str) -> None:
+    ours, theirs = getattr(Tidemill, verb), getattr(Engine, verb)
+    assert ours.__doc__ == theirs.__doc__
+    assert inspect.signature(ours) == inspect.signature(theirs)
+
+
+def test_a_forked_copy_says_so_instead_of_waiting_for_ever() -> None:
+    with tidemill.open("memory://", work=False) as mill:
+        child = os.fork()
+        if not child:
+            try:
+                mill.find()
+            except RuntimeError as error:
+                mill.close()
+                os._exit(7 if "fork" in str(error) else 8)
+            os._exit(9)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert mill.find() == ([], None), "the process that opened it goes on"
