@@ -37,7 +37,7 @@ HANG_SECONDS = 60
 TICK_SECONDS = 0.002
 
 
-class Impatient:
+class Deadline:
     """Real processes, and shorter deadlines."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def baited(source: Json, bait: dict[str, str]) -> Json:
     return json.loads(text)
 
 
-async def carried_out(attack: Attack, volley: str, bait: dict[str, str], isolation: Impatient) -> Report:
+async def carried_out(attack: Attack, volley: str, bait: dict[str, str], isolation: Deadline) -> Report:
     """Carry one attack out."""
     report = Report(attack.name)
     source = baited(attack.source, bait)
@@ -104,7 +104,7 @@ def _template(source: Json, report: Report) -> None:
     _gave(report, compile_template(source).render(SCENE))
 
 
-async def _condition(source: Json, report: Report, isolation: Impatient) -> None:
+async def _condition(source: Json, report: Report, isolation: Deadline) -> None:
     condition, problems = parse_condition(source)
     if condition is None:
         return _ended(report, "refused", problems)
@@ -163,7 +163,7 @@ def resident_mb() -> int:
 
 async def main(volley: str, names: set[str], bait: dict[str, str]) -> None:
     """Carry a volley out, or only the attacks that are named."""
-    isolation = Impatient()
+    isolation = Deadline()
     warm = run_steps(decide(_warm(), SCENE), isolation)
     assert not isinstance(warm, Verdict) and (await warm).value
     for attack in CORPORA[volley]:

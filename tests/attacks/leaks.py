@@ -60,7 +60,7 @@ TEMPLATES: Mapping[str, Json] = {
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Resources:
     """What this process and all below it hold."""
 
     memory_kb: int
@@ -68,13 +68,13 @@ class Holdings:
     processes: int
 
 
-def holdings() -> Holdings:
+def holdings() -> Resources:
     """Look at this process and all below it."""
     gc.collect()
     family = [os.getpid()]
     for parent in family:
         family += children_of(parent)
-    return Holdings(
+    return Resources(
         memory_kb=sum(map(_resident_kb, family)), files=sum(map(_open_files, family)), processes=len(family)
     )
 
@@ -99,7 +99,7 @@ async def evaluated(name: str, processes: SandboxPool) -> None:
             await verdict
 
 
-async def kept(name: str, rounds: int) -> Holdings:
+async def kept(name: str, rounds: int) -> Resources:
     """Tell what was kept of so many evaluations, beyond what the first ones need."""
     processes = SandboxPool(1)
     for _ in range(WARM_ROUNDS):
@@ -109,7 +109,7 @@ async def kept(name: str, rounds: int) -> Holdings:
         await evaluated(name, processes)
     after = holdings()
     await processes.close()
-    return Holdings(*(getattr(after, each) - getattr(before, each) for each in asdict(after)))
+    return Resources(*(getattr(after, each) - getattr(before, each) for each in asdict(after)))
 
 
 def main(rounds: int, say: Callable[[str], None] = print) -> int:

@@ -36,7 +36,7 @@ VARIABLE = "TIDEMILL_BAIT"
 
 
 @dataclass
-class Bait:
+class Canary:
     """What the attacks are after."""
 
     file: Path
@@ -46,7 +46,7 @@ class Bait:
 
 
 @pytest.fixture
-def bait(tmp_path: Path) -> Iterator[Bait]:
+def bait(tmp_path: Path) -> Iterator[Canary]:
     file = tmp_path / "secret.json"
     file.write_text('"canary-in-a-file"')
     hits: list[str] = []
@@ -58,13 +58,13 @@ def bait(tmp_path: Path) -> Iterator[Bait]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     secrets = ("canary-in-a-file", "canary-in-the-environment", *SCENE.secrets.values())
-    yield Bait(file, f"http://127.0.0.1:{server.server_port}/schema.json", secrets, hits)
+    yield Canary(file, f"http://127.0.0.1:{server.server_port}/schema.json", secrets, hits)
     server.shutdown()
     server.server_close()
 
 
 @dataclass
-class Assault:
+class AttackReport:
     """What came of a volley of attacks."""
 
     reports: dict[str, Report]
@@ -73,7 +73,7 @@ class Assault:
     said: str
 
 
-def carried_out(volley: str, bait: Bait) -> Assault:
+def carried_out(volley: str, bait: Canary) -> AttackReport:
     command = [sys.executable, "-m", "tests.attacks.attack_runner", volley, str(bait.file), VARIABLE, bait.url]
     environment = {**os.environ, VARIABLE: "canary-in-the-environment"}
     process = subprocess.Popen(
@@ -90,10 +90,10 @@ def carried_out(volley: str, bait: Bait) -> Assault:
     lines = [json.loads(line) for line in out.splitlines()]
     reports = {line["name"]: Report(**line) for line in lines if "name" in line}
     begun = [line["began"] for line in lines if "began" in line]
-    return Assault(reports, next((name for name in begun if name not in reports), None), process.returncode, said)
+    return AttackReport(reports, next((name for name in begun if name not in reports), None), process.returncode, said)
 
 
-def complaints(attack: Attack, report: Report, bait: Bait, is_template: bool) -> Iterator[str]:
+def complaints(attack: Attack, report: Report, bait: Canary, is_template: bool) -> Iterator[str]:
     """Say what is wrong with the end of an attack."""
     wanted = type(attack.ending).__name__.lower()
     if report.ending != wanted:
@@ -118,7 +118,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize("volley", CORPORA)
-def test_no_attack_succeeds(volley: str, bait: Bait) -> None:
+def test_no_attack_succeeds(volley: str, bait: Canary) -> None:
     assault = carried_out(volley, bait)
     assert assault.unfinished is None, f"{assault.unfinished} never ended: {assault.status} {assault.said[-2000:]}"
     assert (assault.status, assault.said) == (0, "")

@@ -1,4 +1,4 @@
-"""One storm from beginning to judgement: what fired is shown, and what broke is kept to be looked at."""
+"""One chaos run from beginning to judgement: what fired is shown, and what broke is kept to be looked at."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.chaos_run import Storm, Weather
-from tests.chaos.checker import Finding, judge
+from tests.chaos.chaos_run import ChaosRun, Disturbance
+from tests.chaos.checker import Finding, check
 
 KEPT = Path(".chaos")
-"""Where the files of broken storms are kept."""
+"""Where the files of broken chaos runs are kept."""
 
 MUST_FIRE = (
     "a commit was in flight",
@@ -25,7 +25,7 @@ MUST_FIRE = (
     "SIGKILL worker, recovering",
     "SIGTERM",
 )
-"""What a storm of full size must have led to, or it proves little."""
+"""What a chaos run of full size must have led to, or it proves little."""
 FULL_SIZE_KILLS = 40
 MUST_FIRE_TOO = ("attempts lost with their worker", "the clock was set back", "the clock was set forward")
 """What one must have led to in which the clock jumps."""
@@ -35,48 +35,49 @@ class Broken(AssertionError):
     """A promise was broken; the words say which, and how to look at it."""
 
 
-def live(weather: Weather, kept: Path = KEPT) -> Storm:
-    """Live through a storm and judge it. Raises `Broken`, and keeps the files then."""
-    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{weather.seed}-"))
-    storm, finding = Storm(weather, folder), Finding()
+def live(disturbance: Disturbance, kept: Path = KEPT) -> ChaosRun:
+    """Live through a chaos run and judge it. Raises `Broken`, and keeps the files then."""
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{disturbance.seed}-"))
+    chaos_run, finding = ChaosRun(disturbance, folder), Finding()
     try:
-        storm.rage()
-        finding = judge(storm)
-        print(table(storm, finding))
+        chaos_run.rage()
+        finding = check(chaos_run)
+        print(table(chaos_run, finding))
         if finding.complaints:
             raise Broken("\n".join(finding.complaints[:40]))
-        if unmet := [name for name in must_fire(weather) if not (storm.fired + finding.seen)[name]]:
+        if unmet := [name for name in must_fire(disturbance) if not (chaos_run.fired + finding.seen)[name]]:
             raise Broken(f"never fired: {', '.join(unmet)}")
     except Exception as error:
         place = kept / folder.name
         kept.mkdir(exist_ok=True)
         shutil.move(folder, place)
-        raise Broken(f"{error}\n{advice(weather, place)}") from error
+        raise Broken(f"{error}\n{advice(disturbance, place)}") from error
     shutil.rmtree(folder)
-    return storm
+    return chaos_run
 
 
-def must_fire(weather: Weather) -> tuple[str, ...]:
-    """What a storm of this size cannot do without."""
+def must_fire(disturbance: Disturbance) -> tuple[str, ...]:
+    """What a chaos run of this size cannot do without."""
     return (
-        *(MUST_FIRE if weather.kills >= FULL_SIZE_KILLS else ()),
-        *(MUST_FIRE_TOO if weather.jumping_clocks else ()),
+        *(MUST_FIRE if disturbance.kills >= FULL_SIZE_KILLS else ()),
+        *(MUST_FIRE_TOO if disturbance.jumping_clocks else ()),
     )
 
 
-def advice(weather: Weather, place: Path) -> str:
+def advice(disturbance: Disturbance, place: Path) -> str:
     """How to see more of what broke."""
-    clocks = " CLOCKS=1" if weather.jumping_clocks else ""
+    clocks = " CLOCKS=1" if disturbance.jumping_clocks else ""
     return (
         f"The database, the ledger and what the processes wrote are in {place}.\n"
         "The same faults in the same order, though not at the same instants: "
-        f"make chaos SEED={weather.seed} MINUTES=0{clocks}"
+        f"make chaos SEED={disturbance.seed} MINUTES=0{clocks}"
     )
 
 
-def table(storm: Storm, finding: Finding) -> str:
+def table(chaos_run: ChaosRun, finding: Finding) -> str:
     """What fired, and what it led to."""
-    counts: Counter[str] = storm.fired + finding.seen
-    lines = [f"  {name:<58}{counts[name]:>8,}" for name in sorted({*counts, *must_fire(storm.weather)})]
-    head = f"storm {storm.weather.seed}: {storm.kills} kills, {storm.stops} stops, {finding.seen['runs']} runs"
-    return "\n".join([f"{head}, at rest {storm.recovery_s:.1f} s after the last fault", *lines])
+    counts: Counter[str] = chaos_run.fired + finding.seen
+    lines = [f"  {name:<58}{counts[name]:>8,}" for name in sorted({*counts, *must_fire(chaos_run.disturbance)})]
+    seed = chaos_run.disturbance.seed
+    head = f"chaos run {seed}: {chaos_run.kills} kills, {chaos_run.stops} stops, {finding.seen['runs']} runs"
+    return "\n".join([f"{head}, at rest {chaos_run.recovery_s:.1f} s after the last fault", *lines])

@@ -35,7 +35,7 @@ HAPPENINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weather:
+class Disturbance:
     """How large a storm is, and when it is over: once all runs are started and there were so many faults."""
 
     seed: int
@@ -65,10 +65,10 @@ class Stopped:
 
 
 @dataclass
-class Storm:
+class ChaosRun:
     """What was done."""
 
-    weather: Weather
+    disturbance: Disturbance
     folder: Path
     fired: Counter[str] = field(default_factory=Counter)
     stopped: list[Stopped] = field(default_factory=list)
@@ -108,16 +108,16 @@ class Storm:
         with ended_at_last(self.processes):
             self._begin = time.time()
             self._ask()
-            for _ in range(self.weather.workers):
+            for _ in range(self.disturbance.workers):
                 self._spawn()
             while not self._over():
-                self._pause(self._rng.uniform(*self.weather.pause_s))
-                if not self.weather.calm:
+                self._pause(self._rng.uniform(*self.disturbance.pause_s))
+                if not self.disturbance.calm:
                     self._happen()
             self._heal()
 
     def _over(self) -> bool:
-        enough = self.kills >= self.weather.kills and self.stops >= self.weather.stops
+        enough = self.kills >= self.disturbance.kills and self.stops >= self.disturbance.stops
         return enough and (DONE, "") in read_acks(self.acks_file)
 
     def _heal(self) -> None:
@@ -138,7 +138,7 @@ class Storm:
             return not left
 
         try:
-            self.recovery_s = until(at_rest, self.weather.progress_s, "every run has ended")
+            self.recovery_s = until(at_rest, self.disturbance.progress_s, "every run has ended")
         except AssertionError as error:
             raise AssertionError(f"{error}; {len(left)} left: {left[:10]}") from None
         for worker in self._at_work:
@@ -158,15 +158,15 @@ class Storm:
         return worker
 
     def _ask(self) -> None:
-        weather = self.weather
+        disturbance = self.disturbance
         options = {
             "store": self.folder / "chaos.db",
             "acks": self.acks_file,
             "clock": self.folder / "clock",
-            "seed": weather.seed,
-            "runs": weather.runs,
+            "seed": disturbance.seed,
+            "runs": disturbance.runs,
             "begin": self._begin,
-            "seconds": weather.seconds,
+            "seconds": disturbance.seconds,
         }
         self._client = Process(self.folder, f"client-{len(self.processes):04}", module("tests.chaos.client", options))
         self.processes.append(self._client)
@@ -188,7 +188,7 @@ class Storm:
 
     def _maybe_jump(self) -> None:
         """Set the clock now and then, where it is to be set at all."""
-        if not self.weather.jumping_clocks or time.monotonic() < self._next_jump:
+        if not self.disturbance.jumping_clocks or time.monotonic() < self._next_jump:
             return
         self._next_jump = time.monotonic() + self._rng.uniform(*JUMP_PAUSE_S)
         offset_ms = self._rng.choice((0, *JUMPS_MS))
@@ -217,7 +217,7 @@ class Storm:
         elif name == "kill_all":
             for worker in list(self._at_work):
                 self._kill(worker, "SIGKILL worker, all at once")
-            for _ in range(self.weather.workers):
+            for _ in range(self.disturbance.workers):
                 self._spawn()
         elif running:
             self._happen_to(name, self._rng.choice(running))

@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from tests.chaos.chaos_run import Storm
+from tests.chaos.chaos_run import ChaosRun
 from tests.chaos.client import DONE, read_acks
 from tests.chaos.effects import begun, read_ledger
 from tests.chaos.flows import KINDS, Planned, outputs_of, plan
@@ -75,20 +75,20 @@ def unfinished(store: Path) -> list[str]:
     return asyncio.run(look())
 
 
-def judge(storm: Storm) -> Finding:
+def check(chaos_run: ChaosRun) -> Finding:
     """Read everything; nothing may be running any more."""
-    return asyncio.run(Judge(storm).whole())
+    return asyncio.run(Checker(chaos_run).whole())
 
 
-class Judge:
+class Checker:
     """Reads the folder of one storm."""
 
-    def __init__(self, storm: Storm) -> None:
-        self._storm, self._finding = storm, Finding()
-        self._file = storm.folder / "chaos.db"
-        self._acks = read_acks(storm.acks_file)
-        self._planned = {each.key: each for each in plan(storm.weather.seed, storm.weather.runs)}
-        self._entries = read_ledger(storm.folder / "effects.jsonl")
+    def __init__(self, chaos_run: ChaosRun) -> None:
+        self._storm, self._finding = chaos_run, Finding()
+        self._file = chaos_run.folder / "chaos.db"
+        self._acks = read_acks(chaos_run.acks_file)
+        self._planned = {each.key: each for each in plan(chaos_run.disturbance.seed, chaos_run.disturbance.runs)}
+        self._entries = read_ledger(chaos_run.folder / "effects.jsonl")
         self._calls = begun(self._entries)
         self._places: dict[str, list[str]] = defaultdict(list)
         """Effect keys without their run, by run."""

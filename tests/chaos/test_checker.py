@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos.chaos_run import Storm, Weather
-from tests.chaos.checker import judge
+from tests.chaos.chaos_run import ChaosRun, Disturbance
+from tests.chaos.checker import check
 from tests.chaos.effects import Entry, read_ledger
 from tidemill.kernel.jobs import JobBody
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream
 from tidemill.stores.sqlite.store import SqliteStore
 
-WEATHER = Weather(seed=11, runs=60, seconds=0.5, kills=0, stops=0, workers=1, pause_s=(0.05, 0.05))
+DISTURBANCE = Disturbance(seed=11, runs=60, seconds=0.5, kills=0, stops=0, workers=1, pause_s=(0.05, 0.05))
 LEFT = msgspec.msgpack.encode(JobBody("run", "a", 1, -1))
 
 
@@ -26,7 +26,7 @@ LEFT = msgspec.msgpack.encode(JobBody("run", "a", 1, -1))
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder after a storm in which nothing happened."""
     folder = tmp_path_factory.mktemp("calm")
-    Storm(WEATHER, folder).rage()
+    ChaosRun(DISTURBANCE, folder).rage()
     return folder
 
 
@@ -36,7 +36,7 @@ def folder(calm: Path, tmp_path: Path) -> Path:
 
 
 def complaints(folder: Path) -> list[str]:
-    return judge(Storm(WEATHER, folder)).complaints
+    return check(ChaosRun(DISTURBANCE, folder)).complaints
 
 
 def rewrite(folder: Path, entries: list[Entry]) -> None:
@@ -44,7 +44,7 @@ def rewrite(folder: Path, entries: list[Entry]) -> None:
 
 
 def test_nothing_is_wrong_with_a_calm_day(folder: Path) -> None:
-    finding = judge(Storm(WEATHER, folder))
+    finding = check(ChaosRun(DISTURBANCE, folder))
     assert finding.complaints == []
     assert finding.seen["runs"] >= 60 and finding.seen["effects done"] > 100
     assert not finding.seen["attempts lost with their worker"]

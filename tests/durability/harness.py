@@ -109,7 +109,7 @@ class Acked(NamedTuple):
     wal_bytes: int
 
 
-class Witness(SqliteStore):
+class RecordingStore(SqliteStore):
     """The store, and what it has acknowledged."""
 
     def __init__(self, path: Path, **options: Any) -> None:

@@ -25,7 +25,7 @@ from tests.durability.disk import disk_full, failing, installed, write_failed
 from tests.durability.harness import (
     BIG,
     ENDS,
-    Witness,
+    RecordingStore,
     begin,
     chain,
     engine_on,
@@ -236,7 +236,7 @@ def may_mount(folder: Path) -> bool:
         folder.rmdir()
 
 
-class Counting(Witness):
+class Counting(RecordingStore):
     """Counts how often it is asked for work."""
 
     claims = 0

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.stores.harness import job, row, run
 from tests.durability.disk import Disk, Step, failing, installed, sync_failed, write_failed
-from tests.durability.harness import ENDS, Witness, begin, engine_on, eventually, examined, finish, mill
+from tests.durability.harness import ENDS, RecordingStore, begin, engine_on, eventually, examined, finish, mill
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed, Lease
 from tidemill.stores.sqlite.store import SqliteStore
@@ -80,9 +80,9 @@ async def test_what_is_relaxed_is_not_synced(tmp_path: Path) -> None:
 # A power cut
 
 
-async def worked(disk: Disk, path: Path, durability: Any) -> tuple[Witness, Any]:
+async def worked(disk: Disk, path: Path, durability: Any) -> tuple[RecordingStore, Any]:
     """Runs in full flight."""
-    store = Witness(path, durability=durability)
+    store = RecordingStore(path, durability=durability)
     engine = await engine_on(store).open()
     runs = await begin(engine)
     assert await finish(engine, runs) == ENDS

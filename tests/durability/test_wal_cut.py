@@ -13,7 +13,7 @@ from tests.durability.harness import (
     STORY,
     WAL_HEADER,
     Acked,
-    Witness,
+    RecordingStore,
     begin,
     copied,
     engine_on,
@@ -29,9 +29,9 @@ CARRIED_ON = 24
 """Cuts after which every run is carried to its end."""
 
 
-async def recorded(folder: Path) -> tuple[Path, Witness]:
+async def recorded(folder: Path) -> tuple[Path, RecordingStore]:
     """A file after some runs, as it is while its process still has it open; and who saw what was acknowledged when."""
-    store = Witness(folder / "tidemill.db")
+    store = RecordingStore(folder / "tidemill.db")
     engine = await engine_on(store).open()
     try:
         runs = await begin(engine)
@@ -112,7 +112,7 @@ async def test_a_log_that_was_made_long_beforehand(tmp_path: Path, monkeypatch: 
     assert wal_of(left).stat().st_size >= writer.PREPARED_BYTES
     for name in left.parent.glob("*-shm"):
         name.unlink()
-    store = Witness(left)
+    store = RecordingStore(left)
     engine = await engine_on(store).open()
     try:
         for acked in witness.acked:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.cli_store import Shop, opened
-from tests.fixtures.command_line import Inside
+from tests.fixtures.cli_store import CliStore, opened
+from tests.fixtures.command_line import InProcessCli
 
 
 @pytest.fixture(autouse=True)
@@ -14,11 +14,11 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(capsys)
+def inside(capsys: pytest.CaptureFixture[str]) -> InProcessCli:
+    return InProcessCli(capsys)
 
 
 @pytest.fixture
-def shop(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def cli_store(inside: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliStore]:
     with opened(inside, monkeypatch) as found:
         yield found

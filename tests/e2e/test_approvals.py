@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.cli_store import Shop
-from tests.fixtures.command_line import COMMAND, Conversation, Inside, environment, eventually
+from tests.fixtures.cli_store import CliStore
+from tests.fixtures.command_line import COMMAND, Conversation, InProcessCli, environment, eventually
 from tidemill.cli import main
 from tidemill.cli.render.progress import Lines
 
@@ -33,18 +33,18 @@ def codes(problems: list[dict[str, str]]) -> list[str]:
     return [problem["code"] for problem in problems]
 
 
-def plain(shop: Shop) -> str:
-    run_id = shop.start(PLAIN)
-    shop.until(run_id, lambda view: view.nodes["ok"]["status"] == "WAITING")
+def plain(cli_store: CliStore) -> str:
+    run_id = cli_store.start(PLAIN)
+    cli_store.until(run_id, lambda view: view.nodes["ok"]["status"] == "WAITING")
     return run_id
 
 
-def test_approvals_are_found_by_what_they_are(shop: Shop) -> None:
-    release, other = shop.asking(), plain(shop)
-    shop.mill.decide(other, "ok", "approve", actor="eve")
+def test_approvals_are_found_by_what_they_are(cli_store: CliStore) -> None:
+    release, other = cli_store.asking(), plain(cli_store)
+    cli_store.mill.decide(other, "ok", "approve", actor="eve")
 
     def found(*options: str) -> list[str]:
-        return sorted(row["run_id"] for row in shop.json("approvals", "list", *options)["approvals"])
+        return sorted(row["run_id"] for row in cli_store.json("approvals", "list", *options)["approvals"])
 
     assert found() == [release]
     assert found("--status", "all") == sorted([release, other])
@@ -53,36 +53,38 @@ def test_approvals_are_found_by_what_they_are(shop: Shop) -> None:
     assert found("--approver", "anyone", "--status", "all") == [other]
     assert found("--run", other) == []
     assert found("--workflow", "release") == [release]
-    shown = shop.fine("approvals", "list", "--status", "decided").splitlines()
+    shown = cli_store.fine("approvals", "list", "--status", "decided").splitlines()
     assert re.search(r"  ok  +approved  ", shown[1])
     assert re.fullmatch(r"  Fine\? · by user:eve (just now|\d s ago)", shown[2])
-    cursor = shop.json("approvals", "list", "--status", "all", "--limit", "1")["next"]
+    cursor = cli_store.json("approvals", "list", "--status", "all", "--limit", "1")["next"]
     assert found("--status", "all", "--limit", "1", "--after", cursor) == [release]
 
 
-def test_two_people_agree(shop: Shop) -> None:
-    run_id = shop.asking()
+def test_two_people_agree(cli_store: CliStore) -> None:
+    run_id = cli_store.asking()
     decide = ("approvals", "decide", run_id, "review", "approve")
-    first = shop.fine(*decide, "--as", "ada", "-f", "window=night", "--comment", "fine")
+    first = cli_store.fine(*decide, "--as", "ada", "-f", "window=night", "--comment", "fine")
     assert first == "✓ review: your vote counts, 1 of 2 agree so far\n"
-    again = shop.fine(*decide, "--as", "ada", "-f", "window=night")
+    again = cli_store.fine(*decide, "--as", "ada", "-f", "window=night")
     assert again == first
-    assert "agreed     user:ada\n" in shop.fine("approvals", "show", run_id, "review")
-    second = shop.fine(*decide, "--as", "carl", "--role", "ops", "--form", "window=day", "--form", "count=3")
+    assert "agreed     user:ada\n" in cli_store.fine("approvals", "show", run_id, "review")
+    second = cli_store.fine(*decide, "--as", "carl", "--role", "ops", "--form", "window=day", "--form", "count=3")
     assert second == "✓ review: approved by user:carl\n"
-    output = shop.mill.show(run_id).nodes["review"]["output"]
+    output = cli_store.mill.show(run_id).nodes["review"]["output"]
     assert (output["decided_by"], output["form"]) == ("user:carl", {"window": "day", "count": 3})
-    told = shop.fine("approvals", "show", run_id, "review")
+    told = cli_store.fine("approvals", "show", run_id, "review")
     assert "decision   approved\n" in told and "decided    by user:carl " in told
     assert "→" not in told
 
 
-def test_a_form_from_a_file(shop: Shop, tmp_path: Path) -> None:
+def test_a_form_from_a_file(cli_store: CliStore, tmp_path: Path) -> None:
     form = tmp_path / "form.yaml"
     form.write_text("window: day\ncount: 1\n")
-    run_id = shop.asking()
-    shop.fine("approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", f"@{form}", "-f", "count=2")
-    assert shop.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
+    run_id = cli_store.asking()
+    cli_store.fine(
+        "approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", f"@{form}", "-f", "count=2"
+    )
+    assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
 
 
 @pytest.mark.parametrize(
@@ -92,23 +94,25 @@ def test_a_form_from_a_file(shop: Shop, tmp_path: Path) -> None:
         ("changes", "changes requested", {"redo": "changes"}),
     ],
 )
-def test_other_decisions(shop: Shop, verb: str, words: str, outputs: Any) -> None:
-    run_id = plain(shop)
-    told = shop.fine("approvals", "decide", run_id, "ok", verb, "--as", "eve", "--reason", "not yet")
+def test_other_decisions(cli_store: CliStore, verb: str, words: str, outputs: Any) -> None:
+    run_id = plain(cli_store)
+    told = cli_store.fine("approvals", "decide", run_id, "ok", verb, "--as", "eve", "--reason", "not yet")
     assert told == f"✓ ok: {words} by user:eve\n"
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
-    assert shop.mill.show(run_id).outputs == outputs
-    shown = shop.json("approvals", "show", run_id, "ok")
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    assert cli_store.mill.show(run_id).outputs == outputs
+    shown = cli_store.json("approvals", "show", run_id, "ok")
     assert (shown["decision"], shown["comments"]) == (verb, "not yet")
 
 
-def test_a_contrary_decision_is_a_conflict(shop: Shop) -> None:
-    run_id = plain(shop)
-    shop.fine("approvals", "decide", run_id, "ok", "reject", "--as", "eve")
-    assert codes(shop.refused("approvals", "decide", run_id, "ok", "approve", "--as", "eve")) == ["decision_conflict"]
+def test_a_contrary_decision_is_a_conflict(cli_store: CliStore) -> None:
+    run_id = plain(cli_store)
+    cli_store.fine("approvals", "decide", run_id, "ok", "reject", "--as", "eve")
+    assert codes(cli_store.refused("approvals", "decide", run_id, "ok", "approve", "--as", "eve")) == [
+        "decision_conflict"
+    ]
 
 
-def test_items_of_a_map_are_decided_one_by_one(shop: Shop) -> None:
+def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
     flow = {
         "name": "many",
         "nodes": [
@@ -116,14 +120,14 @@ def test_items_of_a_map_are_decided_one_by_one(shop: Shop) -> None:
             {"id": "ok", "type": "human", "dependencies": ["list"], "map": {"over": "{{ list.output }}"}},
         ],
     }
-    run_id = shop.start(flow)
-    shop.until(run_id, lambda view: len(shop.mill.approvals([f"run:{view.run_id}"])[0]) == 2)
-    assert re.search(r"  ok item 1  pending  ", shop.fine("approvals", "list"))
-    told = shop.fine("approvals", "show", run_id, "ok", "--item", "1")
+    run_id = cli_store.start(flow)
+    cli_store.until(run_id, lambda view: len(cli_store.mill.approvals([f"run:{view.run_id}"])[0]) == 2)
+    assert re.search(r"  ok item 1  pending  ", cli_store.fine("approvals", "list"))
+    told = cli_store.fine("approvals", "show", run_id, "ok", "--item", "1")
     assert "node       ok, item 1\n" in told and told.endswith(f"decide {run_id} ok approve --item 1\n")
     for item in ("0", "1"):
-        shop.fine("approvals", "decide", run_id, "ok", "approve", "--item", item, "--as", "eve")
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
+        cli_store.fine("approvals", "decide", run_id, "ok", "approve", "--item", item, "--as", "eve")
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
 
 
 # A run that waits for people: asked at the terminal, told elsewhere
@@ -252,7 +256,7 @@ def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[s
 
 
 def test_a_store_that_others_reach_is_named_in_the_command(
-    inside: Inside, flow: Path, monkeypatch: pytest.MonkeyPatch
+    inside: InProcessCli, flow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, say = threading.Event(), Lines.say
 
@@ -279,7 +283,7 @@ def test_a_store_that_others_reach_is_named_in_the_command(
     assert "✓ review" in ended.out
 
 
-def test_a_signal_that_is_waited_for_is_told(inside: Inside, flow: Path) -> None:
+def test_a_signal_that_is_waited_for_is_told(inside: InProcessCli, flow: Path) -> None:
     url = f"memory://signal-{time.monotonic_ns()}"
     flow.write_text("name: wait\nnodes: [{id: go, type: signal, config: {name: now}}]\n")
 

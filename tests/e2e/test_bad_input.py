@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import Inside
+from tests.fixtures.command_line import InProcessCli
 from tidemill.cli import main
 
 FLOW = """
@@ -64,7 +64,7 @@ SOURCES: dict[str, tuple[Prepare, str]] = {
 
 
 @pytest.mark.parametrize("case", SOURCES)
-def test_documents_that_cannot_be_read(inside: Inside, tmp_path: Path, case: str) -> None:
+def test_documents_that_cannot_be_read(inside: InProcessCli, tmp_path: Path, case: str) -> None:
     prepare, code = SOURCES[case]
     arguments = prepare(tmp_path)
     for command in ("validate", "graph", "run"):
@@ -80,7 +80,7 @@ def test_documents_that_cannot_be_read(inside: Inside, tmp_path: Path, case: str
     assert code in {problem["code"] for problem in refused["problems"]}
 
 
-def test_the_file_that_was_meant_is_named(inside: Inside, tmp_path: Path) -> None:
+def test_the_file_that_was_meant_is_named(inside: InProcessCli, tmp_path: Path) -> None:
     file(FLOW)(tmp_path)
     assert "did you mean" in inside("validate", str(tmp_path / "flwo.yaml")).out
 
@@ -104,7 +104,9 @@ INPUTS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_inputs_that_make_no_sense(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_inputs_that_make_no_sense(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     given, code = INPUTS[case]
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[1]")
@@ -120,21 +122,21 @@ def test_inputs_that_make_no_sense(inside: Inside, tmp_path: Path, monkeypatch: 
     assert as_json.json["problems"][0]["code"] == code
 
 
-def test_all_inputs_are_checked_at_once(inside: Inside, tmp_path: Path) -> None:
+def test_all_inputs_are_checked_at_once(inside: InProcessCli, tmp_path: Path) -> None:
     (path,) = file(FLOW)(tmp_path)
     ended = inside("run", path, "-i", "one", "-i", "=two", "-i", "@three.json")
     assert "3 problems" in ended.err
 
 
 @pytest.mark.parametrize("url", ["nonsense", "postgres://nowhere", "", "://"])
-def test_stores_that_nobody_knows(inside: Inside, tmp_path: Path, url: str) -> None:
+def test_stores_that_nobody_knows(inside: InProcessCli, tmp_path: Path, url: str) -> None:
     (path,) = file(FLOW)(tmp_path)
     ended = inside("run", path, "--store", url, "-i", "n=1")
     assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "[store_unknown]" in ended.err
 
 
-def test_hostile_text_cannot_reach_the_terminal(inside: Inside, tmp_path: Path) -> None:
+def test_hostile_text_cannot_reach_the_terminal(inside: InProcessCli, tmp_path: Path) -> None:
     document = {"name": "x", "nodes": [{"id": "a\x1b[31m", "type": "value\x07", "\x1b]0;title": 1}]}
     (path,) = file(json.dumps(document), "flow.json")(tmp_path)
     for command in ("validate", "graph", "run"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.cli_store import Shop
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import COMMAND, environment, on_terminal, process
 from tidemill.blobs.contract import digest_of
 from tidemill.cli import main
@@ -32,10 +32,10 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db"
 
 
-def test_a_file_goes_in_and_comes_out(shop: Shop, picture: Path, tmp_path: Path) -> None:
-    assert shop.fine("blobs", "put", str(picture)) == f"{digest_of(BYTES)}\n"
+def test_a_file_goes_in_and_comes_out(cli_store: CliStore, picture: Path, tmp_path: Path) -> None:
+    assert cli_store.fine("blobs", "put", str(picture)) == f"{digest_of(BYTES)}\n"
     out = tmp_path / "out.bin"
-    told = shop.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
+    told = cli_store.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
     assert told == f"{len(BYTES)} bytes written to {out}\n"
     assert out.read_bytes() == BYTES
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.bin", "sunset.png"]
@@ -64,53 +64,53 @@ def test_bytes_are_not_written_to_a_terminal(url: str, picture: Path) -> None:
     assert "-o -" in written
 
 
-def test_a_written_file_is_like_any_other(shop: Shop, picture: Path, tmp_path: Path) -> None:
-    shop.fine("blobs", "put", str(picture))
+def test_a_written_file_is_like_any_other(cli_store: CliStore, picture: Path, tmp_path: Path) -> None:
+    cli_store.fine("blobs", "put", str(picture))
     out = tmp_path / "out.bin"
     out.write_bytes(b"before")
     mask = os.umask(0o022)
     try:
-        shop.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
+        cli_store.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
     finally:
         os.umask(mask)
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
     assert out.read_bytes() == BYTES
 
 
-def test_a_list_has_pages(shop: Shop) -> None:
-    digests = sorted(shop.mill.put_blob(b"%d" % number)["$blob"] for number in range(5))
+def test_a_list_has_pages(cli_store: CliStore) -> None:
+    digests = sorted(cli_store.mill.put_blob(b"%d" % number)["$blob"] for number in range(5))
     found, cursor = list[str](), None
     while True:
-        page = shop.json("blobs", "list", "--limit", "2", *(("--after", cursor) if cursor else ()))
+        page = cli_store.json("blobs", "list", "--limit", "2", *(("--after", cursor) if cursor else ()))
         found += [row["digest"] for row in page["blobs"]]
         cursor = page["next"]
         if cursor is None:
             break
     assert [digest for digest in found if digest in digests] == digests
-    assert shop.json("blobs", "list", "--state", "grace")["blobs"] == []
-    assert shop.fine("blobs", "list", "--state", "grace") == "there is no blob\n"
-    text = shop.fine("blobs", "list", "--limit", "2")
+    assert cli_store.json("blobs", "list", "--state", "grace")["blobs"] == []
+    assert cli_store.fine("blobs", "list", "--state", "grace") == "there is no blob\n"
+    text = cli_store.fine("blobs", "list", "--limit", "2")
     assert "--after sha256:" in text
     assert "active" in text
 
 
-def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
-    shop.fine("blobs", "put", str(picture))
-    told = shop.json("blobs", "gc", "--dry-run")
+def test_a_collection_tells_what_it_did(cli_store: CliStore, picture: Path) -> None:
+    cli_store.fine("blobs", "put", str(picture))
+    told = cli_store.json("blobs", "gc", "--dry-run")
     assert (told["young"] >= 1, told["retired"], told["dry_run"]) == (True, 0, True)
-    assert "that came within the hour" in shop.fine("blobs", "gc")
-    engine: Any = shop.mill._engine
+    assert "that came within the hour" in cli_store.fine("blobs", "gc")
+    engine: Any = cli_store.mill._engine
     for place, (state, _) in engine._blobs._states.items():
         engine._blobs._states[place] = (state, 1)
-    told = shop.json("blobs", "gc", "--dry-run")
+    told = cli_store.json("blobs", "gc", "--dry-run")
     assert told["retired"] == 1
-    assert "1 would be set aside" in shop.fine("blobs", "gc", "--dry-run")
-    assert "1 set aside" in shop.fine("blobs", "gc")
-    assert [row["digest"] for row in shop.json("blobs", "list", "--state", "grace")["blobs"]] == [digest_of(BYTES)]
-    assert "1 whose grace period is not over" in shop.fine("blobs", "gc", "--grace", "1")
+    assert "1 would be set aside" in cli_store.fine("blobs", "gc", "--dry-run")
+    assert "1 set aside" in cli_store.fine("blobs", "gc")
+    assert [row["digest"] for row in cli_store.json("blobs", "list", "--state", "grace")["blobs"]] == [digest_of(BYTES)]
+    assert "1 whose grace period is not over" in cli_store.fine("blobs", "gc", "--grace", "1")
     engine._blobs._states["default", digest_of(BYTES)] = ("grace", 1)
-    assert f"1 deleted, {size_of(len(BYTES))}" in shop.fine("blobs", "gc")
-    (problem,) = shop.refused("blobs", "show", digest_of(BYTES))
+    assert f"1 deleted, {size_of(len(BYTES))}" in cli_store.fine("blobs", "gc")
+    (problem,) = cli_store.refused("blobs", "show", digest_of(BYTES))
     assert problem["code"] == "blob_unknown"
 
 
@@ -128,35 +128,35 @@ def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
         (("put", "/"), "blob_file_unreadable"),
     ],
 )
-def test_bad_requests_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
-    (problem,) = shop.refused("blobs", *arguments)
+def test_bad_requests_are_refused(cli_store: CliStore, arguments: tuple[str, ...], code: str) -> None:
+    (problem,) = cli_store.refused("blobs", *arguments)
     assert problem["code"] == code
     assert "return" not in problem["hint"]
 
 
-def test_a_file_that_cannot_be_written_is_refused(shop: Shop, picture: Path) -> None:
-    shop.fine("blobs", "put", str(picture))
-    (problem,) = shop.refused("blobs", "get", digest_of(BYTES), "-o", "no/such/folder/file")
+def test_a_file_that_cannot_be_written_is_refused(cli_store: CliStore, picture: Path) -> None:
+    cli_store.fine("blobs", "put", str(picture))
+    (problem,) = cli_store.refused("blobs", "get", digest_of(BYTES), "-o", "no/such/folder/file")
     assert problem["code"] == "output_unwritable"
 
 
-def test_a_stored_file_may_be_a_configuration(shop: Shop, tmp_path: Path) -> None:
+def test_a_stored_file_may_be_a_configuration(cli_store: CliStore, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"rate": 7}')
-    digest = shop.fine("blobs", "put", str(config), "--keep").strip()
-    view = shop.mill.run({"name": "by-reference", "nodes": [{"id": "a", "type": "value", "config_ref": digest}]})
+    digest = cli_store.fine("blobs", "put", str(config), "--keep").strip()
+    view = cli_store.mill.run({"name": "by-reference", "nodes": [{"id": "a", "type": "value", "config_ref": digest}]})
     assert view.outputs == {"a": {"rate": 7}}
 
 
 @pytest.mark.parametrize("scheme", ["", "cas://"])
-def test_a_stored_file_may_be_the_schema_of_a_condition(shop: Shop, tmp_path: Path, scheme: str) -> None:
+def test_a_stored_file_may_be_the_schema_of_a_condition(cli_store: CliStore, tmp_path: Path, scheme: str) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "required": ["rate"]}')
-    digest = scheme + shop.fine("blobs", "put", str(schema)).strip()
+    digest = scheme + cli_store.fine("blobs", "put", str(schema)).strip()
     rule = {"condition": {"type": "schema_validation", "schema_ref": digest}, "next_nodes": ["yes"]}
     first = {"id": "a", "type": "value", "config": {"rate": 1}, "branch": {"rules": [rule], "default": ["no"]}}
     nodes = [first, {"id": "yes", "type": "value", "config": 1}, {"id": "no", "type": "value"}]
-    view = shop.mill.run({"name": "by-schema", "nodes": nodes})
+    view = cli_store.mill.run({"name": "by-schema", "nodes": nodes})
     assert view.outputs == {"yes": 1}
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tests.docs.pages import Page, read_page
-from tests.fixtures.cli_store import Shop
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import eventually
 from tidemill.cli.app import app
 from tidemill.cli.options import LazyCommand
@@ -45,7 +45,7 @@ def commands(page: Page) -> Iterator[tuple[int, str, str]]:
                 yield block.line, command, output
 
 
-def test_the_page_shows_what_is_printed(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_what_is_printed(cli_store: CliStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = read_page(PAGE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("getpass.getuser", lambda: "dora")
@@ -55,9 +55,9 @@ def test_the_page_shows_what_is_printed(shop: Shop, tmp_path: Path, monkeypatch:
     for line, command, expected in commands(page):
         program, *arguments = shlex.split(command)
         assert program == "tidemill", command
-        ended = shop(*arguments)
+        ended = cli_store(*arguments)
         assert steady(ended.out + ended.err) == steady(expected), f"{PAGE}:{line} {command}\n{ended.out}{ended.err}"
-        eventually(lambda: not shop.mill.find(["active"])[0], "a run does not come to rest")
+        eventually(lambda: not cli_store.mill.find(["active"])[0], "a run does not come to rest")
     assert len({line for line, _, _ in commands(page)}) >= SESSIONS_MIN
 
 

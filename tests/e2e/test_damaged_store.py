@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import tidemill
-from tests.fixtures.command_line import Ended, Inside
+from tests.fixtures.command_line import Ended, InProcessCli
 from tidemill.cli import main
 from tidemill.cli.commands.worker import StatusLines
 from tidemill.cli.main import guarded
@@ -22,10 +22,10 @@ FLOW: dict[str, Any] = {
 }
 
 
-class Yard:
+class Waiters:
     """A store in a file with three runs, of which two are as good as any."""
 
-    def __init__(self, path: Path, inside: Inside) -> None:
+    def __init__(self, path: Path, inside: InProcessCli) -> None:
         self.path, self._inside = path, inside
         with tidemill.open(f"sqlite:///{path}") as mill:
             mill.publish(FLOW)
@@ -44,11 +44,11 @@ class Yard:
 
 
 @pytest.fixture
-def yard(inside: Inside, tmp_path: Path) -> Yard:
-    return Yard(tmp_path / "mill.db", inside)
+def yard(inside: InProcessCli, tmp_path: Path) -> Waiters:
+    return Waiters(tmp_path / "mill.db", inside)
 
 
-def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Yard) -> None:
+def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Waiters) -> None:
     assert yard.change("DELETE FROM blobs WHERE size BETWEEN 100000 AND 100100 AND id = (SELECT max(id) FROM blobs)")
     shown, told = yard("runs", "show", "r1"), yard("runs", "show", "r1", "--json")
     assert (shown.code, told.code) == (main.OK, main.OK)
@@ -59,7 +59,7 @@ def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Yard) -> None:
     assert "output_missing" not in told.json["nodes"]["small"]
 
 
-def test_logs_that_cannot_be_read_are_told_by_reindex(yard: Yard) -> None:
+def test_logs_that_cannot_be_read_are_told_by_reindex(yard: Waiters) -> None:
     assert yard.change("UPDATE records SET body = x'00' WHERE stream IN (SELECT id FROM streams WHERE key = 'r2')")
     found, told = yard("reindex"), yard("reindex", "--json")
     assert (found.code, told.code, told.json["unreadable"]) == (main.FAILED, main.FAILED, ["r2"])
@@ -68,7 +68,7 @@ def test_logs_that_cannot_be_read_are_told_by_reindex(yard: Yard) -> None:
     assert "finding" in (said := yard("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
 
 
-def test_a_collection_counts_what_something_refers_to(yard: Yard) -> None:
+def test_a_collection_counts_what_something_refers_to(yard: Waiters) -> None:
     with tidemill.open(f"sqlite:///{yard.path}", work=False) as mill:
         mill.put_blob(b"nothing refers to this")
         told = mill.collect_blobs(dry_run=True)

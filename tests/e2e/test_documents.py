@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cli_store import Shop
-from tests.fixtures.command_line import EXAMPLES, Inside, on_terminal, process, shown
+from tests.fixtures.cli_store import CliStore
+from tests.fixtures.command_line import EXAMPLES, InProcessCli, on_terminal, process, shown
 from tidemill.cli import main
 
 BROKEN = """
@@ -45,7 +45,7 @@ def test_a_valid_document_is_one_friendly_line() -> None:
     assert line.startswith("✓ hello is valid: 3 nodes, sha256:")
 
 
-def test_every_problem_is_listed_at_once(inside: Inside, tmp_path: Path) -> None:
+def test_every_problem_is_listed_at_once(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text(BROKEN)
     ended = inside("validate", str(file))
@@ -74,7 +74,7 @@ def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["validate", "graph"])
-def test_what_is_referred_to_by_content_needs_no_store(inside: Inside, tmp_path: Path, command: str) -> None:
+def test_what_is_referred_to_by_content_needs_no_store(inside: InProcessCli, tmp_path: Path, command: str) -> None:
     file = tmp_path / "flow.yaml"
     reference = f"cas://sha256:{'0' * 64}"
     file.write_text(BORROWING.replace("REFERENCE", reference))
@@ -87,7 +87,7 @@ def test_what_is_referred_to_by_content_needs_no_store(inside: Inside, tmp_path:
         assert place in ended.out
 
 
-def test_a_reference_that_is_no_digest_is_refused(inside: Inside, tmp_path: Path) -> None:
+def test_a_reference_that_is_no_digest_is_refused(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(BORROWING.replace("REFERENCE", "sha256:short"))
     ended = inside("validate", str(file), "--json")
@@ -116,34 +116,34 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_publish(shop: Shop, file: str) -> None:
-    told = shop.fine("publish", file, "--message", "first", "--author", "ada")
+def test_publish(cli_store: CliStore, file: str) -> None:
+    told = cli_store.fine("publish", file, "--message", "first", "--author", "ada")
     assert re.fullmatch(r"✓ echo@1 is published\n  digest  sha256:[0-9a-f]{64}\n", told)
-    again = shop.json("publish", file)
+    again = cli_store.json("publish", file)
     assert (again["version"], again["created"], again["warnings"]) == (1, False, [])
-    assert shop.fine("publish", file).startswith("✓ echo@1 has this content already\n")
-    (version,) = shop.mill.versions("echo")
+    assert cli_store.fine("publish", file).startswith("✓ echo@1 has this content already\n")
+    (version,) = cli_store.mill.versions("echo")
     assert (version.author, version.message) == ("ada", "first")
 
 
-def test_start_prints_the_run_and_does_not_wait(shop: Shop, file: str) -> None:
-    shop.fine("publish", file)
+def test_start_prints_the_run_and_does_not_wait(cli_store: CliStore, file: str) -> None:
+    cli_store.fine("publish", file)
     options = ("-i", "n=3", "--label", "customer=acme", "--as", "bob", "--correlation", "order 7")
-    run_id = shop.fine("start", "echo:latest", *options).strip()
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
-    assert shop.mill.show(run_id).outputs == {"a": {"n": 3}}
-    (row,) = shop.json("runs", "list", "--term", "by:bob")["runs"]
+    run_id = cli_store.fine("start", "echo:latest", *options).strip()
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    assert cli_store.mill.show(run_id).outputs == {"a": {"n": 3}}
+    (row,) = cli_store.json("runs", "list", "--term", "by:bob")["runs"]
     assert (row["labels"], row["correlation_id"]) == ({"customer": "acme"}, "order 7")
-    assert shop.json("start", "echo", "-i", "n=1", "--key", "one") == {"run_id": "one"}
-    assert shop.json("start", "echo", "-i", "n=1", "--key", "one") == {"run_id": "one"}
+    assert cli_store.json("start", "echo", "-i", "n=1", "--key", "one") == {"run_id": "one"}
+    assert cli_store.json("start", "echo", "-i", "n=1", "--key", "one") == {"run_id": "one"}
 
 
-def test_a_version_is_printed_as_it_can_be_published_again(shop: Shop) -> None:
-    shop.mill.publish(FLOW)
-    text = shop.fine("workflows", "show", "echo")
+def test_a_version_is_printed_as_it_can_be_published_again(cli_store: CliStore) -> None:
+    cli_store.mill.publish(FLOW)
+    text = cli_store.fine("workflows", "show", "echo")
     assert text.startswith("# echo@1, sha256:")
     assert text.splitlines()[1:3] == ["name: echo", "description: says it again"]
-    assert shop.mill.publish(text).created is False
-    shown = shop.json("workflows", "show", "echo:latest")
+    assert cli_store.mill.publish(text).created is False
+    shown = cli_store.json("workflows", "show", "echo:latest")
     assert (shown["version"], shown["document"]["name"]) == (1, "echo")
-    assert shop.json("workflows", "show", "echo@1") == shown
+    assert cli_store.json("workflows", "show", "echo@1") == shown

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.command_line import Inside, on_terminal, process
+from tests.fixtures.command_line import InProcessCli, on_terminal, process
 from tidemill.cli import main
 
 COMPOSITE = {
@@ -24,7 +24,7 @@ COMPOSITE = {
 SANDBOX = "def evaluate(output, context):\n    return output > context['a']['output']\n"
 
 
-def test_the_parts_that_were_asked_are_listed(inside: Inside) -> None:
+def test_the_parts_that_were_asked_are_listed(inside: InProcessCli) -> None:
     given = ("eval", "-c", json.dumps(COMPOSITE), "--output", '{"score": 87}', "--context", '{"a": 4}')
     answer = inside(*given, "--json").json
     assert answer["result"] is True
@@ -56,13 +56,15 @@ def test_the_parts_that_were_asked_are_listed(inside: Inside) -> None:
         ("!has(ctx.a.output)", "{}"),
     ],
 )
-def test_the_context_has_two_forms(inside: Inside, condition: str, context: str) -> None:
+def test_the_context_has_two_forms(inside: InProcessCli, condition: str, context: str) -> None:
     ended = inside("eval", "-c", condition, "--context", context, "--json")
     assert ended.code == main.OK, ended
     assert ended.json["result"] is True
 
 
-def test_values_and_conditions_from_files(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_conditions_from_files(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rule.yaml").write_text("type: cel\nexpression: output.score > inputs.least\n")
     (tmp_path / "rule").write_text(json.dumps(COMPOSITE))
     (tmp_path / "output.json").write_text('{"score": 95}')
@@ -83,7 +85,7 @@ def test_values_and_conditions_from_files(inside: Inside, tmp_path: Path, monkey
         ("output.score > 'x'", "output.score > 'x'"),
     ],
 )
-def test_a_condition_without_an_answer(inside: Inside, condition: str, words: str) -> None:
+def test_a_condition_without_an_answer(inside: InProcessCli, condition: str, words: str) -> None:
     ended = inside("eval", "-c", condition, "--output", '{"score": 87}')
     assert (ended.code, ended.out) == (main.FAILED, "")
     assert words in ended.err and "[condition_failed]" in ended.err
@@ -101,13 +103,13 @@ def test_a_condition_without_an_answer(inside: Inside, condition: str, words: st
         '{"type": "schema_validation", "schema": {"type": "object"}}',
     ],
 )
-def test_an_output_that_was_not_given_can_be(inside: Inside, condition: str) -> None:
+def test_an_output_that_was_not_given_can_be(inside: InProcessCli, condition: str) -> None:
     ended = inside("eval", "-c", condition)
     assert ended.code == main.FAILED
     assert "output is not available here" in ended.err and "→ give it one: --output JSON" in ended.err
 
 
-def test_a_part_that_fails_is_named(inside: Inside) -> None:
+def test_a_part_that_fails_is_named(inside: InProcessCli) -> None:
     inner = {"type": "composite", "operator": "OR", "conditions": ["output.n > 5", "output.nope > 1"]}
     condition = {"type": "composite", "operator": "AND", "conditions": ["output.n == 1", inner]}
     ended = inside("eval", "-c", json.dumps(condition), "--output", '{"n": 1}', "--json")
@@ -115,14 +117,14 @@ def test_a_part_that_fails_is_named(inside: Inside) -> None:
 
 
 @pytest.mark.parametrize(("given", "hint"), [("o.json", "→ a file is written @o.json"), ("{", ""), ("@nope.json", "")])
-def test_the_name_of_a_file_is_not_json(inside: Inside, given: str, hint: str) -> None:
+def test_the_name_of_a_file_is_not_json(inside: InProcessCli, given: str, hint: str) -> None:
     ended = inside("eval", "-c", "output > 1", "--output", given)
     assert ended.code == main.REFUSED
     assert hint in ended.err
     assert bool(hint) is ("a file is written" in ended.err)
 
 
-def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
+def test_everything_that_is_wrong_is_told_at_once(inside: InProcessCli) -> None:
     condition = '{"type": "composite", "operator": "XOR", "conditions": ["output >", {"type": "nope"}]}'
     given = ("--output", "{", "--context", "[]", "--inputs", "3")
     ended = inside("eval", "-c", condition, *given, "--json")
@@ -151,7 +153,7 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
         ("x" * 5000 + "\0", "condition_syntax"),
     ],
 )
-def test_a_condition_that_is_none(inside: Inside, condition: str, code: str) -> None:
+def test_a_condition_that_is_none(inside: InProcessCli, condition: str, code: str) -> None:
     ended = inside("eval", "-c", condition, "--json")
     assert ended.code == main.REFUSED
     assert code in [problem["code"] for problem in ended.json["problems"]]
@@ -167,7 +169,7 @@ def test_what_takes_long_is_decided_in_another_process() -> None:
     assert ended.out.startswith("true  ")
 
 
-def test_code_and_schemas_are_read_from_the_store(inside: Inside, tmp_path: Path) -> None:
+def test_code_and_schemas_are_read_from_the_store(inside: InProcessCli, tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(SANDBOX)
     (tmp_path / "schema.json").write_text('{"type": "integer"}')
     code = inside("blobs", "put", str(tmp_path / "code.py"), "--json").json["$blob"]
@@ -184,7 +186,7 @@ def test_code_and_schemas_are_read_from_the_store(inside: Inside, tmp_path: Path
     assert [problem["code"] for problem in ended.json["problems"]] == ["blob_unknown"]
 
 
-def test_no_store_is_opened_without_need(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_store_is_opened_without_need(inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert inside("eval", "-c", "true", "--store", "sqlite:///nowhere/at/all.db").code == main.OK
     assert list(tmp_path.iterdir()) == []
@@ -212,11 +214,11 @@ def test_no_store_is_opened_without_need(inside: Inside, tmp_path: Path, monkeyp
         ("{{ '2026-03-29' | date_format('%d.%m.') }}", {}, "29.03.\n"),
     ],
 )
-def test_a_template_is_filled_in(inside: Inside, template: str, scope: dict[str, Any], printed: str) -> None:
+def test_a_template_is_filled_in(inside: InProcessCli, template: str, scope: dict[str, Any], printed: str) -> None:
     assert inside("render", template, "--scope", json.dumps(scope)) == (main.OK, printed, "")
 
 
-def test_a_rendering_that_fails(inside: Inside, tmp_path: Path) -> None:
+def test_a_rendering_that_fails(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"a": ["{{ enrich.scor }}"]}')
     ended = inside("render", f"@{file}", "--scope", '{"enrich": {"score": 3}}')
@@ -228,7 +230,7 @@ def test_a_rendering_that_fails(inside: Inside, tmp_path: Path) -> None:
     assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [("template_failed", "/a/0")]
 
 
-def test_render_everything_that_is_wrong_is_told_at_once(inside: Inside, tmp_path: Path) -> None:
+def test_render_everything_that_is_wrong_is_told_at_once(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"a": "{{ x | }}", "b": "{{ x | nope }}"}')
     ended = inside("render", f"@{file}", "--scope", '{"secrets": {}}', "--json")
@@ -255,13 +257,13 @@ def test_render_everything_that_is_wrong_is_told_at_once(inside: Inside, tmp_pat
         ('{"a": NaN}', "--scope"),
     ],
 )
-def test_a_scope_that_is_none(inside: Inside, scope: str, words: str) -> None:
+def test_a_scope_that_is_none(inside: InProcessCli, scope: str, words: str) -> None:
     ended = inside("render", "x", "--scope", scope)
     assert (ended.code, ended.out) == (main.REFUSED, "")
     assert words in ended.err
 
 
-def test_a_file_that_cannot_be_read(inside: Inside, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(inside: InProcessCli, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"\xe9")
     for template, code in ((f"@{tmp_path}/latin.txt", "not_utf8"), ("@missing", "file_missing")):
         ended = inside("render", template, "--json")

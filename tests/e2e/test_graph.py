@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.fixtures.command_line import EXAMPLES, ROOT, Inside, on_terminal, process, shown
+from tests.fixtures.command_line import EXAMPLES, ROOT, InProcessCli, on_terminal, process, shown
 from tests.fixtures.graphs import SHAPES, graph_of
 from tidemill.cli import main
 from tidemill.cli.render.graph import NESTING_MAX, as_text, draw, mermaid_lines
@@ -119,12 +119,12 @@ def order(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_text_drawing(inside: Inside, order: str) -> None:
+def test_the_text_drawing(inside: InProcessCli, order: str) -> None:
     ended = inside("graph", order, "--format", "text")
     assert (ended.code, ended.out) == (main.OK, ORDER_TEXT)
 
 
-def test_mermaid(inside: Inside, order: str) -> None:
+def test_mermaid(inside: InProcessCli, order: str) -> None:
     ended = inside("graph", order, "--format", "mermaid")
     assert (ended.code, ended.out) == (main.OK, ORDER_MERMAID)
 
@@ -205,7 +205,7 @@ def test_the_cost_is_that_of_the_graph(shape: str) -> None:
     assert seconds(8_000) <= 8 * 2.5 * seconds(1_000) + 0.05
 
 
-def test_hostile_words_stay_inside_their_quotes(inside: Inside, tmp_path: Path) -> None:
+def test_hostile_words_stay_inside_their_quotes(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "hostile.yaml"
     file.write_text(
         dedent(r"""
@@ -231,7 +231,7 @@ def test_hostile_words_stay_inside_their_quotes(inside: Inside, tmp_path: Path) 
         assert "\x1b" not in inside("graph", str(file), "--format", form).out
 
 
-def test_a_refused_document_is_not_drawn(inside: Inside, tmp_path: Path) -> None:
+def test_a_refused_document_is_not_drawn(inside: InProcessCli, tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("name: x\nnodes: []\n")
     ended = inside("graph", str(file))
@@ -239,12 +239,12 @@ def test_a_refused_document_is_not_drawn(inside: Inside, tmp_path: Path) -> None
     assert "[no_nodes]" in ended.err
 
 
-def test_the_page_shows_what_the_command_prints(inside: Inside) -> None:
+def test_the_page_shows_what_the_command_prints(inside: InProcessCli) -> None:
     drawing = inside("graph", str(EXAMPLES / "showcase.yaml"), "--format", "text").out
     assert f"```text\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
-def test_every_example_is_drawn(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_is_drawn(inside: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
     for file in sorted(EXAMPLES.glob("*.yaml")):
         ended = inside("graph", str(file), "--format", "text")

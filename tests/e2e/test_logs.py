@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, Inside, environment, on_terminal, process, shown
+from tests.fixtures.command_line import COMMAND, InProcessCli, environment, on_terminal, process, shown
 from tidemill.cli.render.events import EventPrinter
 
 FUNCTIONS = """
@@ -68,8 +68,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(capsys)
+def inside(capsys: pytest.CaptureFixture[str]) -> InProcessCli:
+    return InProcessCli(capsys)
 
 
 def flow_of(folder: Path, function: str) -> str:
@@ -87,7 +87,7 @@ def run_id_of(folder: Path, file: str = "flow.yaml") -> str:
     return str(ended.json["run_id"])
 
 
-def test_lines_say_whose_they_are(folder: Path, inside: Inside) -> None:
+def test_lines_say_whose_they_are(folder: Path, inside: InProcessCli) -> None:
     run_id = run_id_of(folder)
     said = inside("runs", "logs", run_id)
     assert said.out.splitlines() == [
@@ -119,7 +119,7 @@ def test_lines_say_whose_they_are(folder: Path, inside: Inside) -> None:
         (("RUN", "b", "--visit", "2"), "attempt_unknown"),
     ],
 )
-def test_what_is_not_there_is_refused(folder: Path, inside: Inside, words: tuple[str, ...], code: str) -> None:
+def test_what_is_not_there_is_refused(folder: Path, inside: InProcessCli, words: tuple[str, ...], code: str) -> None:
     run_id = run_id_of(folder)
     said = inside("runs", "logs", *(run_id if word == "RUN" else word for word in words), "--json")
     assert said.code == 2
@@ -166,7 +166,7 @@ def test_a_node_that_is_not_there_has_no_parts(folder: Path) -> None:
     assert ended.code == 2 and "option_invalid" in ended.err
 
 
-def test_a_live_display_is_not_overheard(folder: Path, inside: Inside) -> None:
+def test_a_live_display_is_not_overheard(folder: Path, inside: InProcessCli) -> None:
     """On a terminal, what functions print appears above the display; only what they printed is kept."""
     code, written = on_terminal("run", flow_of(folder, "slowly"), cwd=folder)
     assert code == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, EXAMPLES, Inside, environment, process
+from tests.fixtures.command_line import COMMAND, EXAMPLES, InProcessCli, environment, process
 from tidemill.cli import main
 from tidemill.cli.main import guarded
 from tidemill.errors import Unavailable, rejected
@@ -59,7 +59,7 @@ def test_the_installed_script_calls_main() -> None:
         ("worker", "--dead-after", "nan"),
     ],
 )
-def test_values_that_nothing_can_store_are_wrong_usage(inside: Inside, arguments: tuple[str, ...]) -> None:
+def test_values_that_nothing_can_store_are_wrong_usage(inside: InProcessCli, arguments: tuple[str, ...]) -> None:
     ended = inside(*arguments)
     assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "Invalid value for" in ended.err and len(ended.err.splitlines()) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import Inside
+from tests.fixtures.command_line import InProcessCli
 
 APP = """
 import tidemill
@@ -49,11 +49,11 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(capsys)
+def inside(capsys: pytest.CaptureFixture[str]) -> InProcessCli:
+    return InProcessCli(capsys)
 
 
-def test_types_are_listed(inside: Inside, app: str) -> None:
+def test_types_are_listed(inside: InProcessCli, app: str) -> None:
     said = inside("nodes", "list", "--app", app)
     assert said.code == 0
     lines = said.out.splitlines()
@@ -66,7 +66,7 @@ def test_types_are_listed(inside: Inside, app: str) -> None:
     assert any(line.startswith("http ") and "Tidemill" in line for line in lines)
 
 
-def test_a_type_is_shown_with_its_fields(inside: Inside, app: str) -> None:
+def test_a_type_is_shown_with_its_fields(inside: InProcessCli, app: str) -> None:
     said = inside("nodes", "show", "send", "--app", app)
     assert said.code == 0
     lines = [line.rstrip() for line in said.out.splitlines()]
@@ -92,14 +92,14 @@ def test_a_type_is_shown_with_its_fields(inside: Inside, app: str) -> None:
         ("human", {"quorum": "1", "on_timeout": "fail"}),
     ],
 )
-def test_what_a_field_is_when_it_is_left_out(inside: Inside, name: str, defaults: dict[str, str]) -> None:
+def test_what_a_field_is_when_it_is_left_out(inside: InProcessCli, name: str, defaults: dict[str, str]) -> None:
     lines = inside("nodes", "show", name).out.splitlines()
     place = next(line.index("DEFAULT") for line in lines if line.startswith("FIELD"))
     shown = {line.split()[0]: line[place:].split("  ")[0].strip() for line in lines if line[place:].strip()}
     assert {field: shown.get(field) for field in defaults} == defaults
 
 
-def test_programs_get_everything(inside: Inside, app: str) -> None:
+def test_programs_get_everything(inside: InProcessCli, app: str) -> None:
     shown = inside("nodes", "show", "send@2", "--app", app, "--json").json
     assert shown["capabilities"] == {
         "retryable": False, "streaming": True, "checkpointing": False, "at_most_once": True, "process": False,
@@ -112,7 +112,7 @@ def test_programs_get_everything(inside: Inside, app: str) -> None:
     assert listed["broken"] == []
 
 
-def test_every_built_in_type_can_be_shown(inside: Inside) -> None:
+def test_every_built_in_type_can_be_shown(inside: InProcessCli) -> None:
     for each in inside("nodes", "list", "--json").json["types"]:
         said = inside("nodes", "show", each["type"])
         assert said.code == 0 and said.out.startswith(each["type"]), each["type"]
@@ -128,7 +128,7 @@ FLOW = "name: sending\nnodes:\n  - {id: a, type: send, config: {to: you}}\n"
     ids=["validate", "publish", "run"],
 )
 def test_types_of_an_app_are_known_where_it_is_named(
-    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    inside: InProcessCli, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
     (tmp_path / "flow.yaml").write_text(FLOW)
@@ -140,7 +140,7 @@ def test_types_of_an_app_are_known_where_it_is_named(
 
 
 def test_what_an_app_has_published_is_started_and_changed(
-    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: InProcessCli, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
     (tmp_path / "flow.yaml").write_text(FLOW + "  - {id: b, type: value, config: {}, dependencies: [a]}\n")
@@ -167,7 +167,7 @@ WRONG_SETTINGS = [
 
 @pytest.mark.parametrize(("variable", "value", "code"), WRONG_SETTINGS)
 def test_a_wrong_setting_is_not_the_documents_fault(
-    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     file = tmp_path / "flow.yaml"
@@ -182,7 +182,7 @@ def test_a_wrong_setting_is_not_the_documents_fault(
     ("variable", "value", "code"), [*WRONG_SETTINGS, ("TIDEMILL_SECRETS", "/nowhere", "secrets_folder_invalid")]
 )
 def test_a_wrong_setting_is_told_before_anything_is_done(
-    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     (tmp_path / "flow.yaml").write_text("name: w\nnodes:\n  - {id: a, type: value, config: 1}\n")
@@ -195,19 +195,19 @@ def test_a_wrong_setting_is_told_before_anything_is_done(
     assert not (tmp_path / "t.db").exists()
 
 
-def test_one_database_has_one_name(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_database_has_one_name(inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("TIDEMILL_DATABASE_CRM", "TIDEMILL_DATABASE_Crm"):
         monkeypatch.setenv(variable, f"sqlite:///{tmp_path}/x.db")
     said = inside("nodes", "list")
     assert said.code == 2 and "[database_name_invalid]" in said.err and "TIDEMILL_DATABASE_Crm" in said.err
 
 
-def test_the_node_types_of_a_module_need_no_list(inside: Inside, tmp_path: Path, app: str) -> None:
+def test_the_node_types_of_a_module_need_no_list(inside: InProcessCli, tmp_path: Path, app: str) -> None:
     (tmp_path / "sender_app.py").write_text(
         "import tidemill\n\n@tidemill.node_type('greet')\nasync def greet(context):\n    return 'hello'\n"
     )
     assert inside("nodes", "show", "greet", "--app", app).code == 0
 
 
-def test_what_comes_with_tidemill_has_its_version(inside: Inside) -> None:
+def test_what_comes_with_tidemill_has_its_version(inside: InProcessCli) -> None:
     assert inside("nodes", "show", "http", "--json").json["version"] == version("tidemill")

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, EXAMPLES, Inside, environment, eventually, process
+from tests.fixtures.command_line import COMMAND, EXAMPLES, InProcessCli, environment, eventually, process
 from tidemill.cli import main
 
 STEPS = """
@@ -121,7 +121,7 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
     assert "Traceback" not in ended.out + ended.err
 
 
-def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
+def test_a_failure_as_json(inside: InProcessCli, folder: Path) -> None:
     file = document(folder, "- {id: no, type: fail, config: {kind: broken_pipe, message: the pipe is broken}}")
     ended = inside("run", file, "--json")
     assert ended.code == main.FAILED
@@ -145,7 +145,9 @@ def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
         ("nameless", "no function nameless is registered"),
     ],
 )
-def test_a_function_that_cannot_be_found_fails_the_run(inside: Inside, folder: Path, function: str, words: str) -> None:
+def test_a_function_that_cannot_be_found_fails_the_run(
+    inside: InProcessCli, folder: Path, function: str, words: str
+) -> None:
     file = document(folder, f'- {{id: a, type: python, config: {{function: "{function}"}}}}')
     ended = inside("run", file)
     assert ended.code == main.FAILED
@@ -155,7 +157,7 @@ def test_a_function_that_cannot_be_found_fails_the_run(inside: Inside, folder: P
 
 
 def test_functions_are_found_beside_the_document_and_in_the_working_directory(
-    inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = '- {id: a, type: python, config: {function: "my_steps:fine"}}'
     elsewhere = folder / "elsewhere"
@@ -171,7 +173,7 @@ def test_functions_are_found_beside_the_document_and_in_the_working_directory(
     assert process("run", "-", "-q", cwd=folder, given=given).json == {"a": [1, 2]}
 
 
-def test_inputs_are_json_where_they_parse_as_json(inside: Inside, folder: Path) -> None:
+def test_inputs_are_json_where_they_parse_as_json(inside: InProcessCli, folder: Path) -> None:
     file = document(folder, '- {id: a, type: value, config: "{{ inputs }}"}', top="outputs: '{{ a.output }}'\n")
     (folder / "many.json").write_text('{"m": [1], "n": "from the file", "big": 123456789012345678901234567890}')
     given = ("x=1", "y=true", "z=hello", 'w={"a": [null]}', "v=", "u=a=b", "t=007", 's="1"', "r=NaN")
@@ -194,7 +196,7 @@ def test_inputs_are_json_where_they_parse_as_json(inside: Inside, folder: Path) 
     }
 
 
-def test_warnings_go_to_stderr(inside: Inside, folder: Path) -> None:
+def test_warnings_go_to_stderr(inside: InProcessCli, folder: Path) -> None:
     file = document(
         folder,
         """

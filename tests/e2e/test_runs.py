@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.cli_store import Shop
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import EXAMPLES, process
 from tidemill.cli import main
 
@@ -20,10 +20,10 @@ def matches(pattern: str, text: str) -> bool:
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
-def test_runs_are_listed_newest_first_with_what_matters(shop: Shop) -> None:
-    failed = shop.failed(labels={"customer": "acme"})
-    waiting = shop.asking()
-    lines = shop.fine("runs", "list").splitlines()
+def test_runs_are_listed_newest_first_with_what_matters(cli_store: CliStore) -> None:
+    failed = cli_store.failed(labels={"customer": "acme"})
+    waiting = cli_store.asking()
+    lines = cli_store.fine("runs", "list").splitlines()
     assert lines[0].split() == ["RUN", "STATUS", "WORKFLOW", "STARTED"]
     assert re.fullmatch(rf"{waiting}  RUNNING  release@1  {AGO}", lines[1])
     assert lines[2] == "  waits for human (review)"
@@ -44,27 +44,27 @@ def test_runs_are_listed_newest_first_with_what_matters(shop: Shop) -> None:
         (("--term", "by:bob", "--term", "status:FAILED"), ["two"]),
     ],
 )
-def test_runs_are_found_by_what_they_are(shop: Shop, options: tuple[str, ...], found: list[str]) -> None:
-    shop.failed(key="one", labels={"customer": "acme"})
-    shop.failed(key="two", labels={"customer": "other"}, submitted_by="bob")
-    shop.asking(key="asks")
-    assert sorted(row["run_id"] for row in shop.json("runs", "list", *options)["runs"]) == found
+def test_runs_are_found_by_what_they_are(cli_store: CliStore, options: tuple[str, ...], found: list[str]) -> None:
+    cli_store.failed(key="one", labels={"customer": "acme"})
+    cli_store.failed(key="two", labels={"customer": "other"}, submitted_by="bob")
+    cli_store.asking(key="asks")
+    assert sorted(row["run_id"] for row in cli_store.json("runs", "list", *options)["runs"]) == found
 
 
-def test_a_list_says_how_to_get_its_next_page(shop: Shop) -> None:
+def test_a_list_says_how_to_get_its_next_page(cli_store: CliStore) -> None:
     for number in range(3):
-        shop.failed(key=f"run-{number}")
-    first = shop.fine("runs", "list", "--limit", "2")
+        cli_store.failed(key=f"run-{number}")
+    first = cli_store.fine("runs", "list", "--limit", "2")
     cursor = first.splitlines()[-1].partition("--after ")[2]
     assert first.splitlines()[-1].startswith("→ next page: --after ")
-    second = shop.fine("runs", "list", "--limit", "2", "--after", cursor)
+    second = cli_store.fine("runs", "list", "--limit", "2", "--after", cursor)
     assert [line.split()[0] for line in (first + second).splitlines() if line.startswith("run-")] == [
         "run-2",
         "run-1",
         "run-0",
     ]
     assert "next page" not in second
-    assert shop.json("runs", "list", "--limit", "2")["next"] == cursor
+    assert cli_store.json("runs", "list", "--limit", "2")["next"] == cursor
 
 
 def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
@@ -85,42 +85,42 @@ def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_show_prints_the_same_object_as_run(shop: Shop) -> None:
-    ran = shop("run", str(EXAMPLES / "hello.yaml"), "--json").json
-    assert shop.json("runs", "show", ran["run_id"]) == ran
+def test_show_prints_the_same_object_as_run(cli_store: CliStore) -> None:
+    ran = cli_store("run", str(EXAMPLES / "hello.yaml"), "--json").json
+    assert cli_store.json("runs", "show", ran["run_id"]) == ran
 
 
-def test_long_outputs_are_clipped_in_text_only(shop: Shop) -> None:
-    run_id = shop.start({"name": "long", "nodes": [{"id": "a", "type": "value", "config": "word " * 1000}]})
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
-    row = next(line for line in shop.fine("runs", "show", run_id).splitlines() if line.startswith("✓"))
+def test_long_outputs_are_clipped_in_text_only(cli_store: CliStore) -> None:
+    run_id = cli_store.start({"name": "long", "nodes": [{"id": "a", "type": "value", "config": "word " * 1000}]})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    row = next(line for line in cli_store.fine("runs", "show", run_id).splitlines() if line.startswith("✓"))
     assert len(row) <= 120 and row.endswith("…")
-    assert shop.json("runs", "show", run_id)["nodes"]["a"]["output"] == "word " * 1000
+    assert cli_store.json("runs", "show", run_id)["nodes"]["a"]["output"] == "word " * 1000
 
 
-def test_a_run_of_many_nodes_shows_those_that_matter(shop: Shop) -> None:
+def test_a_run_of_many_nodes_shows_those_that_matter(cli_store: CliStore) -> None:
     nodes = [{"id": f"n{number}", "type": "value"} for number in range(250)]
-    run_id = shop.start({"name": "wide", "nodes": [*nodes, {"id": "bad", "type": "fail", "on_error": "continue"}]})
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
-    shown = shop.fine("runs", "show", run_id)
+    run_id = cli_store.start({"name": "wide", "nodes": [*nodes, {"id": "bad", "type": "fail", "on_error": "continue"}]})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    shown = cli_store.fine("runs", "show", run_id)
     assert "✗  bad " in shown
     assert "→ and 51 more nodes; --json shows them all" in shown
 
 
-def test_events_are_followed_to_the_end(shop: Shop) -> None:
-    run_id = shop.start({"name": "nap", "nodes": [{"id": "a", "type": "sleep", "config": {"ms": 300}}]})
-    told = shop("runs", "events", run_id, "--follow", "--json")
+def test_events_are_followed_to_the_end(cli_store: CliStore) -> None:
+    run_id = cli_store.start({"name": "nap", "nodes": [{"id": "a", "type": "sleep", "config": {"ms": 300}}]})
+    told = cli_store("runs", "events", run_id, "--follow", "--json")
     assert told.code == main.OK
     events = [json.loads(line) for line in told.out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["type"] == "RunCompleted"
-    text = shop.fine("runs", "events", run_id, "-f", "--after", "1")
+    text = cli_store.fine("runs", "events", run_id, "-f", "--after", "1")
     assert "RunCreated" not in text and text.splitlines()[-1].endswith("RunCompleted")
 
 
-def test_the_way_a_run_went(shop: Shop) -> None:
-    run_id = shop.failed()
-    assert shop.fine("runs", "path", run_id).splitlines() == [
+def test_the_way_a_run_went(cli_store: CliStore) -> None:
+    run_id = cli_store.failed()
+    assert cli_store.fine("runs", "path", run_id).splitlines() == [
         "NODE      VISIT  STATUS     WENT",
         "receive       1  COMPLETED  → transfer",
         "transfer      1  FAILED",
@@ -128,7 +128,7 @@ def test_the_way_a_run_went(shop: Shop) -> None:
         "book          1  FAILED",
         "  node transfer failed [upstream_failed]",
     ]
-    assert shop.json("runs", "path", run_id)[0] == {
+    assert cli_store.json("runs", "path", run_id)[0] == {
         "node": "receive",
         "visit": 1,
         "status": "COMPLETED",
@@ -136,45 +136,47 @@ def test_the_way_a_run_went(shop: Shop) -> None:
         "why": "",
         "reads": {},
     }
-    assert shop.json("runs", "path", run_id, "--at", "4") == shop.json("runs", "path", run_id)[:1]
-    assert shop.fine("runs", "path", run_id, "--at", "1") == "nothing has happened yet\n"
+    assert cli_store.json("runs", "path", run_id, "--at", "4") == cli_store.json("runs", "path", run_id)[:1]
+    assert cli_store.fine("runs", "path", run_id, "--at", "1") == "nothing has happened yet\n"
 
 
-def test_commands_that_are_recommended_name_the_store(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = shop.failed()
+def test_commands_that_are_recommended_name_the_store(cli_store: CliStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = cli_store.failed()
     monkeypatch.delenv("TIDEMILL_STORE")
-    assert shop.fine("why", run_id, "--store", shop.url).endswith(
-        f"→ tidemill runs retry {run_id} --store {shop.url}\n"
+    assert cli_store.fine("why", run_id, "--store", cli_store.url).endswith(
+        f"→ tidemill runs retry {run_id} --store {cli_store.url}\n"
     )
-    assert f"→ tidemill runs why {run_id} --store {shop.url}" in shop.fine("runs", "show", run_id, "--store", shop.url)
+    assert f"→ tidemill runs why {run_id} --store {cli_store.url}" in cli_store.fine(
+        "runs", "show", run_id, "--store", cli_store.url
+    )
 
 
-def test_a_run_with_an_odd_name_is_quoted_in_commands(shop: Shop) -> None:
-    shop.failed(key="order 7; rm *")
-    assert shop.fine("why", "order 7; rm *").endswith("→ tidemill runs retry 'order 7; rm *'\n")
-    assert "→ tidemill runs why 'order 7; rm *'\n" in shop.fine("runs", "show", "order 7; rm *")
+def test_a_run_with_an_odd_name_is_quoted_in_commands(cli_store: CliStore) -> None:
+    cli_store.failed(key="order 7; rm *")
+    assert cli_store.fine("why", "order 7; rm *").endswith("→ tidemill runs retry 'order 7; rm *'\n")
+    assert "→ tidemill runs why 'order 7; rm *'\n" in cli_store.fine("runs", "show", "order 7; rm *")
 
 
-def test_the_document_of_a_run_can_be_published_again(shop: Shop) -> None:
-    run_id = shop.asking()
-    found = shop.json("runs", "document", run_id)
+def test_the_document_of_a_run_can_be_published_again(cli_store: CliStore) -> None:
+    run_id = cli_store.asking()
+    found = cli_store.json("runs", "document", run_id)
     assert (found["workflow"], found["version"], found["revision"]) == ("release", 1, 0)
-    text = shop.fine("runs", "document", run_id)
+    text = cli_store.fine("runs", "document", run_id)
     assert text.splitlines()[:2] == [f"# release@1, {found['digest']}", "name: release"]
-    again = shop.mill.publish(text)
+    again = cli_store.mill.publish(text)
     assert (again.version, again.created) == (1, False)
 
 
-def test_runs_of_different_graphs_are_compared(shop: Shop) -> None:
-    told = shop.fine("runs", "compare", shop.failed(), shop.asking())
+def test_runs_of_different_graphs_are_compared(cli_store: CliStore) -> None:
+    told = cli_store.fine("runs", "compare", cli_store.failed(), cli_store.asking())
     assert matches(r"^build +\(not there\) +COMPLETED$", told)
 
 
-def test_a_run_that_failed_as_a_whole_is_listed_as_such(shop: Shop) -> None:
+def test_a_run_that_failed_as_a_whole_is_listed_as_such(cli_store: CliStore) -> None:
     nodes = [{"id": "a", "type": "value", "config": 1}]
-    run_id = shop.start({"name": "odd", "nodes": nodes, "outputs": {"x": "{{ a.output.nothing.there }}"}})
-    shop.until(run_id, lambda view: view.status == "FAILED")
-    assert "  failed as a whole [" in shop.fine("runs", "list")
+    run_id = cli_store.start({"name": "odd", "nodes": nodes, "outputs": {"x": "{{ a.output.nothing.there }}"}})
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    assert "  failed as a whole [" in cli_store.fine("runs", "list")
 
 
 BOOKED = {
@@ -191,14 +193,14 @@ BOOKED = {
 }
 
 
-def test_a_rollback_that_is_not_complete(shop: Shop) -> None:
+def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     """People are told names of steps, the reason, and to try again; never to retry the run."""
-    run_id = shop.start(BOOKED)
-    shop.until(run_id, lambda view: view.nodes["wait"]["status"] == "WAITING")
-    shop.fine("runs", "cancel", run_id)
-    shop.fine("runs", "rollback", run_id)
-    shop.until(run_id, lambda view: view.rollback["status"] == "partial")
-    why, shown, events = (shop.fine("runs", verb, run_id) for verb in ("why", "show", "events"))
+    run_id = cli_store.start(BOOKED)
+    cli_store.until(run_id, lambda view: view.nodes["wait"]["status"] == "WAITING")
+    cli_store.fine("runs", "cancel", run_id)
+    cli_store.fine("runs", "rollback", run_id)
+    cli_store.until(run_id, lambda view: view.rollback["status"] == "partial")
+    why, shown, events = (cli_store.fine("runs", verb, run_id) for verb in ("why", "show", "events"))
     for told in (why, shown, events):
         assert "hotel/1" not in told and "hotel" in told
     assert shown.endswith(f"→ tidemill runs why {run_id}\n") and "retry" not in shown
@@ -207,23 +209,23 @@ def test_a_rollback_that_is_not_complete(shop: Shop) -> None:
     assert matches(r" CompensationScheduled  hotel", events)
 
 
-def test_items_that_are_queued_together_are_one_range(shop: Shop) -> None:
+def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> None:
     """A map that is retried is held until its items are let in, though there is no limit."""
     tries = {"attempts": "{{ 9 if item else 0 }}"}
     nodes = [{"id": "m", "type": "fail", "config": tries, "map": {"over": [0, 0, 1]}}]
-    run_id = shop.start({"name": "many", "nodes": nodes})
-    shop.until(run_id, lambda view: view.status == "FAILED")
-    assert matches(r" NodeScheduled          m\[0…2\]$", shop.fine("runs", "events", run_id))
-    shop.mill.retry(run_id)
-    shop.until(run_id, lambda view: view.status == "FAILED" and view.nodes["m"]["items"]["done"] > 0)
-    told = shop.fine("runs", "events", run_id)
+    run_id = cli_store.start({"name": "many", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    assert matches(r" NodeScheduled          m\[0…2\]$", cli_store.fine("runs", "events", run_id))
+    cli_store.mill.retry(run_id)
+    cli_store.until(run_id, lambda view: view.status == "FAILED" and view.nodes["m"]["items"]["done"] > 0)
+    told = cli_store.fine("runs", "events", run_id)
     assert "held back" in told and "max_parallel" not in told
 
 
-def test_programs_are_told_an_index_of_items_only(shop: Shop) -> None:
-    failed, asked = shop.failed(), shop.asking()
-    (letter,) = shop.json("dlq", "list")["dead_letters"]
-    (approval,) = shop.json("approvals", "list")["approvals"]
+def test_programs_are_told_an_index_of_items_only(cli_store: CliStore) -> None:
+    failed, asked = cli_store.failed(), cli_store.asking()
+    (letter,) = cli_store.json("dlq", "list")["dead_letters"]
+    (approval,) = cli_store.json("approvals", "list")["approvals"]
     assert letter["index"] is approval["index"] is None
-    assert shop.json("why", failed)["first_cause"]["index"] is None
-    assert {blocker["index"] for blocker in shop.json("why", asked)["blockers"]} == {None}
+    assert cli_store.json("why", failed)["first_cause"]["index"] is None
+    assert {blocker["index"] for blocker in cli_store.json("why", asked)["blockers"]} == {None}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.command_line import Ended, Inside
+from tests.fixtures.command_line import Ended, InProcessCli
 from tidemill.cli import main
 from tidemill.engine.index_rows import DAY_MS
 
@@ -20,10 +20,10 @@ FLOW: dict[str, Any] = {
 FAILING: dict[str, Any] = {"name": "failing", "nodes": [{"id": "a", "type": "fail", "config": {"message": "no"}}]}
 
 
-class Yard:
+class Waiters:
     """A store in a file with some ended runs, the command line, and a calendar that can be turned on."""
 
-    def __init__(self, url: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, url: str, inside: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
         self.url, self._inside, self._monkeypatch = url, inside, monkeypatch
         with tidemill.open(url) as mill:
             mill.publish(FLOW)
@@ -41,12 +41,12 @@ class Yard:
 
 
 @pytest.fixture
-def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def yard(inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiters:
     monkeypatch.delenv("TIDEMILL_ARCHIVE", raising=False)
-    return Yard(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
+    return Waiters(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
 
 
-def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> None:
+def test_findings_are_lines_and_exit_code_one(yard: Waiters, tmp_path: Path) -> None:
     import apsw
 
     db = apsw.Connection(str(tmp_path / "mill.db"))
@@ -71,7 +71,7 @@ def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> Non
     assert "all lists say what the logs say" in yard("reindex").out
 
 
-def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
+def test_old_runs_leave_and_come_back(yard: Waiters, tmp_path: Path) -> None:
     before = yard("runs", "show", "n1", "--json").json
     assert yard("archive", "list").out == "the archive is empty\n"
     assert yard("archive", "list", "--workflow", "x").out == "the archive has no run of workflow x\n"
@@ -103,7 +103,7 @@ def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
         assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, code)
 
 
-def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_elsewhere(yard: Waiters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yard.days_later(40)
     assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == main.OK
     assert yard("archive", "list").out == "the archive is empty\n"
@@ -116,7 +116,7 @@ def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.Mo
     assert yard("archive", "list", "--json").json["problems"][0]["code"] == "archive_unknown"
 
 
-def test_how_long_runs_stay_is_asked_of_a_sweep_too(yard: Yard) -> None:
+def test_how_long_runs_stay_is_asked_of_a_sweep_too(yard: Waiters) -> None:
     yard.days_later(9)
     assert yard("archive", "sweep", "--dry-run").out.startswith("○ 0 runs")
     assert yard("archive", "sweep", "--dry-run", "--retention-days", "7").out.startswith("○ 3 runs")
@@ -124,7 +124,7 @@ def test_how_long_runs_stay_is_asked_of_a_sweep_too(yard: Yard) -> None:
     assert yard("archive", "sweep", "--keep-runs").out == "✓ 0 runs archived\n"
 
 
-def test_what_is_no_archive_is_refused(yard: Yard, tmp_path: Path) -> None:
+def test_what_is_no_archive_is_refused(yard: Waiters, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     yard.days_later(40)
     for verb in (("list",), ("show", "n1"), ("restore", "n1"), ("sweep",)):
@@ -143,7 +143,7 @@ def test_what_is_no_archive_is_refused(yard: Yard, tmp_path: Path) -> None:
     assert yard("verify-log", "--json").json["runs"] == 3
 
 
-def test_a_damaged_entry_hides_no_other(yard: Yard, tmp_path: Path) -> None:
+def test_a_damaged_entry_hides_no_other(yard: Waiters, tmp_path: Path) -> None:
     yard.days_later(40)
     yard("archive", "sweep")
     (damaged,) = (tmp_path / "mill.db-archive").rglob("n1.*")
@@ -162,7 +162,7 @@ def test_a_damaged_entry_hides_no_other(yard: Yard, tmp_path: Path) -> None:
     assert yard("archive", "show", "n2").code == main.OK
 
 
-def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Yard) -> None:
+def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Waiters) -> None:
     lost = [each for each in yard("blobs", "list", "--json").json["blobs"] if each["size"] > 300_000]
     assert lost
     yard.days_later(40)
@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Yard) -> None:
     assert (again.code, again.json["retired"], sorted(again.json["failed"])) == (main.FAILED, [], ["n1", "n2"])
 
 
-def _lose(yard: Yard, digests: list[str]) -> None:
+def _lose(yard: Waiters, digests: list[str]) -> None:
     import apsw
 
     db = apsw.Connection(yard.url.removeprefix("sqlite:///"))
@@ -186,7 +186,7 @@ def _lose(yard: Yard, digests: list[str]) -> None:
     db.close()
 
 
-def test_a_key_that_was_used_again(yard: Yard) -> None:
+def test_a_key_that_was_used_again(yard: Waiters) -> None:
     for day, config in ((1, "first"), (2, "second")):
         with tidemill.open(yard.url, archive="none") as mill:
             nodes = [{"id": f"a{each}", "type": "value", "config": config} for each in range(3 - day)]
@@ -203,6 +203,6 @@ def test_a_key_that_was_used_again(yard: Yard) -> None:
     assert "first" in str(yard("archive", "show", older, "--json", "--events").json["events"])
 
 
-def test_without_an_archive_nothing_leaves(inside: Inside) -> None:
+def test_without_an_archive_nothing_leaves(inside: InProcessCli) -> None:
     ended = inside("archive", "sweep", "--store", "memory://nothing", "--json")
     assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, "archive_unknown")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.golden_world import Clock, forget, prepare
-from tests.fixtures.command_line import Inside, process
+from tests.fixtures.command_line import InProcessCli, process
 from tidemill.cli.main import call
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -512,7 +512,7 @@ def still(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def transcript(row: Row, folder: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> str:
+def transcript(row: Row, folder: Path, inside: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(folder)
     if row.real:
         ended = process(*shlex.split(row.argv), given=row.stdin.encode(), env={"COLUMNS": "80"})
@@ -535,7 +535,7 @@ def test_transcripts(
     worlds: dict[str, Path],
     clock: Clock,
     still: None,
-    inside: Inside,
+    inside: InProcessCli,
     ground: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from tests.fixtures.cli_store import Shop
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import eventually, process
 from tests.fixtures.scripted_functions import Ledger
 from tidemill.cli import main
@@ -18,31 +18,31 @@ from tidemill.engine.worker.registry import WORKER
 STUCK = {"name": "stuck", "nodes": [{"id": "a", "type": "value", "queue": "gpu"}]}
 
 
-def lines_of(shop: Shop, *arguments: str) -> list[str]:
-    return shop.fine(*arguments).splitlines()
+def lines_of(cli_store: CliStore, *arguments: str) -> list[str]:
+    return cli_store.fine(*arguments).splitlines()
 
 
-def test_workers_are_listed(shop: Shop) -> None:
-    (worker,) = shop.mill.workers()
-    heads, row, note = lines_of(shop, "workers")
+def test_workers_are_listed(cli_store: CliStore) -> None:
+    (worker,) = cli_store.mill.workers()
+    heads, row, note = lines_of(cli_store, "workers")
     assert heads.split() == ["WORKER", "STATE", "HOLDS", "QUEUES", "SINCE", "LAST", "BEAT"]
     assert re.fullmatch(rf"{worker.name}  alive +0  all     (just now|\d s ago)  (just now|\d s ago)", row)
     assert note.startswith(f"  pid {worker.pid} on {worker.host} · ") and "http" in note
-    (found,) = shop.json("workers")["workers"]
+    (found,) = cli_store.json("workers")["workers"]
     assert (found["name"], found["state"], found["held"]) == (worker.name, "alive", [])
     assert set(worker.types) == set(found["types"]) and "v" not in found
 
 
-def test_nobody_is_there(shop: Shop) -> None:
-    url = shop.url + "-empty"
-    told = shop.fine("workers", "--store", url)
+def test_nobody_is_there(cli_store: CliStore) -> None:
+    url = cli_store.url + "-empty"
+    told = cli_store.fine("workers", "--store", url)
     assert told == f"no worker is running\n→ tidemill worker --store {url}\n"
-    assert shop.json("workers", "--store", url) == {"workers": []}
+    assert cli_store.json("workers", "--store", url) == {"workers": []}
 
 
-def test_a_worker_is_shown_with_what_it_holds(shop: Shop) -> None:
+def test_a_worker_is_shown_with_what_it_holds(cli_store: CliStore) -> None:
     ledger = Ledger()
-    url = shop.url + "-busy"
+    url = cli_store.url + "-busy"
     document = {
         "name": "busy",
         "nodes": [
@@ -63,27 +63,27 @@ def test_a_worker_is_shown_with_what_it_holds(shop: Shop) -> None:
         mill._engine.registry.announce()  # type: ignore[union-attr]
         eventually(lambda: mill.workers()[0].holding == 22, "it holds nothing")
         (worker,) = mill.workers()
-        eventually(lambda: shop.json("workers", "--store", url)["workers"][0]["holding"] == 22, "nobody is told")
+        eventually(lambda: cli_store.json("workers", "--store", url)["workers"][0]["holding"] == 22, "nobody is told")
         for name in (worker.name, worker.name.rpartition("/")[2], str(worker.pid)):
-            told = shop.fine("workers", "show", name, "--store", url)
+            told = cli_store.fine("workers", "show", name, "--store", url)
             assert told.startswith(f"{worker.name}  pid {worker.pid} on {worker.host}\nstate      alive\n")
             assert "holds      22 of 64\n" in told and "queues     default, gpu\n" in told
             assert re.search(rf"^{run_id}  m\[0\] +(just now|\d+ s ago)$", told, re.MULTILINE)
             assert told.endswith("→ and 2 jobs more\n")
-        held = shop.json("workers", "show", worker.name, "--store", url)["held"]
+        held = cli_store.json("workers", "show", worker.name, "--store", url)["held"]
         assert [(job["run_id"], job["node"], job["index"]) for job in held[:2]] == [(run_id, "m", 0), (run_id, "m", 1)]
     finally:
         mill.close(timeout_s=0.2)
 
 
-def test_a_name_that_nobody_has(shop: Shop) -> None:
-    (worker,) = shop.mill.workers()
-    (problem,) = shop.refused("workers", "show", "nobody")
+def test_a_name_that_nobody_has(cli_store: CliStore) -> None:
+    (worker,) = cli_store.mill.workers()
+    (problem,) = cli_store.refused("workers", "show", "nobody")
     assert problem["code"] == "worker_unknown" and worker.name in problem["hint"]
 
 
-def test_the_dead_are_listed_on_request(shop: Shop) -> None:
-    url = shop.url + "-dead"
+def test_the_dead_are_listed_on_request(cli_store: CliStore) -> None:
+    url = cli_store.url + "-dead"
     mill = tidemill.open(url)
     engine = mill._engine
     store, registry = engine._store, engine.registry
@@ -104,27 +104,27 @@ def test_the_dead_are_listed_on_request(shop: Shop) -> None:
     import asyncio
 
     asyncio.run(leave_behind())
-    told = shop.fine("workers", "--store", url)
+    told = cli_store.fine("workers", "--store", url)
     assert told.startswith("no worker is running\n") and told.endswith(
         "→ 1 more died within the last hour; --all lists them\n"
     )
-    assert shop.json("workers", "--store", url) == {"workers": []}
-    _, line, _ = lines_of(shop, "workers", "--all", "--store", url)
+    assert cli_store.json("workers", "--store", url) == {"workers": []}
+    _, line, _ = lines_of(cli_store, "workers", "--all", "--store", url)
     assert re.search(r"  dead  .*  1 min ago$", line)
-    (found,) = shop.json("workers", "--all", "--store", url)["workers"]
+    (found,) = cli_store.json("workers", "--all", "--store", url)["workers"]
     assert found["state"] == "dead"
 
 
-def test_why_gives_the_command_that_starts_a_worker(shop: Shop) -> None:
-    url = shop.url + "-nobody"
+def test_why_gives_the_command_that_starts_a_worker(cli_store: CliStore) -> None:
+    url = cli_store.url + "-nobody"
     with tidemill.open(url, work=False) as mill:
         mill.publish(STUCK)
         run_id = mill.start("stuck")
-    told = shop.fine("why", run_id, "--store", url)
+    told = cli_store.fine("why", run_id, "--store", url)
     assert "a is queued: no worker is running" in told
     assert f"tidemill worker --store {url}" in told
     with tidemill.open(url, queues=["default"]) as mill:
-        told = shop.fine("why", run_id, "--store", url)
+        told = cli_store.fine("why", run_id, "--store", url)
         assert "no worker on queue gpu" in told and mill.workers()[0].name in told
         assert f"tidemill worker --queues gpu --store {url}" in told
 
@@ -164,12 +164,18 @@ LACKS = "import surely_nowhere\n"
     ],
 )
 def test_code_that_cannot_be_used_is_refused(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | None, code: str, said: str
+    cli_store: CliStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    text: str | None,
+    code: str,
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if text is not None:
         Path(name.partition(":")[0].removesuffix(".py") + ".py").write_text(text)
-    (problem,) = shop.refused("worker", "--app", name)
+    (problem,) = cli_store.refused("worker", "--app", name)
     assert (problem["code"], said in problem["message"]) == (code, True), problem
     assert problem["hint"]
 
@@ -188,11 +194,11 @@ def test_code_that_cannot_be_used_is_refused(
         (("--grace", "-1"), "usage"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
-    ended = shop("worker", *arguments, "--json")
+def test_options_that_make_no_sense_are_refused(cli_store: CliStore, arguments: tuple[str, ...], code: str) -> None:
+    ended = cli_store("worker", *arguments, "--json")
     assert (ended.code, ended.err) == (main.REFUSED, "")
     assert [problem["code"] for problem in ended.json["problems"]] == [code]
-    shown = shop("worker", *arguments)
+    shown = cli_store("worker", *arguments)
     assert (shown.code, shown.out) == (main.REFUSED, "") and "Traceback" not in shown.err
 
 

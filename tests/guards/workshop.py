@@ -93,7 +93,7 @@ class Workshop:
         finally:
             path.write_text(self.sources[name])
             os.utime(path, ns=(date.st_atime_ns, date.st_mtime_ns))
-        return judge(guard, report)
+        return check(guard, report)
 
     def play(self, tests: list[str], *, compiled: bool = True) -> Report:
         """Run tests in this copy."""
@@ -123,7 +123,7 @@ class Workshop:
         return int(answered.readline())
 
 
-def judge(guard: Guard, report: Report) -> Verdict:
+def check(guard: Guard, report: Report) -> Verdict:
     """A mutant is killed by a red test or by a hang."""
     fate: Fate = "BROKEN"
     if report.code == RED:

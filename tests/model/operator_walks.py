@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.fixtures.kernel.operator_steps import Books
+from tests.fixtures.kernel.operator_steps import RunLedger
 from tests.model.document_mutations import changed
 from tests.model.documents import random_document, translate
 from tests.model.kernel_walks import STEPS_MAX, Walk
@@ -41,7 +41,7 @@ from tidemill.kernel.events import Error
 from tidemill.kernel.model import Compensator, Workflow
 from tidemill.kernel.model import Retry as RetryPolicy
 
-Act = Callable[["Meddled"], AnyCommand | None]
+Act = Callable[["OperatedWalk"], AnyCommand | None]
 
 ACTS_MAX = 6
 """Acts that one walk sees: each lets something happen again, so there must be an end of them."""
@@ -60,7 +60,7 @@ def undoable(flow: Workflow) -> Workflow:
     return msgspec.structs.replace(flow, nodes=nodes)
 
 
-class Meddled(Walk):
+class OperatedWalk(Walk):
     """One walk of a random document with operators who choose among some acts."""
 
     def __init__(self, seed: int, acts: tuple[Act, ...], audit: bool = True, undoes: bool = False) -> None:
@@ -70,7 +70,7 @@ class Meddled(Walk):
         order = [self.rng.randrange(1_000) for _ in range(ORDER_MAX)]
         flow = flow_of(self.document)
         super().__init__(undoable(flow) if undoes else flow, seed, trouble, order, audit)
-        self.laws: Any = Books(self.flow)
+        self.laws: Any = RunLedger(self.flow)
         self.flows = {self.flow.digest: self.flow}
         """Every graph that the run has had."""
         self.acts = acts
@@ -79,7 +79,7 @@ class Meddled(Walk):
         self.done: list[str] = []
         self.proposed = self.document
 
-    def run(self, meddle: bool = False) -> Meddled:
+    def run(self, meddle: bool = False) -> OperatedWalk:
         """To an end that nobody reopens any more."""
         self.check(self.kernel.start().events)
         for _ in range(STEPS_MAX):
@@ -145,10 +145,10 @@ class Steady(Script):
 class Branched(Walk):
     """A fork of a walk at some event, which goes on by itself."""
 
-    def __init__(self, walk: Meddled, flow: Workflow, until: int, seed: int, **more: Any) -> None:
+    def __init__(self, walk: OperatedWalk, flow: Workflow, until: int, seed: int, **more: Any) -> None:
         order = random.Random(f"{seed}/{until}")
         super().__init__(flow, 0, order=[order.randrange(1_000) for _ in range(ORDER_MAX)], audit=True)
-        self.laws: Any = Books(flow, walk.flows.values())
+        self.laws: Any = RunLedger(flow, walk.flows.values())
         self.script = Steady(flow, walk.script.seed, walk.script.trouble)
         self.kernel.now = walk.kernel.now
         decision = self.kernel.do(Fork(run="other", prefix=tuple(walk.kernel.events[:until]), **more))
@@ -171,22 +171,22 @@ class Branched(Walk):
         self.kernel.check_jobs()
 
 
-def retry(walk: Meddled) -> AnyCommand:
+def retry(walk: OperatedWalk) -> AnyCommand:
     return Retry(confirmed_not_done=tuple(walk.flow.by_id))
 
 
-def rewind(walk: Meddled) -> AnyCommand:
+def rewind(walk: OperatedWalk) -> AnyCommand:
     return Rewind(node=walk.rng.choice(walk.flow.nodes).id)
 
 
-def interrupt(walk: Meddled) -> AnyCommand:
+def interrupt(walk: OperatedWalk) -> AnyCommand:
     """Now and then somebody stops the run, for a while or for good."""
     if walk.rng.random() < 0.7:
         return walk.rng.choice((Pause(), Resume()))
     return walk.rng.choice((Cancel(), DeadlineReached()))
 
 
-def override(walk: Meddled) -> AnyCommand | None:
+def override(walk: OperatedWalk) -> AnyCommand | None:
     """Settle anything that can be settled, in any way."""
     state, rng = walk.kernel.state, walk.rng
     names = [node.id for node in walk.flow.nodes if state.peek(node.id).status not in ("COMPLETED", "SKIPPED")]
@@ -201,7 +201,7 @@ def override(walk: Meddled) -> AnyCommand | None:
     return Override(node=node.id, visit=0, index=index, output=output, next_nodes=chosen)
 
 
-def patch(walk: Meddled) -> AnyCommand | None:
+def patch(walk: OperatedWalk) -> AnyCommand | None:
     """Change the document at random, a few times, as long as it stays one."""
     state = walk.kernel.state
     proposed = changed(walk.rng, walk.document)
@@ -212,6 +212,6 @@ def patch(walk: Meddled) -> AnyCommand | None:
     return Patch(base=state.digest, workflow=new, patch=b"[]", retry=not state.live, confirmed_not_done=sure)
 
 
-def settled(walk: Meddled) -> bool:
+def settled(walk: OperatedWalk) -> bool:
     """Whether every node of the present graph has come to something."""
     return all(walk.kernel.state.peek(node.id).status in ENDED for node in walk.flow.nodes)

@@ -25,7 +25,7 @@ NAMES = ("paid", "other", "")
 ROLES = ((), ("boss",), ("role:boss", "other"))
 
 
-class Garbage:
+class RandomCommands:
     """A source of commands for one workflow."""
 
     def __init__(self, flow: Workflow, rng: random.Random) -> None:

@@ -15,8 +15,8 @@ from tests.fixtures.kernel.reasons import EVERYTHING, facts
 from tests.fixtures.kernel.tables import Run
 from tests.model import reference as ref
 from tests.model.kernel_walks import Walk, random_flow, where
-from tests.model.operator_walks import Meddled, interrupt, override, retry, rewind
-from tests.model.random_commands import Garbage
+from tests.model.operator_walks import OperatedWalk, interrupt, override, retry, rewind
+from tests.model.random_commands import RandomCommands
 from tidemill.kernel.activation import ENDED, Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, WaitRequested
 from tidemill.kernel.explain.blockers import Edge, Join, Lease
@@ -29,7 +29,7 @@ from tidemill.kernel.state import State, Visit, encode_state
 FOLLOWING = {"edge", "join", "loop"}
 
 
-class Asker:
+class Explainer:
     """Asks for explanations of a walk, and checks what must hold of each."""
 
     def __init__(self, seed: object) -> None:
@@ -94,7 +94,7 @@ class Asked(Walk):
     def __init__(self, seed: int, size: int, order: list[int]) -> None:
         self.rng = random.Random(seed)
         super().__init__(random_flow(seed, size), seed, self.rng.choice((0.0, 0.1, 0.3)), order)
-        self.asker = Asker(seed)
+        self.asker = Explainer(seed)
 
     def check(self, events: Any) -> None:
         super().check(events)
@@ -185,12 +185,12 @@ def test_such_runs_meet_nearly_everything_there_is_to_wait_for() -> None:
     }  # fmt: skip
 
 
-class AskedMeddled(Meddled):
+class ExplainedOperatedWalk(OperatedWalk):
     """Operators at work, and somebody who asks after every step."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, (retry, rewind, override, interrupt))
-        self.asker = Asker(seed)
+        self.asker = Explainer(seed)
 
     def check(self, events: Any) -> None:
         super().check(events)
@@ -200,7 +200,7 @@ class AskedMeddled(Meddled):
 @settings(max_examples=80)
 @given(st.integers(0, 1_000_000))
 def test_every_step_is_explained_whatever_operators_do(seed: int) -> None:
-    walk = AskedMeddled(seed).run()
+    walk = ExplainedOperatedWalk(seed).run()
     assert walk.asker.kinds or not walk.flow.nodes
 
 
@@ -209,10 +209,10 @@ def test_every_step_is_explained_whatever_operators_do(seed: int) -> None:
 def test_nonsense_is_explained_too(seed: int) -> None:
     rng = random.Random(seed)
     walk = Walk(random_flow(seed, rng.randint(1, 8)), seed)
-    asker = Asker(seed)
+    asker = Explainer(seed)
     asker.ask(walk)
     walk.kernel.start()
-    garbage = Garbage(walk.flow, rng)
+    garbage = RandomCommands(walk.flow, rng)
     for _ in range(40):
         garbage.targets = [put.task for put in walk.kernel.jobs.values()]
         walk.kernel.ask(garbage.result() if rng.random() < 0.6 else garbage.command())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.model.kernel_walks import Walk, random_flow
 from tests.model.lockstep import play_seed
-from tests.model.random_commands import ALL_KINDS, Garbage
+from tests.model.random_commands import ALL_KINDS, RandomCommands
 from tidemill.errors import Problem
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide, decide_all
@@ -36,7 +36,7 @@ def _waiting(walk: Walk) -> list[JobBody]:
 
 
 def test_every_type_of_command_can_be_made() -> None:
-    assert set(Garbage(random_flow(1, 3), random.Random(0)).kinds) == set(ALL_KINDS)
+    assert set(RandomCommands(random_flow(1, 3), random.Random(0)).kinds) == set(ALL_KINDS)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -45,7 +45,7 @@ def test_every_type_of_command_can_be_made() -> None:
 def test_any_command_is_answered_and_changes_nothing_by_itself(kind: type, seed: int, steps: int) -> None:
     rng = random.Random(seed)
     walk = somewhere(seed, steps, rng)
-    garbage = Garbage(walk.flow, rng)
+    garbage = RandomCommands(walk.flow, rng)
     garbage.targets = _waiting(walk)
     before = encode_state(walk.kernel.state)
     for _ in range(10):
@@ -57,7 +57,7 @@ def test_any_command_is_answered_and_changes_nothing_by_itself(kind: type, seed:
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_run_that_does_not_exist_can_be_asked_anything(kind: type) -> None:
     workflow = random_flow(3, 4)
-    garbage = Garbage(workflow, random.Random(1))
+    garbage = RandomCommands(workflow, random.Random(1))
     garbage.prefix = tuple(Walk(workflow, 3).run().kernel.events)
     begins = {"Start": (Decision,), "Fork": (Decision, Problem)}.get(kind.__name__, (Problem,))
     for _ in range(50):
@@ -73,7 +73,7 @@ def test_a_run_survives_a_storm_of_nonsense(seed: int) -> None:
     """Each piece is folded, so that the next meets whatever the ones before have made of the state."""
     rng = random.Random(seed)
     walk = somewhere(seed, rng.randrange(6), rng)
-    garbage = Garbage(walk.flow, rng)
+    garbage = RandomCommands(walk.flow, rng)
     garbage.token = walk.kernel.token
     for _ in range(40):
         garbage.targets = [*(put.task for put in walk.kernel.jobs.values()), *_waiting(walk)]
@@ -88,7 +88,7 @@ def test_a_run_survives_a_storm_of_nonsense(seed: int) -> None:
 def test_a_refused_command_leaves_no_trace_and_does_not_touch_the_others(seed: int) -> None:
     rng = random.Random(seed)
     walk = somewhere(seed, rng.randrange(10), rng)
-    garbage = Garbage(walk.flow, rng)
+    garbage = RandomCommands(walk.flow, rng)
     commands = [garbage.command() for _ in range(6)]
     decision, problems = decide_all(walk.flow, walk.kernel.state, commands, 5_000)
     accepted = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
@@ -102,7 +102,7 @@ def test_a_refused_command_leaves_no_trace_and_does_not_touch_the_others(seed: i
 def test_deciding_twice_gives_the_same(seed: int) -> None:
     rng = random.Random(seed)
     walk = somewhere(seed, rng.randrange(10), rng)
-    command = Garbage(walk.flow, rng).command()
+    command = RandomCommands(walk.flow, rng).command()
     one = decide(walk.flow, walk.kernel.state, command, 5_000)
     other = decide(walk.flow, walk.kernel.state, command, 5_000)
     if isinstance(one, Decision):

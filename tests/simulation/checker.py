@@ -22,7 +22,7 @@ MUST_BE_WRITTEN = ("retry-", "rewind-", "override-", "patch-", "rollback-", "rel
 """Acts that leave an event whenever they are not refused."""
 
 
-async def judge(world: World, run: str) -> list[str]:
+async def check(world: World, run: str) -> list[str]:
     """Everything that is wrong with an ended run."""
     stream = Stream("default", RUN, run)
     (whole,) = await world.store.load({stream: 0}, snapshots=False)

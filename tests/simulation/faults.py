@@ -68,7 +68,7 @@ FAULTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Odds:
+class FaultRates:
     """How likely a fault is at each occasion."""
 
     slow: float = 0.1
@@ -78,7 +78,7 @@ class Odds:
     stale: float = 0.02
 
 
-CALM = Odds(slow=0.05, error=0.0, crash=0.0, claim=0.0, stale=0.0)
+CALM = FaultRates(slow=0.05, error=0.0, crash=0.0, claim=0.0, stale=0.0)
 
 
 class Crash(Exception):
@@ -88,7 +88,7 @@ class Crash(Exception):
 class FaultyStore:
     """One process's way to the store."""
 
-    def __init__(self, inner: Store, rng: random.Random, fired: Counter[str], odds: Odds) -> None:
+    def __init__(self, inner: Store, rng: random.Random, fired: Counter[str], odds: FaultRates) -> None:
         self._inner, self._rng, self._fired, self.odds = inner, rng, fired, odds
         self.dead = False
         self.on_crash: asyncio.Future[None] | None = None

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from tests.model.documents import random_document
-from tests.simulation.checker import judge
-from tests.simulation.faults import FaultyStore, Odds
+from tests.simulation.checker import check
+from tests.simulation.faults import FaultRates, FaultyStore
 from tests.simulation.loop import SimAmbient, SimLoop
 from tests.simulation.operators import Operators
 from tests.simulation.scripted_handlers import Ledger, Script
@@ -138,8 +138,8 @@ class World:
         self.clock_offset_ms = 0
         self.frozen_at_ms: int | None = None
         heat = self.rng.choice((0.0, 0.3, 1.0, 2.0))
-        base = Odds()
-        self.odds = Odds(base.slow, base.error * heat, base.crash * heat, base.claim * heat, base.stale * heat)
+        base = FaultRates()
+        self.odds = FaultRates(base.slow, base.error * heat, base.crash * heat, base.claim * heat, base.stale * heat)
         self.meddling = heat > 0
         self.blobs = SeenBlobs()
         self.ledger = Ledger()
@@ -266,7 +266,7 @@ class World:
 
     async def _client(self, name: str) -> Engine:
         rng = random.Random(f"{self.seed}/{name}")
-        store = FaultyStore(self.store, rng, self.fired, Odds(self.odds.slow, self.odds.error, 0.0, 0.0, 0.0))
+        store = FaultyStore(self.store, rng, self.fired, FaultRates(self.odds.slow, self.odds.error, 0.0, 0.0, 0.0))
         engine = Engine(
             store=store, blobs=self.blobs, ambient=SimAmbient(self.loop, rng, name), handlers=self.script.handlers()
         )
@@ -442,7 +442,7 @@ class World:
         for process in self.processes.values():
             process.store.healed()
             process.ambient.skew_ms = 0
-        self.odds = Odds(slow=0.05, error=0.0, crash=0.0, claim=0.0, stale=0.0)
+        self.odds = FaultRates(slow=0.05, error=0.0, crash=0.0, claim=0.0, stale=0.0)
         if not self.processes:
             await self._spawn("w0")
         for run in list(self.checkers):
@@ -474,7 +474,7 @@ class World:
 
     async def _final_checks(self) -> None:
         for run in list(self.checkers):
-            for complaint in await judge(self, run):
+            for complaint in await check(self, run):
                 raise Broken(f"{run}: {complaint}")
         verdict = await self.clients[0].verify_log()
         for finding in verdict.findings:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import refused, signal, waits
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.faulty_store import after_s, following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.blobs.contract import digest_of
@@ -23,7 +23,7 @@ from tidemill.stores.contract import Stream
 
 
 @simulated
-async def test_equal_content_is_the_same_version(mill: Mill) -> None:
+async def test_equal_content_is_the_same_version(mill: Cluster) -> None:
     client = await mill.process(work=False)
     first = await client.engine.publish(chain("a", "b"))
     again = await client.engine.publish(chain("a", "b"))
@@ -36,14 +36,14 @@ async def test_equal_content_is_the_same_version(mill: Mill) -> None:
 
 
 @simulated
-async def test_new_content_is_a_new_version_and_older_content_keeps_its_own(mill: Mill) -> None:
+async def test_new_content_is_a_new_version_and_older_content_keeps_its_own(mill: Cluster) -> None:
     client = await mill.process(work=False)
     versions = [(await client.engine.publish(chain(*names))).version for names in ("a", "ab", "abc", "ab", "a")]
     assert versions == [1, 2, 3, 2, 1]
 
 
 @simulated
-async def test_a_name_is_the_newest_version_and_a_number_that_one(mill: Mill) -> None:
+async def test_a_name_is_the_newest_version_and_a_number_that_one(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("a", config=1)))
     await worker.publish(document(node("a", config=2)))
@@ -72,7 +72,7 @@ async def test_a_name_is_the_newest_version_and_a_number_that_one(mill: Mill) ->
     ],
 )
 @simulated
-async def test_what_does_not_exist_is_refused(mill: Mill, reference: Any, code: str) -> None:
+async def test_what_does_not_exist_is_refused(mill: Cluster, reference: Any, code: str) -> None:
     client = await mill.process(work=False)
     await client.publish(chain("a"))
     with pytest.raises(Rejected) as refused:
@@ -83,7 +83,7 @@ async def test_what_does_not_exist_is_refused(mill: Mill, reference: Any, code: 
 
 
 @simulated
-async def test_a_document_with_problems_is_refused_whole(mill: Mill) -> None:
+async def test_a_document_with_problems_is_refused_whole(mill: Cluster) -> None:
     client = await mill.process(work=False)
     broken: Any = document(node("a", "zzz"), node("b", type="nonsense"), node("c", config="{{ a.output"), surprise=1)
     with pytest.raises(Rejected) as refused:
@@ -95,24 +95,24 @@ async def test_a_document_with_problems_is_refused_whole(mill: Mill) -> None:
 
 
 @simulated
-async def test_two_who_publish_at_once_get_two_versions_or_share_one(mill: Mill) -> None:
+async def test_two_who_publish_at_once_get_two_versions_or_share_one(mill: Cluster) -> None:
     first = await mill.process("c1", work=False)
     second = await mill.process("c2", work=False)
-    first.door.next("commit", following(lambda: second.engine.publish(chain("x"))))
+    first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("x"))))
     published = await first.engine.publish(chain("y"))
     assert (published.version, published.created) == (2, True)
-    first.door.next("commit", following(lambda: second.engine.publish(chain("z"))))
+    first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("z"))))
     shared = await first.engine.publish(chain("z"))
     assert (shared.version, shared.created) == (3, False)
-    assert first.door.fired["commit"] == 2
+    assert first.faulty_store.fired["commit"] == 2
 
 
 @simulated
-async def test_publishing_again_after_a_lost_reply_answers_the_same_version(mill: Mill) -> None:
+async def test_publishing_again_after_a_lost_reply_answers_the_same_version(mill: Cluster) -> None:
     client = await mill.process(work=False)
-    client.door.next("commit", lose_reply)
+    client.faulty_store.next("commit", lose_reply)
     results = await asyncio.gather(client.engine.publish(chain("a")), return_exceptions=True)
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     again = await client.engine.publish(chain("a"))
     assert again.version == 1
     assert len(await client.engine.catalog.versions(TENANT, "test")) == 1
@@ -120,7 +120,7 @@ async def test_publishing_again_after_a_lost_reply_answers_the_same_version(mill
 
 
 @simulated
-async def test_a_version_keeps_its_document_in_the_normal_form(mill: Mill) -> None:
+async def test_a_version_keeps_its_document_in_the_normal_form(mill: Cluster) -> None:
     client = await mill.process(work=False)
     await client.engine.publish(
         {"name": "seeds", "nodes": [{"node_id": "a", "handler": "decision", "config": 1}]},
@@ -134,7 +134,7 @@ async def test_a_version_keeps_its_document_in_the_normal_form(mill: Mill) -> No
 
 
 @simulated
-async def test_another_process_runs_what_one_has_published(mill: Mill) -> None:
+async def test_another_process_runs_what_one_has_published(mill: Cluster) -> None:
     """The compiled form is read by its digest; it is never compiled a second time."""
     client = await mill.process("client", work=False)
     reference = await client.publish(document(node("a", config="{{ inputs.x + 1 }}")))
@@ -146,7 +146,7 @@ async def test_another_process_runs_what_one_has_published(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_running_run_stays_with_the_version_it_started_with(mill: Mill) -> None:
+async def test_a_running_run_stays_with_the_version_it_started_with(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     old = await client.start(document(node("a", config="old")))
     new = await client.start(document(node("a", config="new")))
@@ -156,7 +156,7 @@ async def test_a_running_run_stays_with_the_version_it_started_with(mill: Mill) 
 
 
 @simulated
-async def test_workflows_are_listed_by_rows(mill: Mill) -> None:
+async def test_workflows_are_listed_by_rows(mill: Cluster) -> None:
     client = await mill.process(work=False)
     for name in ("one", "two"):
         await client.publish(chain("a", name=name))
@@ -168,10 +168,10 @@ async def test_workflows_are_listed_by_rows(mill: Mill) -> None:
 
 
 @simulated
-async def test_of_two_publishers_each_gets_its_own_version(mill: Mill) -> None:
+async def test_of_two_publishers_each_gets_its_own_version(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     for process in (first, second):
-        process.door.next("commit", after_s(0.01))
+        process.faulty_store.next("commit", after_s(0.01))
     answers = await asyncio.gather(first.engine.publish(chain("a")), second.engine.publish(chain("a", "b")))
     assert sorted(answer.version for answer in answers) == [1, 2]
     for answer in answers:
@@ -188,7 +188,7 @@ class Lying(MemoryBlobs):
 
 
 @simulated
-async def test_a_damaged_workflow_is_not_run(mill: Mill) -> None:
+async def test_a_damaged_workflow_is_not_run(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     published = await client.engine.publish(chain("a"))
     blobs = Lying()
@@ -226,7 +226,7 @@ async def flow(client: Process, raw: Any) -> Workflow:
     return (await client.engine.catalog.compile(TENANT, raw)).workflow
 
 
-async def stored(mill: Mill) -> tuple[str, str]:
+async def stored(mill: Cluster) -> tuple[str, str]:
     """The digests of a schema and of code."""
     return (
         await mill.blobs.put(TENANT, json.dumps(SCHEMA).encode()),
@@ -236,7 +236,7 @@ async def stored(mill: Mill) -> tuple[str, str]:
 
 @pytest.mark.parametrize("scheme", ["", "cas://"])
 @simulated
-async def test_content_takes_the_place_of_its_digest(mill: Mill, scheme: str) -> None:
+async def test_content_takes_the_place_of_its_digest(mill: Cluster, scheme: str) -> None:
     client = await mill.process(work=False)
     schema, code = await stored(mill)
     both = {
@@ -262,7 +262,7 @@ async def test_content_takes_the_place_of_its_digest(mill: Mill, scheme: str) ->
 
 @pytest.mark.parametrize("nodes_as", [list, dict])
 @simulated
-async def test_wherever_a_condition_stands(mill: Mill, nodes_as: type) -> None:
+async def test_wherever_a_condition_stands(mill: Cluster, nodes_as: type) -> None:
     schema, _ = await stored(mill)
     nodes = {
         "a": {"type": "value", "when": {"type": "python_sandbox", "code_ref": NOBODY}},
@@ -305,7 +305,7 @@ async def test_wherever_a_condition_stands(mill: Mill, nodes_as: type) -> None:
     ids=["neither text nor JSON", "no JSON", "no text", "too large"],
 )
 @simulated
-async def test_a_blob_that_holds_something_else(mill: Mill, condition: Any, body: bytes, words: str) -> None:
+async def test_a_blob_that_holds_something_else(mill: Cluster, condition: Any, body: bytes, words: str) -> None:
     client = await mill.process(work=False)
     digest = await mill.blobs.put(TENANT, body)
     (problem,) = (await refused(client.engine.publish(branching(condition(digest))))).problems
@@ -322,7 +322,7 @@ async def test_a_blob_that_holds_something_else(mill: Mill, condition: Any, body
 )
 @simulated
 async def test_content_is_checked_like_what_is_written_there(
-    mill: Mill, condition: Any, body: bytes, codes: set[str]
+    mill: Cluster, condition: Any, body: bytes, codes: set[str]
 ) -> None:
     client = await mill.process(work=False)
     digest = await mill.blobs.put(TENANT, body)
@@ -332,7 +332,7 @@ async def test_content_is_checked_like_what_is_written_there(
 
 
 @simulated
-async def test_a_version_needs_no_blob_to_run(mill: Mill) -> None:
+async def test_a_version_needs_no_blob_to_run(mill: Cluster) -> None:
     worker = await mill.process()
     digest = await mill.blobs.put(TENANT, json.dumps(SCHEMA).encode())
     reference = await worker.publish(branching(by_schema(digest)))
@@ -342,7 +342,7 @@ async def test_a_version_needs_no_blob_to_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_is_patched_with_a_reference(mill: Mill) -> None:
+async def test_a_run_is_patched_with_a_reference(mill: Cluster) -> None:
     worker = await mill.process()
     digest = await mill.blobs.put(TENANT, json.dumps(SCHEMA).encode())
     run_id = await worker.start(document(signal("go"), node("a", "go", config={"ok": 1}), node("x", "a")))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
@@ -31,7 +31,7 @@ async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any)
     return await process.publish(document(*nodes, name=name, **top))
 
 
-async def _alive(mill: Mill, run_id: str) -> bool:
+async def _alive(mill: Cluster, run_id: str) -> bool:
     return (await mill.state(run_id)).live
 
 
@@ -39,7 +39,7 @@ async def _alive(mill: Mill, run_id: str) -> bool:
 
 
 @simulated
-async def test_a_childs_outputs_are_its_nodes_output(mill: Mill) -> None:
+async def test_a_childs_outputs_are_its_nodes_output(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(
         worker,
@@ -65,7 +65,7 @@ async def test_a_childs_outputs_are_its_nodes_output(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_child_without_declared_outputs_returns_those_of_its_last_nodes(mill: Mill) -> None:
+async def test_a_child_without_declared_outputs_returns_those_of_its_last_nodes(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config=1), node("b", config=LARGE))
     run = await worker.run(document(child("c", "kid")))
@@ -73,7 +73,7 @@ async def test_a_child_without_declared_outputs_returns_those_of_its_last_nodes(
 
 
 @simulated
-async def test_inputs_and_outputs_of_any_size_go_through(mill: Mill) -> None:
+async def test_inputs_and_outputs_of_any_size_go_through(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("echo", config="{{ inputs.text }}!"), outputs="{{ echo.output }}")
     run = await worker.run(
@@ -90,7 +90,7 @@ async def test_inputs_and_outputs_of_any_size_go_through(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_version_may_be_named(mill: Mill) -> None:
+async def test_a_version_may_be_named(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config="old"))
     await _publish(worker, node("a", config="new"))
@@ -99,7 +99,7 @@ async def test_a_version_may_be_named(mill: Mill) -> None:
 
 
 @simulated
-async def test_every_item_of_a_map_may_have_a_child(mill: Mill) -> None:
+async def test_every_item_of_a_map_may_have_a_child(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config="{{ inputs * 10 }}"), outputs="{{ a.output }}")
     maps = {"over": list(range(30)), "max_parallel": 7}
@@ -110,7 +110,7 @@ async def test_every_item_of_a_map_may_have_a_child(mill: Mill) -> None:
 
 
 @simulated
-async def test_children_have_children(mill: Mill) -> None:
+async def test_children_have_children(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config="{{ inputs }}"), name="leaf", outputs="{{ a.output }}")
     await _publish(worker, child("c", "leaf", inputs="{{ inputs + 1 }}"), name="twig", outputs="{{ c.output }}")
@@ -121,7 +121,7 @@ async def test_children_have_children(mill: Mill) -> None:
 
 
 @simulated
-async def test_every_visit_has_a_child_of_its_own(mill: Mill) -> None:
+async def test_every_visit_has_a_child_of_its_own(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
     loop = {"condition": "output < 2", "max_iterations": 9}
@@ -134,7 +134,7 @@ async def test_every_visit_has_a_child_of_its_own(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_failure_comes_up_with_its_causes(mill: Mill) -> None:
+async def test_a_failure_comes_up_with_its_causes(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("f", type="fail", config={"kind": "no_stock", "message": "sold out"}), name="leaf")
     await _publish(worker, child("c", "leaf"), name="twig")
@@ -157,7 +157,7 @@ async def test_a_failure_comes_up_with_its_causes(mill: Mill) -> None:
     ],
 )
 @simulated
-async def test_a_child_that_cannot_be_started_fails_its_node_and_says_why(mill: Mill, asked: Any, code: str) -> None:
+async def test_a_child_that_cannot_be_started_fails_its_node_and_says_why(mill: Cluster, asked: Any, code: str) -> None:
     worker = await mill.process()
     await _publish(
         worker,
@@ -173,7 +173,7 @@ async def test_a_child_that_cannot_be_started_fails_its_node_and_says_why(mill: 
 
 
 @simulated
-async def test_a_workflow_that_starts_itself_comes_to_an_end(mill: Mill) -> None:
+async def test_a_workflow_that_starts_itself_comes_to_an_end(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, child("c", "kid"))
     run_id = await worker.start("kid", key="r")
@@ -186,7 +186,7 @@ async def test_a_workflow_that_starts_itself_comes_to_an_end(mill: Mill) -> None
 
 
 @simulated
-async def test_a_tolerated_child(mill: Mill) -> None:
+async def test_a_tolerated_child(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("f", type="fail", config={"attempts": "{{ inputs }}"}))
     maps = {"over": [0, 5, 0], "tolerate": 1}
@@ -199,7 +199,7 @@ async def test_a_tolerated_child(mill: Mill) -> None:
 
 
 @simulated
-async def test_whoever_is_cancelled_cancels_its_children(mill: Mill) -> None:
+async def test_whoever_is_cancelled_cancels_its_children(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, signal("never"), name="leaf")
     await _publish(worker, child("c", "leaf"), human("ok"), name="kid")
@@ -217,7 +217,7 @@ async def test_whoever_is_cancelled_cancels_its_children(mill: Mill) -> None:
 
 @pytest.mark.parametrize("how", ["failure", "rewind", "override", "time-out"])
 @simulated
-async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(mill: Mill, how: str) -> None:
+async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(mill: Cluster, how: str) -> None:
     worker = await mill.process()
     await _publish(worker, signal("never"))
     limits = {"timeout_seconds": 20, "retry": {"max_attempts": 1}} if how == "time-out" else {}
@@ -244,7 +244,7 @@ async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(mill: Mill, h
 
 
 @simulated
-async def test_an_abandoned_child_lives_on(mill: Mill) -> None:
+async def test_an_abandoned_child_lives_on(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, signal("never"))
     run_id = await worker.start(document(child("c", "kid", close="abandon")), key="r")
@@ -258,7 +258,7 @@ async def test_an_abandoned_child_lives_on(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Mill) -> None:
+async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, signal("never"))
     run_id = await worker.start(document(child("c", "kid")), key="r")
@@ -274,7 +274,7 @@ async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Mill) -> Non
 
 
 @simulated
-async def test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure(mill: Mill) -> None:
+async def test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure(mill: Cluster) -> None:
     ledger, works = Ledger(), {"now": False}
 
     def flaky() -> str:
@@ -303,7 +303,7 @@ async def test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure(mi
 
 
 @simulated
-async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Mill) -> None:
+async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Cluster) -> None:
     ledger, bad = Ledger(), {3, 5}
 
     def picky(x: int) -> int:
@@ -330,7 +330,7 @@ async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Mill)
 
 
 @simulated
-async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Mill) -> None:
+async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     await _publish(worker, call("a", args={"seconds": 1}), signal("go", "a"))
@@ -350,7 +350,7 @@ async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Mill) 
 
 
 @simulated
-async def test_a_paused_parent_starts_no_child_and_hears_of_the_end_of_one(mill: Mill) -> None:
+async def test_a_paused_parent_starts_no_child_and_hears_of_the_end_of_one(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, signal("go"))
     held = await worker.start(
@@ -373,7 +373,7 @@ async def test_a_paused_parent_starts_no_child_and_hears_of_the_end_of_one(mill:
 
 
 @simulated
-async def test_a_run_that_has_a_childs_name_is_not_taken_for_it(mill: Mill) -> None:
+async def test_a_run_that_has_a_childs_name_is_not_taken_for_it(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, node("a", config="mine"))
     await worker.run("kid", key="r.c.1")
@@ -383,7 +383,7 @@ async def test_a_run_that_has_a_childs_name_is_not_taken_for_it(mill: Mill) -> N
 
 
 @simulated
-async def test_a_key_that_is_a_childs_name_belongs_to_another_run(mill: Mill) -> None:
+async def test_a_key_that_is_a_childs_name_belongs_to_another_run(mill: Cluster) -> None:
     worker = await mill.process()
     await _publish(worker, signal("go"))
     await _publish(worker, signal("go"), node("b", "go"), name="other")
@@ -404,7 +404,7 @@ def errands_of(process: Process) -> ChildRunMessenger:
 
 
 @simulated
-async def test_a_family_has_a_depth(mill: Mill) -> None:
+async def test_a_family_has_a_depth(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(human("h"), name="kid"))
     run_id = await worker.start(document(child("c", "kid")), key="mum")
@@ -424,7 +424,7 @@ async def test_a_family_has_a_depth(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Mill) -> None:
+async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluster) -> None:
     """Also when the worker that did it was never heard of again, and the child has failed once more since."""
     worker = await mill.process()
     await worker.publish(document(node("f", type="fail"), name="kid"))
@@ -443,7 +443,7 @@ async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Mill) 
 
 
 @simulated
-async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Mill) -> None:
+async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("v"), name="kid"))
     await worker.run(document(child("c", "kid")), key="mum")

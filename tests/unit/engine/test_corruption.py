@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.worker.leases import STEP_MS
@@ -22,7 +22,7 @@ from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
 from tidemill.stores.contract import Commit, Job, Snapshot
 
 
-async def _append(mill: Mill, run_id: str, record: bytes) -> None:
+async def _append(mill: Cluster, run_id: str, record: bytes) -> None:
     seq = len(await mill.events(run_id))
     mill.unjudged.add(run_id)
     await mill.store.commit([Commit(stream=mill.stream(run_id), expected=seq, records=(record,))])
@@ -35,7 +35,7 @@ def _newer() -> bytes:
 RECORDS = {"newer": _newer(), "garbage": b"\xc1\xff not msgpack", "unknown": msgspec.msgpack.encode(["Nonsense", 1])}
 
 
-async def _poisoned(mill: Mill, record: bytes) -> tuple[Process, str]:
+async def _poisoned(mill: Cluster, record: bytes) -> tuple[Process, str]:
     """A worker beside a run with a ready job and a record that cannot be read."""
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a", "b", name="poisoned"))
@@ -45,14 +45,14 @@ async def _poisoned(mill: Mill, record: bytes) -> tuple[Process, str]:
 
 @pytest.mark.parametrize("kind", RECORDS)
 @simulated
-async def test_a_log_that_cannot_be_read_stops_only_its_own_run(mill: Mill, kind: str) -> None:
+async def test_a_log_that_cannot_be_read_stops_only_its_own_run(mill: Cluster, kind: str) -> None:
     worker, run_id = await _poisoned(mill, RECORDS[kind])
     for number in range(5):
         run = await worker.run(chain("a", "b", "c", name=f"fine-{number}"))
         assert run.status == "COMPLETED"
         await asyncio.sleep(10)
     # The job is tried now and then, in case somebody mends the log, and never in a hurry.
-    assert worker.door.calls["release"] <= 60
+    assert worker.faulty_store.calls["release"] <= 60
     (view,) = await mill.jobs(run_id)
     assert view.job.key == "run/a/1/-1"
     for act in (worker.engine.show, worker.engine.cancel, worker.engine.pause):
@@ -62,7 +62,7 @@ async def test_a_log_that_cannot_be_read_stops_only_its_own_run(mill: Mill, kind
 
 
 @simulated
-async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Mill) -> None:
+async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Cluster) -> None:
     worker, _ = await _poisoned(mill, RECORDS["newer"])
     ledger = Ledger()
     other = await mill.process("w2", functions={"work": ledger.work}, queues=("other",))
@@ -75,7 +75,7 @@ async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Mill) -> None
 
 
 @simulated
-async def test_a_missing_workflow_stops_only_its_own_runs(mill: Mill) -> None:
+async def test_a_missing_workflow_stops_only_its_own_runs(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a", name="lost"))
     digest = (await mill.row(run_id)).digest
@@ -102,7 +102,7 @@ STRANGE_JOBS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", STRANGE_JOBS)
 @simulated
-async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Mill, kind: str) -> None:
+async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Cluster, kind: str) -> None:
     """An older worker leaves a newer job where it is; so does its keeper."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
@@ -112,28 +112,28 @@ async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Mill, kind: s
         assert (await worker.run(chain("a", "b", name=f"fine-{number}"))).status == "COMPLETED"
         await asyncio.sleep(10)
     assert "signal/a/1/-1" in [view.job.key for view in await mill.jobs(run_id)]
-    assert worker.door.calls["release"] <= 60_000 / STEP_MS + 5
+    assert worker.faulty_store.calls["release"] <= 60_000 / STEP_MS + 5
     assert await mill.of(run_id, RunRepaired) == []
     await mill.meddle(run_id, drop=("signal/a/1/-1",))
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
 @simulated
-async def test_a_job_of_a_run_that_nobody_knows_is_not_tried_in_a_hurry(mill: Mill) -> None:
+async def test_a_job_of_a_run_that_nobody_knows_is_not_tried_in_a_hurry(mill: Cluster) -> None:
     worker = await mill.process()
     body = msgspec.msgpack.encode(JobBody("run", "a", 1))
     await mill.meddle("nobody", jobs=(Job(key="run/a/1/-1", queue="default", body=body),))
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
     await asyncio.sleep(60)
-    assert worker.door.calls["claim"] <= 200
-    assert worker.door.calls["release"] <= 70
+    assert worker.faulty_store.calls["claim"] <= 200
+    assert worker.faulty_store.calls["release"] <= 70
 
 
 @pytest.mark.parametrize(
     "task", [JobBody("run", "zzz", 1), JobBody("run", "a", 7), JobBody("wake", "a", 1), JobBody("outputs")]
 )
 @simulated
-async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Mill, task: JobBody) -> None:
+async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Cluster, task: JobBody) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(document(call("a", args={"seconds": 30}), name="surplus"))
@@ -161,7 +161,7 @@ BAD_WORDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", BAD_WORDS)
 @simulated
-async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Mill, what: str) -> None:
+async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster, what: str) -> None:
     worker = await mill.process()
     reference = await worker.publish(chain("a"))
     others = [worker.start(reference) for _ in range(5)]
@@ -178,7 +178,7 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Mill, w
     "words", [{"reason": "\ud800"}, {"actor": "\udfff"}, {"reason": 5}, {"reason": "x" * 1_000_000}]
 )
 @simulated
-async def test_reasons_that_cannot_be_stored_are_refused(mill: Mill, words: dict[str, Any]) -> None:
+async def test_reasons_that_cannot_be_stored_are_refused(mill: Cluster, words: dict[str, Any]) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 5}), node("b", "a")))
@@ -190,7 +190,7 @@ async def test_reasons_that_cannot_be_stored_are_refused(mill: Mill, words: dict
 
 
 @simulated
-async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Mill) -> None:
+async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Cluster) -> None:
     """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""
     fine = Handler(NodeType(name="odd"), lambda context: Return(1))
     broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Return(1))
@@ -214,7 +214,7 @@ SNAPSHOTS = {
 
 @pytest.mark.parametrize("kind", SNAPSHOTS)
 @simulated
-async def test_a_snapshot_that_cannot_be_used_stops_no_run(mill: Mill, kind: str) -> None:
+async def test_a_snapshot_that_cannot_be_used_stops_no_run(mill: Cluster, kind: str) -> None:
     """Its run is folded from the first event, and the runs that are loaded by the same call do not notice."""
     client = await mill.process("client", work=False)
     run_ids = [await client.start(chain("a", "b", name=f"run-{number}")) for number in range(3)]
@@ -231,7 +231,7 @@ async def test_a_snapshot_that_cannot_be_used_stops_no_run(mill: Mill, kind: str
 
 @simulated
 async def test_a_cached_state_that_does_not_fold_on_is_folded_from_the_log(
-    mill: Mill, caplog: pytest.LogCaptureFixture
+    mill: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await mill.process("client", work=False)
     run_ids = [await client.start(chain("a", "b", name=f"run-{number}")) for number in range(2)]
@@ -246,7 +246,7 @@ async def test_a_cached_state_that_does_not_fold_on_is_folded_from_the_log(
 
 
 @simulated
-async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Mill) -> None:
+async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Cluster) -> None:
     """Every record can be read, and together they make no sense."""
     worker, run_id = await _poisoned(mill, encode_event(DeadLetterClosed(node="a", visit=1, status="discarded")))
     with pytest.raises(Rejected, match="cannot be folded") as refused:
@@ -256,7 +256,7 @@ async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Mill) -> No
 
 
 @simulated
-async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
+async def test_a_newer_job_is_left_alone(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     run = await client.start(chain("a"))
     newer = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 99]))
@@ -269,7 +269,7 @@ async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_cannot_be_read_stops_nobody(mill: Mill) -> None:
+async def test_a_run_that_cannot_be_read_stops_nobody(mill: Cluster) -> None:
     worker = await mill.process("w")
     job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
     record = msgspec.msgpack.encode(["RunCreated", 99])

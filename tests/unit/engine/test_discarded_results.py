@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import child, ended, human, waits
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.errors import Rejected
@@ -28,7 +28,7 @@ async def _code(pending: Any) -> str:
 
 
 @simulated
-async def test_results_that_were_undone_are_not_shared(mill: Mill) -> None:
+async def test_results_that_were_undone_are_not_shared(mill: Cluster) -> None:
     worker = await mill.process()
     steps = [node("a", config=1, **UNDO), node("b", "a", config=2), node("f", "b", type="fail")]
     run = await worker.run(document(*steps, on_failure={"compensate": "automatic"}))
@@ -40,7 +40,7 @@ async def test_results_that_were_undone_are_not_shared(mill: Mill) -> None:
 
 
 @simulated
-async def test_people_are_asked_anew_in_a_fork(mill: Mill) -> None:
+async def test_people_are_asked_anew_in_a_fork(mill: Cluster) -> None:
     """They decide on what they were shown, and a fork may have other inputs."""
     worker = await mill.process()
     steps = document(human("ok", title="Pay {{ inputs.to }}?"), node("z", "ok"))
@@ -55,7 +55,7 @@ async def test_people_are_asked_anew_in_a_fork(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_fork_is_as_old_as_itself(mill: Mill) -> None:
+async def test_a_fork_is_as_old_as_itself(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("b", "a")))
     await asyncio.sleep(100)
@@ -67,7 +67,7 @@ async def test_a_fork_is_as_old_as_itself(mill: Mill) -> None:
 
 
 @simulated
-async def test_how_a_child_ended_for_an_earlier_attempt_says_nothing(mill: Mill) -> None:
+async def test_how_a_child_ended_for_an_earlier_attempt_says_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(human("ok"), name="kid"))
     run_id = await worker.start(document({**child("c", "kid"), "timeout_seconds": 5, "retry": 3}), key="mum")
@@ -82,7 +82,7 @@ async def test_how_a_child_ended_for_an_earlier_attempt_says_nothing(mill: Mill)
 
 
 @simulated
-async def test_a_child_that_is_asked_again_is_not_closed_for_an_earlier_attempt(mill: Mill) -> None:
+async def test_a_child_that_is_asked_again_is_not_closed_for_an_earlier_attempt(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(human("ok"), name="kid"))
     steps = {**child("c", "kid"), "timeout_seconds": 5, "retry": {"max_attempts": 3, "backoff_seconds": 0}}
@@ -95,7 +95,7 @@ async def test_a_child_that_is_asked_again_is_not_closed_for_an_earlier_attempt(
 
 
 @simulated
-async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Mill) -> None:
+async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("f", type="fail"), name="kid"))
     run = await worker.run(document(child("c", "kid")), key="mum")
@@ -109,7 +109,7 @@ async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Mill) -> None
 
 
 @simulated
-async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Mill) -> None:
+async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     steps = document(node("a"), call("pay", "a", args={"seconds": 30}, delivery="at_most_once"))
@@ -125,7 +125,7 @@ async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Mill) ->
 
 
 @simulated
-async def test_a_command_id_is_for_one_thing(mill: Mill) -> None:
+async def test_a_command_id_is_for_one_thing(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(human("ok"), human("sure")))
     await waits(mill, run_id, "ok")
@@ -142,7 +142,7 @@ async def test_a_command_id_is_for_one_thing(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_published_patch_knows_where_it_comes_from(mill: Mill) -> None:
+async def test_a_published_patch_knows_where_it_comes_from(mill: Cluster) -> None:
     worker = await mill.process()
     first = document(node("a"), node("f", "a", type="fail"), name="flow")
     run = await worker.run(first)

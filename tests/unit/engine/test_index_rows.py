@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, simulated
+from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.faulty_store import following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -21,7 +21,7 @@ from tidemill.stores.contract import Stream
 
 
 @simulated
-async def test_every_field_of_a_row(mill: Mill) -> None:
+async def test_every_field_of_a_row(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     published = await worker.engine.publish(
@@ -56,7 +56,7 @@ async def test_every_field_of_a_row(mill: Mill) -> None:
 
 
 @simulated
-async def test_late_results_are_counted(mill: Mill) -> None:
+async def test_late_results_are_counted(mill: Cluster) -> None:
     """They end after the cancel and before a heartbeat could tell them; a heartbeat has announced one of them."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
@@ -75,7 +75,7 @@ async def test_late_results_are_counted(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_row_knows_its_parent(mill: Mill) -> None:
+async def test_a_row_knows_its_parent(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     published = await client.engine.publish(document(node("a")))
     flow = await client.engine.catalog.flow(TENANT, published.digest)
@@ -158,7 +158,7 @@ def test_what_a_run_can_be_found_by() -> None:
 
 
 @simulated
-async def test_finding_runs(mill: Mill) -> None:
+async def test_finding_runs(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("a"), name="good"))
     await worker.publish(document(node("a", type="fail"), name="bad"))
@@ -186,7 +186,7 @@ async def test_finding_runs(mill: Mill) -> None:
 
 
 @simulated
-async def test_finding_runs_page_by_page(mill: Mill) -> None:
+async def test_finding_runs_page_by_page(mill: Cluster) -> None:
     client = await mill.process(work=False)
     reference = await client.publish(document(node("a")))
     for number in range(25):
@@ -208,7 +208,7 @@ async def test_finding_runs_page_by_page(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_row_is_written_with_the_start_and_with_the_end(mill: Mill) -> None:
+async def test_a_row_is_written_with_the_start_and_with_the_end(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a", "b"))
     assert (await mill.row(run_id)).status == "RUNNING"
@@ -221,17 +221,17 @@ async def test_a_row_is_written_with_the_start_and_with_the_end(mill: Mill) -> N
 
 
 @simulated
-async def test_a_busy_run_does_not_pay_for_a_row_at_every_step(mill: Mill) -> None:
+async def test_a_busy_run_does_not_pay_for_a_row_at_every_step(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain(*(f"n{i}" for i in range(100))))
-    written = [commit for commit in worker.door.commits if commit.rows]
+    written = [commit for commit in worker.faulty_store.commits if commit.rows]
     assert run.status == "COMPLETED"
-    assert len(worker.door.commits) > 50
+    assert len(worker.faulty_store.commits) > 50
     assert len(written) <= 3
 
 
 @simulated
-async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(mill: Mill) -> None:
+async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a"), node("b", "a"), call("c", "b", args={"seconds": 100})))
@@ -243,7 +243,7 @@ async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_d
 
 
 @simulated
-async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Mill) -> None:
+async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     steps = [call(f"n{i}", *([f"n{i - 1}"] if i else []), args={"seconds": 0.1}) for i in range(100)]
@@ -252,13 +252,13 @@ async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mil
     lag = len(await mill.events(run_id)) - (await mill.row(run_id)).events
     assert 0 <= lag <= 40
     await worker.end(run_id)
-    written = [commit for commit in worker.door.commits if commit.rows]
+    written = [commit for commit in worker.faulty_store.commits if commit.rows]
     assert 9 <= len(written) <= 14
 
 
 @pytest.mark.parametrize("trouble", ["none", "conflict", "outage"])
 @simulated
-async def test_a_row_shows_a_new_status_at_once(mill: Mill, trouble: str) -> None:
+async def test_a_row_shows_a_new_status_at_once(mill: Cluster, trouble: str) -> None:
     """Also when the first commit that would have written it came to nothing."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
@@ -269,9 +269,9 @@ async def test_a_row_shows_a_new_status_at_once(mill: Mill, trouble: str) -> Non
     match trouble:
         case "conflict":
             await asyncio.sleep(2.8)
-            client.door.next("commit", following(lambda: asyncio.sleep(0.3)))
+            client.faulty_store.next("commit", following(lambda: asyncio.sleep(0.3)))
         case "outage":
-            client.door.next("commit", refuse)
+            client.faulty_store.next("commit", refuse)
     await client.engine.pause(run_id)
     assert client.engine.turns.races == (trouble == "conflict")
     assert [row.status for row in await mill.rows("status:PAUSED")] == ["PAUSED"]
@@ -281,7 +281,7 @@ async def test_a_row_shows_a_new_status_at_once(mill: Mill, trouble: str) -> Non
 
 
 @simulated
-async def test_a_row_is_written_when_nothing_is_in_flight(mill: Mill) -> None:
+async def test_a_row_is_written_when_nothing_is_in_flight(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=1_000_000)
     run_id = await worker.start(document(node("a", type="sleep", config={"seconds": 500})))
     await asyncio.sleep(0.5)
@@ -291,7 +291,7 @@ async def test_a_row_is_written_when_nothing_is_in_flight(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Mill) -> None:
+async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(
@@ -315,10 +315,10 @@ async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: M
 
 
 @simulated
-async def test_a_snapshot_is_written_when_the_tail_has_grown_long(mill: Mill) -> None:
+async def test_a_snapshot_is_written_when_the_tail_has_grown_long(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain(*(f"n{i}" for i in range(400))))
-    shots = [commit.snapshot for commit in worker.door.commits if commit.snapshot is not None]
+    shots = [commit.snapshot for commit in worker.faulty_store.commits if commit.snapshot is not None]
     assert run.events > 1_000
     assert len(shots) == run.events // (SNAPSHOT_TAIL_MIN + 3)
     for earlier, later in pairwise([0, *(shot.version for shot in shots)]):
@@ -329,13 +329,13 @@ async def test_a_snapshot_is_written_when_the_tail_has_grown_long(mill: Mill) ->
 
 
 @simulated
-async def test_a_large_state_is_stored_less_often(mill: Mill) -> None:
+async def test_a_large_state_is_stored_less_often(mill: Cluster) -> None:
     """A quarter of the nodes touched is more than the fixed minimum here."""
     width = 3_000
     worker = await mill.process(concurrency=1_000)
     wide = [node(f"n{i}", "a") for i in range(width)]
     run = await worker.run(document(node("a"), *wide))
-    shots = [commit.snapshot.version for commit in worker.door.commits if commit.snapshot is not None]
+    shots = [commit.snapshot.version for commit in worker.faulty_store.commits if commit.snapshot is not None]
     assert run.status == "COMPLETED"
     assert shots
     for earlier, later in pairwise(shots):
@@ -343,18 +343,18 @@ async def test_a_large_state_is_stored_less_often(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_snapshot_that_did_not_arrive_is_written_by_the_next_commit(mill: Mill) -> None:
+async def test_a_snapshot_that_did_not_arrive_is_written_by_the_next_commit(mill: Cluster) -> None:
     worker = await mill.process()
-    worker.door.veto = lambda commit: commit.snapshot is not None
+    worker.faulty_store.veto = lambda commit: commit.snapshot is not None
     run = await worker.run(chain(*(f"n{i}" for i in range(250))))
-    assert worker.door.fired["veto"] == 1
+    assert worker.faulty_store.fired["veto"] == 1
     (tail,) = await mill.store.load({mill.stream(run.run_id): 0})
     assert tail.snapshot is not None
     assert SNAPSHOT_TAIL_MIN < tail.after < SNAPSHOT_TAIL_MIN + 20
 
 
 @simulated
-async def test_another_process_goes_on_from_the_snapshot(mill: Mill) -> None:
+async def test_another_process_goes_on_from_the_snapshot(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
     names = [f"n{i}" for i in range(200)]
@@ -366,7 +366,7 @@ async def test_another_process_goes_on_from_the_snapshot(mill: Mill) -> None:
     first.kill()
     second = await mill.process("w2", functions={"work": ledger.work})
     await mill.until(lambda: ledger.count("z") == 2)
-    loaded = second.door.records_loaded
+    loaded = second.faulty_store.records_loaded
     run = await second.end(run_id)
     assert run.status == "COMPLETED"
     assert 0 < loaded < run.events / 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine import turn
@@ -41,7 +41,7 @@ def _tracebacks(caplog: pytest.LogCaptureFixture) -> int:
 
 @simulated
 async def test_a_run_that_nothing_can_be_decided_for_is_marked_and_lets_go_of_its_slot(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hit = _bug_for(monkeypatch, "broken")
     ledger = Ledger()
@@ -73,7 +73,7 @@ async def test_a_run_that_nothing_can_be_decided_for_is_marked_and_lets_go_of_it
 
 @simulated
 async def test_a_result_that_cannot_be_recorded_fails_its_visit(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def done(command: Any) -> bool:
         return isinstance(command, Result) and isinstance(command.outcome, Done)
@@ -90,7 +90,7 @@ async def test_a_result_that_cannot_be_recorded_fails_its_visit(
 
 
 @simulated
-async def test_an_error_that_goes_away_costs_nothing(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_goes_away_costs_nothing(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     times = [1, 2]
     _bug_for(monkeypatch, "broken", lambda command: isinstance(command, Result) and bool(times and times.pop()))
     ledger = Ledger()
@@ -100,7 +100,7 @@ async def test_an_error_that_goes_away_costs_nothing(mill: Mill, monkeypatch: py
 
 
 @simulated
-async def test_a_commit_that_raises_keeps_no_other_run_from_its_own(mill: Mill) -> None:
+async def test_a_commit_that_raises_keeps_no_other_run_from_its_own(mill: Cluster) -> None:
     worker = await mill.process(functions={"work": Ledger().work})
     broken = await worker.start(document(call("a", args={"seconds": 5}), name="broken"))
     commit = mill.store.commit
@@ -122,7 +122,7 @@ async def test_a_commit_that_raises_keeps_no_other_run_from_its_own(mill: Mill) 
 
 
 @simulated
-async def test_a_command_is_answered_with_the_internal_error(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_is_answered_with_the_internal_error(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a", name="broken"))
     _bug_for(monkeypatch, "broken")
@@ -132,7 +132,7 @@ async def test_a_command_is_answered_with_the_internal_error(mill: Mill, monkeyp
 
 @simulated
 async def test_the_reconciler_goes_on_after_a_run_that_brings_out_a_bug(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compare = reconciler.compare
     worker = await mill.process(queues=("other",))

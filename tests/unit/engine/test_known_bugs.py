@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, dying_after, dying_before, simulated
+from tests.fixtures.cluster import TENANT, Cluster, dying_after, dying_before, simulated
 from tests.fixtures.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -31,7 +31,7 @@ KILLS = {"right before": dying_before, "right after": dying_after}
 
 
 @simulated
-async def test_retry_after_guard(mill: Mill) -> None:
+async def test_retry_after_guard(mill: Cluster) -> None:
     """A guard that the first attempt set made every later attempt return an empty success. Here it runs again."""
     calls: list[int] = []
 
@@ -48,7 +48,7 @@ async def test_retry_after_guard(mill: Mill) -> None:
 
 
 @simulated
-async def test_retry_after_guard_when_the_worker_died(mill: Mill) -> None:
+async def test_retry_after_guard_when_the_worker_died(mill: Cluster) -> None:
     """The same with a dead worker instead of a failure: the second attempt's value is the one that counts."""
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
@@ -62,7 +62,7 @@ async def test_retry_after_guard_when_the_worker_died(mill: Mill) -> None:
 
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_guard_before_effect(mill: Mill, kill: str) -> None:
+async def test_guard_before_effect(mill: Cluster, kill: str) -> None:
     """A completion guard set before the rest of the completion left runs stuck for ever when the process died between
     the two. Here the result, the edges, the successors and their jobs are one commit: all of it or nothing."""
     ledger = Ledger()
@@ -71,9 +71,9 @@ async def test_guard_before_effect(mill: Mill, kill: str) -> None:
         document(call("a", args={"seconds": 1}), call("b", "a"), call("c", "a"), call("d", "b", "c"))
     )
     await mill.until(lambda: ledger.running == 1)
-    first.door.next("commit", KILLS[kill](first))
+    first.faulty_store.next("commit", KILLS[kill](first))
     await asyncio.sleep(2)
-    assert first.door.dead
+    assert first.faulty_store.dead
     committed = len(await mill.of(run_id, NodeCompleted, "a"))
     assert committed == (kill == "right after")
     assert len(await mill.of(run_id, NodeScheduled)) == (3 if committed else 1)
@@ -87,7 +87,7 @@ async def test_guard_before_effect(mill: Mill, kill: str) -> None:
 
 @pytest.mark.parametrize("first_done", ["b", "c"])
 @simulated
-async def test_join_twice(mill: Mill, first_done: str) -> None:
+async def test_join_twice(mill: Cluster, first_done: str) -> None:
     """The join ran once per arriving branch. Here it fires once, whoever comes first, also with two workers at once
     and a reply that was lost."""
     ledger = Ledger()
@@ -104,7 +104,7 @@ async def test_join_twice(mill: Mill, first_done: str) -> None:
     )
     await mill.until(lambda: ledger.running == 2)
     for worker in workers:
-        worker.door.next("commit", lose_reply)
+        worker.faulty_store.next("commit", lose_reply)
     run = await workers[0].end(run_id)
     assert run.status == "COMPLETED"
     assert (ledger.count("join"), ledger.count("z"), run.nodes["join"]["visits"]) == (1, 1, 1)
@@ -112,7 +112,7 @@ async def test_join_twice(mill: Mill, first_done: str) -> None:
 
 
 @simulated
-async def test_join_twice_in_a_map(mill: Mill) -> None:
+async def test_join_twice_in_a_map(mill: Cluster) -> None:
     """Fifty arrivals at once are still one join."""
     ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}) for i in range(3)]
@@ -124,7 +124,7 @@ async def test_join_twice_in_a_map(mill: Mill) -> None:
 
 
 @simulated
-async def test_loop_consume_key(mill: Mill) -> None:
+async def test_loop_consume_key(mill: Cluster) -> None:
     """Tokens were consumed under a key without the pass, so the second pass counted as a duplicate and the run never
     ended. Here every pass has its own visit, and the counter comes to zero."""
     ledger = Ledger()
@@ -151,7 +151,7 @@ async def test_loop_consume_key(mill: Mill) -> None:
 
 
 @simulated
-async def test_lost_signal(mill: Mill) -> None:
+async def test_lost_signal(mill: Cluster) -> None:
     """A completion that was popped from a list died with its consumer. Here a job is only ever leased: whoever claims
     the timer and dies leaves it behind for the next."""
     worker = await mill.process("w1")
@@ -171,7 +171,7 @@ async def test_lost_signal(mill: Mill) -> None:
 
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_lost_signal_of_a_result(mill: Mill, kill: str) -> None:
+async def test_lost_signal_of_a_result(mill: Cluster, kill: str) -> None:
     """The worker dies with the result in its hands: the job is still leased to it, expires and is done again."""
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
@@ -179,9 +179,9 @@ async def test_lost_signal_of_a_result(mill: Mill, kill: str) -> None:
         document(call("a", args={"seconds": 1, "value": 5}), node("b", "a", config="{{ a.output }}"))
     )
     await mill.until(lambda: ledger.running == 1)
-    first.door.next("commit", KILLS[kill](first))
+    first.faulty_store.next("commit", KILLS[kill](first))
     await asyncio.sleep(2)
-    assert first.door.dead
+    assert first.faulty_store.dead
     second = await mill.process("w2", functions={"work": ledger.work})
     run = await second.end(run_id)
     assert run.outputs == {"b": 5}
@@ -189,7 +189,7 @@ async def test_lost_signal_of_a_result(mill: Mill, kill: str) -> None:
 
 
 @simulated
-async def test_blob_overwrite(mill: Mill) -> None:
+async def test_blob_overwrite(mill: Cluster) -> None:
     """Two results at once loaded the whole run, edited it and wrote it back, one over the other. Here each is an event
     against a version; the loser decides again and both are there. Large values lie under their content, so the
     second one cannot overwrite the first."""
@@ -211,7 +211,7 @@ async def test_blob_overwrite(mill: Mill) -> None:
 
 
 @simulated
-async def test_blob_overwrite_of_equal_values(mill: Mill) -> None:
+async def test_blob_overwrite_of_equal_values(mill: Cluster) -> None:
     """Equal values of many nodes are one blob, and all of them read it."""
     worker = await mill.process()
     run = await worker.run(
@@ -231,7 +231,7 @@ async def test_blob_overwrite_of_equal_values(mill: Mill) -> None:
 
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_ack_before_requeue(mill: Mill, kill: str) -> None:
+async def test_ack_before_requeue(mill: Cluster, kill: str) -> None:
     """A retry acknowledged the message and published it again afterwards; a crash in between lost the task. Here the
     acknowledgement, the failure and the job of the next attempt are one commit."""
     ledger = Ledger()
@@ -246,9 +246,9 @@ async def test_ack_before_requeue(mill: Mill, kill: str) -> None:
     first = await mill.process("w1", functions={"work": flaky})
     run_id = await first.start(document(call("a", retry={"max_attempts": 2, "backoff_seconds": 5})))
     await mill.until(lambda: ledger.count("a") == 1)
-    first.door.next("commit", KILLS[kill](first))
+    first.faulty_store.next("commit", KILLS[kill](first))
     await asyncio.sleep(2)
-    assert first.door.dead
+    assert first.faulty_store.dead
     (view,) = await mill.jobs(run_id)
     assert view.job.key == "run/a/1/-1"
     recorded = await mill.of(run_id, NodeFailed)
@@ -259,7 +259,7 @@ async def test_ack_before_requeue(mill: Mill, kill: str) -> None:
     second = await mill.process("w2", functions={"work": flaky})
     run = await second.end(run_id)
     assert (run.status, run.outputs) == ("COMPLETED", {"a": "done"})
-    commits = [commit for door in (first.door, second.door) for commit in door.commits]
+    commits = [commit for faulty_store in (first.faulty_store, second.faulty_store) for commit in faulty_store.commits]
     acked = [commit for commit in commits if commit.acks and not any(_ends(commit))]
     assert all(commit.jobs or commit.records for commit in acked)
 
@@ -269,7 +269,7 @@ def _ends(commit: Commit) -> list[bool]:
 
 
 @simulated
-async def test_lease_released_early(mill: Mill) -> None:
+async def test_lease_released_early(mill: Cluster) -> None:
     """A resume released the lease before anything ran again. Here the lease ends in the very commit that records the
     outcome, never before: at every moment of the attempt the job is there and held."""
     ledger = Ledger()
@@ -280,16 +280,16 @@ async def test_lease_released_early(mill: Mill) -> None:
         await asyncio.sleep(1)
         (view,) = await mill.jobs(run_id)
         assert view.lease_expires_at_ms is not None and view.lease_expires_at_ms > mill.now_ms()
-    assert worker.door.calls["release"] == 0
+    assert worker.faulty_store.calls["release"] == 0
     run = await worker.end(run_id)
     assert (run.status, len(ledger.calls)) == ("COMPLETED", 2)
-    acks = [(commit, key) for commit in worker.door.commits for key, _ in commit.acks]
+    acks = [(commit, key) for commit in worker.faulty_store.commits for key, _ in commit.acks]
     for commit, key in acks:
         assert any(b"NodeCompleted" in record for record in commit.records), key
 
 
 @simulated
-async def test_lease_released_early_by_a_pause(mill: Mill) -> None:
+async def test_lease_released_early_by_a_pause(mill: Cluster) -> None:
     """Pausing withdraws what nobody holds, and leaves the lease of what runs alone."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000)
@@ -305,7 +305,7 @@ async def test_lease_released_early_by_a_pause(mill: Mill) -> None:
 
 @pytest.mark.parametrize("trouble", ["none", "refused", "reply lost"])
 @simulated
-async def test_log_drop(mill: Mill, trouble: str) -> None:
+async def test_log_drop(mill: Cluster, trouble: str) -> None:
     """Events that could not be flushed were dropped on purpose. Here whatever was acknowledged is in the log, and what
     was not acknowledged is there at most once."""
     ledger = Ledger()
@@ -319,7 +319,7 @@ async def test_log_drop(mill: Mill, trouble: str) -> None:
     await mill.until(lambda: ledger.running == 1)
     for number in range(12):
         command = Pause(id=f"p{number}") if number % 2 == 0 else Resume(id=f"p{number}")
-        client.door.next("commit", *troubles)
+        client.faulty_store.next("commit", *troubles)
         asked.append(f"p{number}")
         try:
             answer = await client.engine.turns.command(mill.stream(run_id), command)
@@ -327,25 +327,25 @@ async def test_log_drop(mill: Mill, trouble: str) -> None:
             continue
         assert answer.problem is None
         acknowledged.append(f"p{number}")
-    client.door.always("commit", refuse)
+    client.faulty_store.always("commit", refuse)
     with pytest.raises(Unavailable):
         await client.engine.turns.command(mill.stream(run_id), Cancel(id="never"))
     commands = [event.command for event in await mill.events(run_id) if event.command]
     assert len(commands) == len(set(commands))
     assert set(acknowledged) <= set(commands) <= {*asked, "start:logged"}
-    assert client.door.fired["commit"] >= len(troubles) * 12
+    assert client.faulty_store.fired["commit"] >= len(troubles) * 12
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
 @simulated
-async def test_log_drop_of_results(mill: Mill) -> None:
+async def test_log_drop_of_results(mill: Cluster) -> None:
     """Whatever a handler did is told by the log: an attempt that was called and ended is there, with its end."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=4)
     for _ in range(6):
-        worker.door.next("commit", *[lambda call: call()] * 2, refuse, lose_reply)
+        worker.faulty_store.next("commit", *[lambda call: call()] * 2, refuse, lose_reply)
     run = await worker.run(document(call("m", args={"seconds": 1}, map={"over": list(range(20))})))
     assert run.status == "COMPLETED"
-    assert worker.door.fired["commit"] >= 12
+    assert worker.faulty_store.fired["commit"] >= 12
     started = [(event.index, event.attempt) for event in await mill.of(run.run_id, NodeStarted)]
     assert sorted(started) == sorted((int(key.rsplit("/", 1)[1]), attempt) for key, attempt in ledger.calls)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import child, ended, signal, waits
-from tests.fixtures.cluster import Mill, Process, dying_after, dying_before, simulated
+from tests.fixtures.cluster import Cluster, Process, dying_after, dying_before, simulated
 from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -23,21 +23,21 @@ async def _publish(process: Process, *nodes: Any, **top: Any) -> None:
 
 def _on_commit(process: Process, run_id: str, trouble: Any, *, number: int = 1) -> None:
     """The process's nth commit to a run goes wrong."""
-    inner, seen = process.door.commit, {"count": 0, "armed": True}
+    inner, seen = process.faulty_store.commit, {"count": 0, "armed": True}
 
     async def commit(commits: Sequence[Commit]) -> Any:
         changes = any(each.stream.key == run_id and (each.records or each.acks) for each in commits)
         seen["count"] += changes
         if changes and seen["armed"] and seen["count"] == number:
             seen["armed"] = False
-            process.door.fired["chosen"] += 1
+            process.faulty_store.fired["chosen"] += 1
             return await trouble(lambda: inner(commits))
         return await inner(commits)
 
-    process.door.commit = commit  # type: ignore[method-assign]
+    process.faulty_store.commit = commit  # type: ignore[method-assign]
 
 
-async def _job(mill: Mill, run_id: str, kind: str) -> str:
+async def _job(mill: Cluster, run_id: str, kind: str) -> str:
     """The key of the run's job of a kind, as soon as there is one."""
     for _ in range(2_000):
         for view in await mill.jobs(run_id):
@@ -52,7 +52,7 @@ async def _job(mill: Mill, run_id: str, kind: str) -> str:
 
 @pytest.mark.parametrize("moment", ["before the child", "after the child", "before it is noted", "after it is noted"])
 @simulated
-async def test_a_worker_that_dies_while_it_starts_a_child(mill: Mill, moment: str) -> None:
+async def test_a_worker_that_dies_while_it_starts_a_child(mill: Cluster, moment: str) -> None:
     client = await mill.process("client", work=False)
     await _publish(client, node("a", config="{{ inputs }}"), node("b", "a"), outputs="{{ a.output }}")
     await client.start(document(child("c", "kid", inputs=7)), key="r")
@@ -62,7 +62,7 @@ async def test_a_worker_that_dies_while_it_starts_a_child(mill: Mill, moment: st
     # The parent's first commit by a worker says that it waits, the second that its child exists.
     _on_commit(worker, "r.c.1" if of == "the child" else "r", dying, number=1 if of == "the child" else 2)
     await worker.open()
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     assert bool(await mill.events("r.c.1")) is (moment != "before the child")
     survivor = await mill.process("w2")
     run = await survivor.end("r")
@@ -73,7 +73,7 @@ async def test_a_worker_that_dies_while_it_starts_a_child(mill: Mill, moment: st
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @simulated
-async def test_a_worker_that_dies_while_it_reports_an_end(mill: Mill, when: str) -> None:
+async def test_a_worker_that_dies_while_it_reports_an_end(mill: Cluster, when: str) -> None:
     """The report is delivered again, which changes nothing."""
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
@@ -82,7 +82,7 @@ async def test_a_worker_that_dies_while_it_reports_an_end(mill: Mill, when: str)
     await waits(mill, "r.c.1", "go")
     _on_commit(worker, "r", dying_before(worker) if when == "before" else dying_after(worker))
     await client.engine.signal("r.c.1", "go", 1)
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     survivor = await mill.process("w2")
     await waits(mill, "r", "later")
     await asyncio.sleep(30)
@@ -93,7 +93,7 @@ async def test_a_worker_that_dies_while_it_reports_an_end(mill: Mill, when: str)
 
 
 @simulated
-async def test_a_worker_that_dies_while_it_closes_a_child(mill: Mill) -> None:
+async def test_a_worker_that_dies_while_it_closes_a_child(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
     await _publish(worker, signal("go"))
@@ -101,25 +101,25 @@ async def test_a_worker_that_dies_while_it_closes_a_child(mill: Mill) -> None:
     await waits(mill, "r.c.1", "go")
     _on_commit(worker, "r.c.1", dying_before(worker))
     await client.engine.cancel("r")
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     await mill.process("w2")
     assert await ended(mill, "r.c.1", within_s=60) == "CANCELLED"
 
 
 @simulated
-async def test_whoever_never_learns_that_the_child_was_started_does_not_start_another(mill: Mill) -> None:
+async def test_whoever_never_learns_that_the_child_was_started_does_not_start_another(mill: Cluster) -> None:
     worker = mill.build("w1")
     _on_commit(worker, "r.c.1", lose_reply)
     await worker.open()
     await _publish(worker, node("a", config=1))
     run = await worker.run(document(child("c", "kid")), key="r")
-    assert worker.door.fired["chosen"] == 1
+    assert worker.faulty_store.fired["chosen"] == 1
     assert run.outputs == {"c": {"a": 1}}
     assert len(await mill.of("r.c.1", RunCreated)) == 1
 
 
 @simulated
-async def test_a_parent_that_is_cancelled_while_its_child_is_started_does_not_leave_it_behind(mill: Mill) -> None:
+async def test_a_parent_that_is_cancelled_while_its_child_is_started_does_not_leave_it_behind(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = mill.build("w1")
     _on_commit(worker, "r.c.1", following(lambda: client.engine.cancel("r")))
@@ -127,18 +127,18 @@ async def test_a_parent_that_is_cancelled_while_its_child_is_started_does_not_le
     await client.start(document(child("c", "kid")), key="r")
     await worker.open()
     assert await ended(mill, "r.c.1", within_s=5) == "CANCELLED"
-    assert worker.door.fired["chosen"] == 1
+    assert worker.faulty_store.fired["chosen"] == 1
 
 
 @simulated
-async def test_a_wish_that_was_in_hand_when_the_parent_was_paused_is_kept_for_later(mill: Mill) -> None:
+async def test_a_wish_that_was_in_hand_when_the_parent_was_paused_is_kept_for_later(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = mill.build("w1", lease_ms=3_000)
     _on_commit(worker, "r.c.1", dying_before(worker))
     await _publish(client, node("a", config=1))
     await client.start(document(child("c", "kid")), key="r")
     await worker.open()
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     await client.engine.pause("r")
     assert await _job(mill, "r", "child"), "a dead worker still holds it"
     survivor = await mill.process("w2")
@@ -149,7 +149,7 @@ async def test_a_wish_that_was_in_hand_when_the_parent_was_paused_is_kept_for_la
 
 
 @simulated
-async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent(mill: Mill) -> None:
+async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent(mill: Cluster) -> None:
     """The parent is cancelled before anybody could tell it that the name is taken."""
     client = await mill.process("client", work=False)
     worker = mill.build("w1")
@@ -158,7 +158,7 @@ async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent
     await client.start("kid", key="r.c.1")
     await client.start(document(child("c", "kid")), key="r")
     await worker.open()
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     await client.engine.cancel("r")
     assert await _job(mill, "r", "close")
     await mill.process("w2")
@@ -171,7 +171,7 @@ async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent
 
 
 @simulated
-async def test_a_lost_report_is_noticed_by_the_keeper_of_the_parent(mill: Mill) -> None:
+async def test_a_lost_report_is_noticed_by_the_keeper_of_the_parent(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
     await _publish(worker, signal("go"))
@@ -189,7 +189,7 @@ async def test_a_lost_report_is_noticed_by_the_keeper_of_the_parent(mill: Mill) 
 
 
 @simulated
-async def test_a_lost_report_about_an_item_is_noticed_too(mill: Mill) -> None:
+async def test_a_lost_report_about_an_item_is_noticed_too(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
     await _publish(worker, signal("go"))
@@ -205,7 +205,7 @@ async def test_a_lost_report_about_an_item_is_noticed_too(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_lost_close_is_noticed_by_the_keeper_of_the_child(mill: Mill) -> None:
+async def test_a_lost_close_is_noticed_by_the_keeper_of_the_child(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
     await _publish(worker, signal("go"))
@@ -223,14 +223,14 @@ async def test_a_lost_close_is_noticed_by_the_keeper_of_the_child(mill: Mill) ->
 
 
 @simulated
-async def test_a_lost_wish_for_a_child_comes_back(mill: Mill) -> None:
+async def test_a_lost_wish_for_a_child_comes_back(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = mill.build("w1")
     _on_commit(worker, "r.c.1", dying_before(worker))
     await _publish(client, node("a", config=1))
     await client.start(document(child("c", "kid")), key="r")
     await worker.open()
-    await mill.until(lambda: worker.door.dead, within_s=60)
+    await mill.until(lambda: worker.faulty_store.dead, within_s=60)
     await mill.meddle("r", drop=(await _job(mill, "r", "child"),))
     survivor = await mill.process("w2")
     assert (await survivor.end("r")).outputs == {"c": {"a": 1}}
@@ -240,7 +240,7 @@ async def test_a_lost_wish_for_a_child_comes_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Mill) -> None:
+async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Cluster) -> None:
     """It ran the child's first node and knows nothing of the rest, which another worker ran."""
     ledger = Ledger()
     old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
@@ -260,7 +260,7 @@ async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(m
 
 
 @simulated
-async def test_a_worker_with_an_old_picture_of_the_parent_still_closes_its_child(mill: Mill) -> None:
+async def test_a_worker_with_an_old_picture_of_the_parent_still_closes_its_child(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1", audit_every_ms=10**9)
     await _publish(worker, signal("go"))

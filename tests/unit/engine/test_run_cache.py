@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -21,7 +21,7 @@ from tidemill.stores.memory import MemoryStore
 
 
 @simulated
-async def test_an_acknowledged_resume_happened(mill: Mill) -> None:
+async def test_an_acknowledged_resume_happened(mill: Cluster) -> None:
     """For the first process the run was never paused: it has to ask the store before it says that all is well."""
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run = await first.start(chain("a"))
@@ -31,7 +31,7 @@ async def test_an_acknowledged_resume_happened(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_acknowledged_pause_happened(mill: Mill) -> None:
+async def test_an_acknowledged_pause_happened(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run = await first.start(chain("a"))
     await first.engine.pause(run)
@@ -41,7 +41,7 @@ async def test_an_acknowledged_pause_happened(mill: Mill) -> None:
 
 
 @simulated
-async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Mill) -> None:
+async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Cluster) -> None:
     """The worker that is given the last step ran the first node and knows nothing of the second."""
     ledger = Ledger()
     old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
@@ -63,7 +63,7 @@ async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Mill) -> None
 
 
 @simulated
-async def test_a_row_is_written_over_that_of_another_process(mill: Mill) -> None:
+async def test_a_row_is_written_over_that_of_another_process(mill: Cluster) -> None:
     """The first process wrote RUNNING, the second FAILED; when the first reopens the run, its row must say so."""
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a", type="fail"), node("b", "a")))
@@ -139,7 +139,7 @@ async def test_a_clock_that_is_set_while_a_job_is_taken_over_hides_no_lost_worke
 
 
 @simulated
-async def test_a_patched_config_reaches_a_worker_that_knew_the_run_before(mill: Mill) -> None:
+async def test_a_patched_config_reaches_a_worker_that_knew_the_run_before(mill: Cluster) -> None:
     seen: list[str] = []
 
     async def table(name: str) -> str:
@@ -169,7 +169,7 @@ async def test_a_patched_config_reaches_a_worker_that_knew_the_run_before(mill: 
 
 
 @simulated
-async def test_a_checkpoint_reaches_a_worker_that_knew_the_run_before(mill: Mill) -> None:
+async def test_a_checkpoint_reaches_a_worker_that_knew_the_run_before(mill: Cluster) -> None:
     seen: list[tuple[int, object]] = []
     ledger = Ledger()
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.errors import Rejected, Unavailable
@@ -15,7 +15,7 @@ from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
 
 
 @simulated
-async def test_two_engines_share_the_work(mill: Mill) -> None:
+async def test_two_engines_share_the_work(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, concurrency=5)
     await mill.process("w2", functions={"work": ledger.work}, concurrency=5)
@@ -27,7 +27,7 @@ async def test_two_engines_share_the_work(mill: Mill) -> None:
 
 
 @simulated
-async def test_one_starts_another_works_a_third_watches(mill: Mill) -> None:
+async def test_one_starts_another_works_a_third_watches(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     watcher = await mill.process("watcher", work=False)
     run_id = await client.start(chain("a", "b", "c"))
@@ -39,7 +39,7 @@ async def test_one_starts_another_works_a_third_watches(mill: Mill) -> None:
 
 @pytest.mark.parametrize("moment", [0.05, 0.5, 1.2, 3.0, 4.4, 7.7])
 @simulated
-async def test_one_engine_dies_in_the_middle(mill: Mill, moment: float) -> None:
+async def test_one_engine_dies_in_the_middle(mill: Cluster, moment: float) -> None:
     ledger = Ledger()
     functions = {"work": ledger.work}
     first = await mill.process("w1", functions=functions, concurrency=3)
@@ -65,7 +65,7 @@ async def test_one_engine_dies_in_the_middle(mill: Mill, moment: float) -> None:
 
 
 @simulated
-async def test_engines_that_keep_dying_get_everything_done(mill: Mill) -> None:
+async def test_engines_that_keep_dying_get_everything_done(mill: Cluster) -> None:
     """A worker is killed every few seconds for a while; a killed one's work is done again by the next."""
     ledger, rng = Ledger(), random.Random(5)
     client = await mill.process("client", work=False)
@@ -90,7 +90,7 @@ async def test_engines_that_keep_dying_get_everything_done(mill: Mill) -> None:
 
 
 @simulated
-async def test_rolling_restart_fails_nothing(mill: Mill) -> None:
+async def test_rolling_restart_fails_nothing(mill: Cluster) -> None:
     ledger = Ledger()
     options = {"functions": {"work": ledger.work}, "grace_ms": 500, "concurrency": 4}
     workers = [await mill.process(f"w{i}", **options) for i in range(2)]
@@ -109,7 +109,7 @@ async def test_rolling_restart_fails_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_who_asks_a_closed_engine_is_told_so(mill: Mill) -> None:
+async def test_who_asks_a_closed_engine_is_told_so(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 1})))
@@ -122,12 +122,12 @@ async def test_who_asks_a_closed_engine_is_told_so(mill: Mill) -> None:
 
 
 @simulated
-async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Mill) -> None:
+async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=0)
     run_id = await worker.start(document(call("a", args={"seconds": 100})))
     await mill.until(lambda: ledger.running == 1)
-    worker.door.always("commit", lambda call: asyncio.sleep(1_000))
+    worker.faulty_store.always("commit", lambda call: asyncio.sleep(1_000))
     asked = asyncio.ensure_future(worker.engine.cancel(run_id))
     await asyncio.sleep(1)
     queued = asyncio.ensure_future(worker.engine.pause(run_id))
@@ -140,7 +140,7 @@ async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Mil
 
 
 @simulated
-async def test_a_key_is_not_used_for_two_requests(mill: Mill) -> None:
+async def test_a_key_is_not_used_for_two_requests(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     assert await client.start(chain("a"), {"x": 1}, key="k") == "k"
     with pytest.raises(Rejected) as refusal:
@@ -149,7 +149,7 @@ async def test_a_key_is_not_used_for_two_requests(mill: Mill) -> None:
 
 
 @simulated
-async def test_starting_twice_under_one_key_is_starting_once(mill: Mill) -> None:
+async def test_starting_twice_under_one_key_is_starting_once(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     assert [await process.start(chain("a"), {"x": 1}, key="k") for process in (first, second)] == ["k", "k"]
     assert await mill.kinds("k") == ["RunCreated", "NodeScheduled"]

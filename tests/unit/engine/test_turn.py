@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -21,25 +21,25 @@ from tidemill.stores.contract import Claim, Lease
 
 
 @simulated
-async def test_a_run_that_is_known_is_never_loaded(mill: Mill) -> None:
+async def test_a_run_that_is_known_is_never_loaded(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(chain(*(f"n{i}" for i in range(50))))
     await mill.until(lambda: worker.cached(run_id) is None)
-    assert [load for load in worker.door.loads if mill.stream(run_id) in load] == []
+    assert [load for load in worker.faulty_store.loads if mill.stream(run_id) in load] == []
     assert (await mill.row(run_id)).status == "COMPLETED"
 
 
 @simulated
-async def test_a_run_of_somebody_else_is_loaded_once(mill: Mill) -> None:
+async def test_a_run_of_somebody_else_is_loaded_once(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain(*(f"n{i}" for i in range(50))))
     worker = await mill.process()
     await client.end(run_id)
-    assert [load for load in worker.door.loads if mill.stream(run_id) in load] == [{mill.stream(run_id): 0}]
+    assert [load for load in worker.faulty_store.loads if mill.stream(run_id) in load] == [{mill.stream(run_id): 0}]
 
 
 @simulated
-async def test_after_a_conflict_only_the_tail_is_loaded(mill: Mill) -> None:
+async def test_after_a_conflict_only_the_tail_is_loaded(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a"), call("b", "a", args={"seconds": 9})))
@@ -50,73 +50,73 @@ async def test_after_a_conflict_only_the_tail_is_loaded(mill: Mill) -> None:
     await mill.until(lambda: ledger.running == 1)
     grown = len(await mill.events(run_id))
     assert grown > known
-    client.door.loads.clear()
-    client.door.records_loaded = 0
+    client.faulty_store.loads.clear()
+    client.faulty_store.records_loaded = 0
     await client.engine.pause(run_id)
     assert client.engine.turns.races == 1
-    assert client.door.loads == [{mill.stream(run_id): known}]
-    assert client.door.records_loaded == grown - known
+    assert client.faulty_store.loads == [{mill.stream(run_id): known}]
+    assert client.faulty_store.records_loaded == grown - known
 
 
 @simulated
-async def test_items_of_a_map_that_end_together_are_committed_together(mill: Mill) -> None:
+async def test_items_of_a_map_that_end_together_are_committed_together(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(call("a", args={"seconds": 1, "value": "{{ item }}"}, map={"over": list(range(50))}))
     )
     await mill.until(lambda: ledger.running == 50)
-    before = len(worker.door.commits)
+    before = len(worker.faulty_store.commits)
     run = await worker.end(run_id)
     assert run.outputs == {"a": list(range(50))}
     assert len(await mill.of(run_id, NodeCompleted, "a")) == 51
-    assert len(worker.door.commits) - before <= 4
+    assert len(worker.faulty_store.commits) - before <= 4
     assert worker.engine.turns.gathered >= 45
 
 
 @simulated
-async def test_instant_items_share_commits_too(mill: Mill) -> None:
+async def test_instant_items_share_commits_too(mill: Cluster) -> None:
     worker = await mill.process(concurrency=64)
     run_id = await worker.start(document(node("a", config="{{ item }}", map={"over": list(range(500))})))
     run = await worker.end(run_id)
     assert run.outputs == {"a": list(range(500))}
     assert len(await mill.of(run_id, NodeExpanded)) == 1
-    assert len(worker.door.commits) <= 60
+    assert len(worker.faulty_store.commits) <= 60
 
 
 @simulated
-async def test_commits_of_many_runs_share_one_call(mill: Mill) -> None:
+async def test_commits_of_many_runs_share_one_call(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     reference = await worker.publish(document(call("a", args={"seconds": 4})))
     runs = [await worker.start(reference) for _ in range(20)]
     await mill.until(lambda: ledger.running == 20)
-    calls, commits = worker.door.calls["commit"], len(worker.door.commits)
+    calls, commits = worker.faulty_store.calls["commit"], len(worker.faulty_store.commits)
     await asyncio.gather(*(worker.end(run_id) for run_id in runs))
-    assert len(worker.door.commits) - commits == 20
-    assert worker.door.calls["commit"] - calls <= 2
+    assert len(worker.faulty_store.commits) - commits == 20
+    assert worker.faulty_store.calls["commit"] - calls <= 2
 
 
 @simulated
-async def test_starts_that_gather_share_one_call(mill: Mill) -> None:
+async def test_starts_that_gather_share_one_call(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     reference = await client.publish(chain("a"))
-    calls = client.door.calls["commit"]
+    calls = client.faulty_store.calls["commit"]
     runs = await asyncio.gather(*(client.start(reference) for _ in range(30)))
     assert len(set(runs)) == 30
-    assert client.door.calls["commit"] - calls <= 2
+    assert client.faulty_store.calls["commit"] - calls <= 2
 
 
 @simulated
-async def test_a_chain_is_handed_over_without_claims(mill: Mill) -> None:
+async def test_a_chain_is_handed_over_without_claims(mill: Cluster) -> None:
     worker = await mill.process(claim_wait_ms=60_000)
     run = await worker.run(chain(*(f"n{i}" for i in range(100))))
     assert run.status == "COMPLETED"
-    assert worker.door.claimed <= 2
+    assert worker.faulty_store.claimed <= 2
 
 
 @simulated
-async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: Mill) -> None:
+async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(concurrency=1, functions={"work": ledger.work})
     other = await mill.process("w2", concurrency=1, functions={"work": ledger.work})
@@ -130,20 +130,20 @@ async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: M
 
 
 @simulated
-async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Mill) -> None:
+async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(concurrency=4, claim_wait_ms=60_000, functions={"work": ledger.work})
     await asyncio.sleep(1)
     wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(3)]
     assert (await worker.run(document(node("a"), *wide))).status == "COMPLETED"
-    assert (ledger.most, worker.door.claimed) == (3, 0)
+    assert (ledger.most, worker.faulty_store.claimed) == (3, 0)
     assert await worker.run(document(node("a"), *wide, *(call(f"m{n}", "a", args={"seconds": 1}) for n in range(9))))
     assert ledger.most == 4
-    assert 0 < worker.door.claimed <= 8
+    assert 0 < worker.faulty_store.claimed <= 8
 
 
 @simulated
-async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Mill) -> None:
+async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(concurrency=64, functions={"work": ledger.work})
     other = await mill.process("w2", concurrency=64, functions={"work": ledger.work})
@@ -151,11 +151,11 @@ async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Mill) -> N
     wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(20)]
     run = await worker.run(document(node("a"), *wide))
     assert run.status == "COMPLETED"
-    assert max(len(commit.keep) for commit in worker.door.commits + other.door.commits) == 1
+    assert max(len(commit.keep) for commit in worker.faulty_store.commits + other.faulty_store.commits) == 1
 
 
 @simulated
-async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Mill) -> None:
+async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False, functions={"work": ledger.work})
     first = await client.start(document(call("a", args={"seconds": 1})))
@@ -169,27 +169,27 @@ async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back
         second.append(await worker.start(document(call("b", args={"seconds": 1}))))
         return leases
 
-    worker.door.next("claim", claimed_while_another_starts)
+    worker.faulty_store.next("claim", claimed_while_another_starts)
     await worker.open()
     await mill.until(lambda: bool(second))
     assert [(await client.end(run)).status for run in (first, *second)] == ["COMPLETED", "COMPLETED"]
-    assert (ledger.most, worker.door.fired["claim"]) == (1, 1)
-    assert worker.door.calls["release"] == 1
+    assert (ledger.most, worker.faulty_store.fired["claim"]) == (1, 1)
+    assert worker.faulty_store.calls["release"] == 1
 
 
 @simulated
-async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mill: Mill) -> None:
+async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mill: Cluster) -> None:
     order: list[str] = []
     worker = await mill.process(functions={"work": lambda: order.append("node")})
     await asyncio.sleep(1)
     await worker.start(document(call("a")))
     order.append("started")
     await mill.until(lambda: len(order) == 2)
-    assert (order, worker.door.claimed) == (["started", "node"], 0)
+    assert (order, worker.faulty_store.claimed) == (["started", "node"], 0)
 
 
 @simulated
-async def test_ended_runs_leave_the_cache(mill: Mill) -> None:
+async def test_ended_runs_leave_the_cache(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(chain("a"))
     await mill.until(lambda: worker.engine.worker is not None and worker.engine.worker.finished == 1)
@@ -197,22 +197,22 @@ async def test_ended_runs_leave_the_cache(mill: Mill) -> None:
 
 
 @simulated
-async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill: Mill) -> None:
+async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill: Cluster) -> None:
     """The pause comes first, then the cancel of a paused run; a second cancel finds it cancelled and says nothing."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
-    commits = len(worker.door.commits)
+    commits = len(worker.faulty_store.commits)
     await asyncio.gather(
         worker.engine.pause(run_id), worker.engine.cancel(run_id, reason="no"), worker.engine.cancel(run_id)
     )
-    assert len(worker.door.commits) == commits + 1
+    assert len(worker.faulty_store.commits) == commits + 1
     assert (await mill.kinds(run_id))[-3:] == ["RunPaused", "NodeCancelled", "RunCancelled"]
 
 
 @simulated
-async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Mill) -> None:
+async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
@@ -226,7 +226,7 @@ async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Mill) 
 # The turn under trouble: lost races, lost leases, lost replies, and a store that does not answer
 
 
-async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:
+async def _worker_in_a_handler(mill: Cluster, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:
     worker = await mill.process(name, functions={"work": ledger.work}, **options)
     run_id = await worker.start(document(call("a", args={"seconds": 4, "value": 1})))
     await mill.until(lambda: ledger.running == 1)
@@ -234,11 +234,11 @@ async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **o
 
 
 @simulated
-async def test_a_conflict_is_decided_again_without_a_second_call(mill: Mill) -> None:
+async def test_a_conflict_is_decided_again_without_a_second_call(mill: Cluster) -> None:
     ledger = Ledger()
     worker, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
-    worker.door.next("commit", following(lambda: client.engine.pause(run_id, reason="rival")))
+    worker.faulty_store.next("commit", following(lambda: client.engine.pause(run_id, reason="rival")))
     assert (await client.end(run_id)).status == "COMPLETED"
     assert (await mill.kinds(run_id))[2:] == ["RunPaused", "NodeStarted", "NodeCompleted", "RunCompleted"]
     assert worker.engine.turns.races >= 1
@@ -247,7 +247,7 @@ async def test_a_conflict_is_decided_again_without_a_second_call(mill: Mill) -> 
 
 
 @simulated
-async def test_deciding_again_is_bounded(mill: Mill) -> None:
+async def test_deciding_again_is_bounded(mill: Cluster) -> None:
     """A rival that is always faster: the asker is told that the store is unavailable, and nothing of it is written."""
     ledger = Ledger()
     _, run_id = await _worker_in_a_handler(mill, ledger)
@@ -258,24 +258,24 @@ async def test_deciding_again_is_bounded(mill: Mill) -> None:
         state = await mill.state(run_id)
         await (rival.engine.resume if state.status == "PAUSED" else rival.engine.pause)(run_id)
 
-    client.door.always("commit", following(toggle))
+    client.faulty_store.always("commit", following(toggle))
     with pytest.raises(Unavailable, match="races"):
         await client.engine.cancel(run_id)
-    assert client.door.fired["commit"] == RACES_MAX + 1
+    assert client.faulty_store.fired["commit"] == RACES_MAX + 1
     assert (await mill.state(run_id)).live
-    client.door.always("commit", None)
+    client.faulty_store.always("commit", None)
     await client.engine.cancel(run_id)
     assert (await mill.state(run_id)).status == "CANCELLED"
 
 
 @simulated
-async def test_a_lost_reply_leaves_one_result(mill: Mill) -> None:
+async def test_a_lost_reply_leaves_one_result(mill: Cluster) -> None:
     ledger = Ledger()
     worker, run_id = await _worker_in_a_handler(mill, ledger)
-    worker.door.next("commit", lose_reply)
+    worker.faulty_store.next("commit", lose_reply)
     run = await worker.end(run_id)
     await asyncio.sleep(60)
-    assert worker.door.fired["commit"] == 1
+    assert worker.faulty_store.fired["commit"] == 1
     assert (run.status, run.outputs) == ("COMPLETED", {"a": 1})
     assert len(await mill.of(run_id, NodeCompleted)) == 1
     assert await mill.of(run_id, ResultDiscarded) == []
@@ -283,13 +283,13 @@ async def test_a_lost_reply_leaves_one_result(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Mill) -> None:
+async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Cluster) -> None:
     """The successors that the commit kept for the worker were leased to it without its knowing: they expire."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 2}), call("b", "a"), call("c", "a")))
     await mill.until(lambda: ledger.running == 1)
-    worker.door.next("commit", lose_reply)
+    worker.faulty_store.next("commit", lose_reply)
     run = await worker.end(run_id)
     assert run.status == "COMPLETED"
     assert {event.node for event in await mill.of(run_id, NodeCompleted)} == {"a", "b", "c"}
@@ -299,66 +299,66 @@ async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: 
 
 
 @simulated
-async def test_a_request_that_never_arrived_is_sent_again(mill: Mill) -> None:
+async def test_a_request_that_never_arrived_is_sent_again(mill: Cluster) -> None:
     ledger = Ledger()
     worker, run_id = await _worker_in_a_handler(mill, ledger)
-    worker.door.next("commit", refuse, refuse, refuse)
+    worker.faulty_store.next("commit", refuse, refuse, refuse)
     assert (await worker.end(run_id)).status == "COMPLETED"
-    assert worker.door.fired["commit"] == 3
+    assert worker.faulty_store.fired["commit"] == 3
     assert ledger.count("a") == 1
 
 
 @simulated
-async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Mill) -> None:
+async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     reference = await client.publish(chain("a"))
-    client.door.next("commit", lose_reply, lose_reply)
+    client.faulty_store.next("commit", lose_reply, lose_reply)
     run_id = await client.start(reference, key="order-7")
-    assert client.door.fired["commit"] >= 1
+    assert client.faulty_store.fired["commit"] >= 1
     assert (await mill.kinds(run_id)) == ["RunCreated", "NodeScheduled"]
     assert [row.run_id for row in await mill.rows()] == ["order-7"]
 
 
 @simulated
-async def test_a_result_outlasts_a_long_outage(mill: Mill) -> None:
+async def test_a_result_outlasts_a_long_outage(mill: Cluster) -> None:
     ledger = Ledger()
     worker, run_id = await _worker_in_a_handler(mill, ledger, lease_ms=60_000)
-    worker.door.always("commit", refuse)
-    await mill.until(lambda: worker.door.fired["commit"] > 3 * OUTAGES_MAX)
+    worker.faulty_store.always("commit", refuse)
+    await mill.until(lambda: worker.faulty_store.fired["commit"] > 3 * OUTAGES_MAX)
     (view,) = await mill.jobs(run_id)
     assert view.token, "the job is still in hand"
-    worker.door.always("commit", None)
+    worker.faulty_store.always("commit", None)
     run = await worker.end(run_id)
     assert (run.status, run.nodes["a"]["attempts"], ledger.count("a")) == ("COMPLETED", 1, 1)
     assert len(await mill.of(run_id, NodeStarted)) == 1
 
 
 @simulated
-async def test_a_client_learns_of_a_long_outage(mill: Mill) -> None:
+async def test_a_client_learns_of_a_long_outage(mill: Cluster) -> None:
     ledger = Ledger()
     _, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
-    client.door.always("commit", refuse)
+    client.faulty_store.always("commit", refuse)
     with pytest.raises(Unavailable):
         await client.engine.cancel(run_id)
-    assert client.door.fired["commit"] == OUTAGES_MAX + 1
+    assert client.faulty_store.fired["commit"] == OUTAGES_MAX + 1
     assert "RunCancelled" not in await mill.kinds(run_id)
 
 
 @simulated
-async def test_an_outage_while_loading_is_an_outage_too(mill: Mill) -> None:
+async def test_an_outage_while_loading_is_an_outage_too(mill: Cluster) -> None:
     ledger = Ledger()
     _, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
-    client.door.next("load", refuse, refuse)
+    client.faulty_store.next("load", refuse, refuse)
     await client.engine.pause(run_id)
-    assert client.door.fired["load"] == 2
+    assert client.faulty_store.fired["load"] == 2
     assert (await mill.state(run_id)).status == "PAUSED"
 
 
 @pytest.mark.parametrize("lease_ms", [15_000, 60_000])
 @simulated
-async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill, lease_ms: int) -> None:
+async def test_the_result_of_a_lost_lease_is_discarded(mill: Cluster, lease_ms: int) -> None:
     """The first worker cannot renew; the second takes over; what the first one finds out comes too late.
 
     It does not matter whether a heartbeat has already told the log of the first attempt.
@@ -367,13 +367,13 @@ async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill, lease_ms: int
     lease_s = lease_ms / 1000
     slowly = {"work": partial(slow.work, seconds=lease_s + 2, value="old")}
     first = await mill.process("w1", functions=slowly, concurrency=1, lease_ms=lease_ms)
-    first.door.always("renew", refuse)
+    first.faulty_store.always("renew", refuse)
     run_id = await first.start(document(call("a")))
     await mill.until(lambda: slow.running == 1)
     await mill.process("w2", functions={"work": partial(fast.work, seconds=5, value="new")})
     run = await first.end(run_id)
     await asyncio.sleep(30)
-    assert first.door.fired["renew"] > 0
+    assert first.faulty_store.fired["renew"] > 0
     assert run.outputs == {"a": "new"}
     (discarded,) = await mill.of(run_id, ResultDiscarded)
     assert (discarded.worker, discarded.outcome) == ("w1", "Done")
@@ -385,7 +385,7 @@ async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill, lease_ms: int
 
 
 @simulated
-async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Mill) -> None:
+async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Cluster) -> None:
     """One of two results that gathered has lost its lease: the other one counts all the same."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=2)
@@ -404,16 +404,16 @@ async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Mill) -
 
 
 @simulated
-async def test_beginning_under_a_lost_lease_is_refused(mill: Mill) -> None:
+async def test_beginning_under_a_lost_lease_is_refused(mill: Cluster) -> None:
     """An at-most-once handler is not called by a worker that no longer holds the job."""
     early, late = Ledger(), Ledger()
     first = await mill.process("w1", functions={"work": early.work}, concurrency=1)
     reference = await first.publish(document(call("a", delivery="at_most_once")))
-    first.door.always("renew", refuse)
+    first.faulty_store.always("renew", refuse)
     # The second commit is the one that announces the attempt.
-    first.door.next("commit", lambda call: call(), after_s(20))
+    first.faulty_store.next("commit", lambda call: call(), after_s(20))
     run_id = await first.start(reference)
-    await mill.until(lambda: first.door.fired["commit"] == 2)
+    await mill.until(lambda: first.faulty_store.fired["commit"] == 2)
     second = await mill.process("w2", functions={"work": late.work})
     run = await second.end(run_id)
     await asyncio.sleep(60)
@@ -424,10 +424,10 @@ async def test_beginning_under_a_lost_lease_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_refusal_leaves_no_trace(mill: Mill) -> None:
+async def test_a_refusal_leaves_no_trace(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain("a", "b"))
-    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits))
+    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits))
     for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
         with pytest.raises(Rejected) as refused:
             await act(run.run_id)
@@ -436,12 +436,12 @@ async def test_a_refusal_leaves_no_trace(mill: Mill) -> None:
         with pytest.raises(Rejected) as refused:
             await act("nobody")
         assert refused.value.code == "run_unknown"
-    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits)) == before
+    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits)) == before
     assert [row.run_id for row in await mill.rows()] == [run.run_id]
 
 
 @simulated
-async def test_two_processes_at_one_run_lose_nothing(mill: Mill) -> None:
+async def test_two_processes_at_one_run_lose_nothing(mill: Cluster) -> None:
     """A wide graph, two workers, every commit a race: each result is committed once."""
     ledger = Ledger()
     functions = {"work": ledger.work}
@@ -456,7 +456,7 @@ async def test_two_processes_at_one_run_lose_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_claim_that_nobody_heard_of_expires(mill: Mill) -> None:
+async def test_a_claim_that_nobody_heard_of_expires(mill: Cluster) -> None:
     """The jobs of a lost claim reply are leased to nobody: they come back after the lease, as a lost worker's."""
     ledger = Ledger()
     client = await mill.process("client", work=False)
@@ -477,7 +477,7 @@ async def test_a_claim_that_nobody_heard_of_expires(mill: Mill) -> None:
 LEASE_MS = 3_000
 
 
-async def claimed(mill: Mill, **fields: Any) -> Lease:
+async def claimed(mill: Cluster, **fields: Any) -> Lease:
     """Claim the one job there is, as a worker would."""
     given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
     (lease,) = await mill.store.claim(Claim(**given))
@@ -489,7 +489,7 @@ def done(lease: Lease, node: str = "a", output: bytes = b"1") -> Result:
 
 
 @simulated
-async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Mill) -> None:
+async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run = await first.start(chain("a"))
     await second.engine.pause(run)
@@ -499,7 +499,7 @@ async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Mill)
 
 
 @simulated
-async def test_a_result_without_its_lease_is_only_noted(mill: Mill) -> None:
+async def test_a_result_without_its_lease_is_only_noted(mill: Cluster) -> None:
     """The job was taken over and nothing written about it yet: the store's word alone tells that the result is late."""
     client = await mill.process("c", work=False)
     run = await client.start(chain("a"))
@@ -517,11 +517,11 @@ async def test_a_result_without_its_lease_is_only_noted(mill: Mill) -> None:
 
 
 @simulated
-async def test_giving_up_when_the_store_does_not_answer(mill: Mill) -> None:
+async def test_giving_up_when_the_store_does_not_answer(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     run = await client.start(chain("a"))
-    client.door.always("commit", refuse)
+    client.faulty_store.always("commit", refuse)
     with pytest.raises(Unavailable, match="does not answer"):
         async with asyncio.timeout(300):
             await client.engine.pause(run)
-    assert client.door.fired["commit"] == turn.OUTAGES_MAX + 1
+    assert client.faulty_store.fired["commit"] == turn.OUTAGES_MAX + 1

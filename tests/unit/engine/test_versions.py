@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.faulty_store import after_s, following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
@@ -28,12 +28,12 @@ async def refusal(asked: Awaitable[Any]) -> Rejected:
     return caught.value
 
 
-async def records(mill: Mill, name: str = "test") -> int:
+async def records(mill: Cluster, name: str = "test") -> int:
     (tail,) = await mill.store.load({Stream(TENANT, "workflow", name): 0})
     return tail.version
 
 
-async def with_versions(mill: Mill, count: int, name: str = "c") -> tuple[Process, Catalog]:
+async def with_versions(mill: Cluster, count: int, name: str = "c") -> tuple[Process, Catalog]:
     client = await mill.process(name, work=False)
     for number in range(1, count + 1):
         await client.engine.publish(document(node("a", config={"n": number}), node("b", "a")))
@@ -44,7 +44,7 @@ async def with_versions(mill: Mill, count: int, name: str = "c") -> tuple[Proces
 
 
 @simulated
-async def test_a_version_knows_the_one_before_it(mill: Mill) -> None:
+async def test_a_version_knows_the_one_before_it(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 3)
     again = await client.engine.publish(document(node("a", config={"n": 1}), node("b", "a")))
     assert (again.version, again.created) == (1, False)
@@ -56,7 +56,7 @@ async def test_a_version_knows_the_one_before_it(mill: Mill) -> None:
 
 
 @simulated
-async def test_moves_of_tags_do_not_count_as_versions(mill: Mill) -> None:
+async def test_moves_of_tags_do_not_count_as_versions(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     await catalog.tag(TENANT, "test", "stable", 1)
     published = await client.engine.publish(chain("z"))
@@ -67,7 +67,7 @@ async def test_moves_of_tags_do_not_count_as_versions(mill: Mill) -> None:
 @pytest.mark.parametrize("field", ["author", "message"])
 @pytest.mark.parametrize("words", ["x" * 2_001, "\ud800", 3])
 @simulated
-async def test_words_that_cannot_be_kept_are_refused(mill: Mill, field: str, words: Any) -> None:
+async def test_words_that_cannot_be_kept_are_refused(mill: Cluster, field: str, words: Any) -> None:
     _, catalog = await with_versions(mill, 1)
     mine: Any = {field: words}
     actor: Any = {"actor" if field == "author" else field: words}
@@ -82,7 +82,7 @@ async def test_words_that_cannot_be_kept_are_refused(mill: Mill, field: str, wor
 
 
 @simulated
-async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Mill) -> None:
+async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Cluster) -> None:
     client = await mill.process(work=False)
     catalog = client.engine.catalog
     config = await mill.blobs.put(TENANT, b'{"x":1}')
@@ -99,7 +99,7 @@ async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Mil
 
 
 @simulated
-async def test_a_patch_makes_a_version(mill: Mill) -> None:
+async def test_a_patch_makes_a_version(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("a", config=1)))
     await worker.publish(document(node("a", config=2)))
@@ -114,7 +114,7 @@ async def test_a_patch_makes_a_version(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_patch_that_gives_what_there_is_answers_it_and_writes_nothing(mill: Mill) -> None:
+async def test_a_patch_that_gives_what_there_is_answers_it_and_writes_nothing(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 3)
     back = await catalog.patch(TENANT, "test", [put("/nodes/a/config/n", 1)])
     assert (back.version, back.created) == (1, False)
@@ -124,18 +124,18 @@ async def test_a_patch_that_gives_what_there_is_answers_it_and_writes_nothing(mi
 
 
 @simulated
-async def test_a_patch_repeated_after_a_lost_reply_is_one_version(mill: Mill) -> None:
+async def test_a_patch_repeated_after_a_lost_reply_is_one_version(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
-    client.door.next("commit", lose_reply)
+    client.faulty_store.next("commit", lose_reply)
     with pytest.raises(Unavailable):
         await catalog.patch(TENANT, "test@1", [put("/description", "new")])
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     again = await catalog.patch(TENANT, "test@1", [put("/description", "new")])
     assert (again.version, again.created, await records(mill)) == (2, False, 2)
 
 
 @simulated
-async def test_a_patch_is_refused_like_a_document(mill: Mill) -> None:
+async def test_a_patch_is_refused_like_a_document(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
     held = dict(mill.blobs._held)
     for operations, codes in (
@@ -155,7 +155,7 @@ async def test_a_patch_is_refused_like_a_document(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_patch_made_for_other_content_is_stale(mill: Mill) -> None:
+async def test_a_patch_made_for_other_content_is_stale(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     seen = await catalog.resolve(TENANT, "test")
     await client.engine.publish(chain("z"))
@@ -166,33 +166,33 @@ async def test_a_patch_made_for_other_content_is_stale(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_patch_that_loses_a_race_is_made_again_on_what_is_there(mill: Mill) -> None:
+async def test_a_patch_that_loses_a_race_is_made_again_on_what_is_there(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
-    first.door.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
+    first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
     made = await catalog.patch(TENANT, "test", [put("/description", "D")])
-    assert (made.version, first.door.fired["commit"]) == (3, 1)
+    assert (made.version, first.faulty_store.fired["commit"]) == (3, 1)
     version = await catalog.resolve(TENANT, "test")
     assert version.parent == 2
     assert [entry["id"] for entry in (await catalog.document(TENANT, version))["nodes"]] == ["a", "z"]
 
 
 @simulated
-async def test_a_patch_with_a_digest_that_loses_a_race_is_stale(mill: Mill) -> None:
+async def test_a_patch_with_a_digest_that_loses_a_race_is_stale(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
     seen = await catalog.resolve(TENANT, "test")
-    first.door.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
+    first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
     lost = await refusal(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
-    assert (lost.code, first.door.fired["commit"], await records(mill)) == ("patch_stale", 1, 2)
+    assert (lost.code, first.faulty_store.fired["commit"], await records(mill)) == ("patch_stale", 1, 2)
 
 
 @simulated
-async def test_two_who_patch_at_once_get_two_versions(mill: Mill) -> None:
+async def test_two_who_patch_at_once_get_two_versions(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
     for process in (first, second):
-        process.door.next("commit", after_s(0.01))
+        process.faulty_store.next("commit", after_s(0.01))
     made = await asyncio.gather(
         catalog.patch(TENANT, "test", [put("/description", "D")]),
         second.engine.catalog.patch(TENANT, "test", [put("/limits", {"max_hops": 9})]),
@@ -203,23 +203,25 @@ async def test_two_who_patch_at_once_get_two_versions(mill: Mill) -> None:
 
 
 @simulated
-async def test_too_many_publishers_at_once_are_not_waited_for(mill: Mill) -> None:
+async def test_too_many_publishers_at_once_are_not_waited_for(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
     numbers = iter(range(1_000))
-    first.door.always("commit", following(lambda: second.engine.publish(chain("z", description=f"{next(numbers)}"))))
+    first.faulty_store.always(
+        "commit", following(lambda: second.engine.publish(chain("z", description=f"{next(numbers)}")))
+    )
     with pytest.raises(Unavailable, match="too many"):
         await catalog.publish(TENANT, chain("q"))
     with pytest.raises(Unavailable, match="too many"):
         await catalog.tag(TENANT, "test", "stable", 1)
-    assert first.door.fired["commit"] == 32
+    assert first.faulty_store.fired["commit"] == 32
 
 
 # Tags
 
 
 @simulated
-async def test_a_tag_points_to_a_version_until_somebody_moves_it(mill: Mill) -> None:
+async def test_a_tag_points_to_a_version_until_somebody_moves_it(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 2)
     assert await catalog.tag(TENANT, "test", "stable", 1) == Tagged(name="test", tag="stable", version=1, was=0)
     assert (await catalog.resolve(TENANT, "test:stable")).version == 1
@@ -231,7 +233,7 @@ async def test_a_tag_points_to_a_version_until_somebody_moves_it(mill: Mill) -> 
 
 
 @simulated
-async def test_a_run_is_started_by_a_tag(mill: Mill) -> None:
+async def test_a_run_is_started_by_a_tag(mill: Cluster) -> None:
     worker = await mill.process()
     for config in (1, 2):
         await worker.publish(document(node("a", config=config)))
@@ -242,7 +244,7 @@ async def test_a_run_is_started_by_a_tag(mill: Mill) -> None:
 
 
 @simulated
-async def test_moving_a_tag_to_where_it_is_writes_nothing(mill: Mill) -> None:
+async def test_moving_a_tag_to_where_it_is_writes_nothing(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
     moved = [await catalog.tag(TENANT, "test", "stable", 1) for _ in range(3)]
     assert [one.moved for one in moved] == [True, False, False]
@@ -250,7 +252,7 @@ async def test_moving_a_tag_to_where_it_is_writes_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_history_of_tags_is_kept(mill: Mill) -> None:
+async def test_the_history_of_tags_is_kept(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 2)
     await catalog.tag(TENANT, "test", "stable", 1, actor="ada", message="first")
     await asyncio.sleep(5)
@@ -270,21 +272,21 @@ async def test_the_history_of_tags_is_kept(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_tag_that_is_gone_can_be_taken_away_again_and_come_back(mill: Mill) -> None:
+async def test_a_tag_that_is_gone_can_be_taken_away_again_and_come_back(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     await catalog.tag(TENANT, "test", "stable", 1)
-    client.door.next("commit", lose_reply)
+    client.faulty_store.next("commit", lose_reply)
     with pytest.raises(Unavailable):
         await catalog.untag(TENANT, "test", "stable")
     assert (await catalog.untag(TENANT, "test", "stable")).moved is False
-    assert (client.door.fired["commit"], await records(mill)) == (1, 3)
+    assert (client.faulty_store.fired["commit"], await records(mill)) == (1, 3)
     assert (await refusal(catalog.resolve(TENANT, "test:stable"))).code == "tag_unknown"
     assert (await catalog.tag(TENANT, "test", "stable", 1)).was == 0
 
 
 @pytest.mark.parametrize("version", [0, 3, -1, True, pytest.param(10**5_000, id="huge"), "x"])
 @simulated
-async def test_a_tag_points_to_a_version_that_exists(mill: Mill, version: Any) -> None:
+async def test_a_tag_points_to_a_version_that_exists(mill: Cluster, version: Any) -> None:
     _, catalog = await with_versions(mill, 2)
     refused = await refusal(catalog.tag(TENANT, "test", "stable", version))
     assert (refused.code, refused.problems[0].hint) == ("version_unknown", "versions 1 to 2 exist")
@@ -308,7 +310,7 @@ async def test_a_tag_points_to_a_version_that_exists(mill: Mill, version: Any) -
     ],
 )
 @simulated
-async def test_what_a_tag_cannot_be_called(mill: Mill, tag: Any, code: str) -> None:
+async def test_what_a_tag_cannot_be_called(mill: Cluster, tag: Any, code: str) -> None:
     _, catalog = await with_versions(mill, 1)
     for asked in (catalog.tag(TENANT, "test", tag, 1), catalog.untag(TENANT, "test", tag)):
         refused = await refusal(asked)
@@ -318,7 +320,7 @@ async def test_what_a_tag_cannot_be_called(mill: Mill, tag: Any, code: str) -> N
 
 
 @simulated
-async def test_a_workflow_has_a_bounded_number_of_tags(mill: Mill) -> None:
+async def test_a_workflow_has_a_bounded_number_of_tags(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 2)
     for number in range(TAGS_MAX):
         await catalog.tag(TENANT, "test", f"t{number}", 1)
@@ -329,30 +331,32 @@ async def test_a_workflow_has_a_bounded_number_of_tags(mill: Mill) -> None:
 
 
 @simulated
-async def test_of_two_who_move_a_tag_at_once_both_are_on_record(mill: Mill) -> None:
+async def test_of_two_who_move_a_tag_at_once_both_are_on_record(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 2)
     second = await mill.process("c2", work=False)
-    first.door.next("commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 2, actor="bob")))
+    first.faulty_store.next(
+        "commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 2, actor="bob"))
+    )
     moved = await catalog.tag(TENANT, "test", "stable", 1, actor="ada")
-    assert (moved.was, moved.version, first.door.fired["commit"]) == (2, 1, 1)
+    assert (moved.was, moved.version, first.faulty_store.fired["commit"]) == (2, 1, 1)
     moves = await catalog.tag_history(TENANT, "test")
     assert [(move.actor, move.was, move.version) for move in moves] == [("bob", 0, 2), ("ada", 2, 1)]
 
 
 @simulated
-async def test_two_who_move_a_tag_to_one_place_move_it_once(mill: Mill) -> None:
+async def test_two_who_move_a_tag_to_one_place_move_it_once(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
-    first.door.next("commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 1)))
+    first.faulty_store.next("commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 1)))
     assert (await catalog.tag(TENANT, "test", "stable", 1)).moved is False
-    assert (first.door.fired["commit"], await records(mill)) == (1, 2)
+    assert (first.faulty_store.fired["commit"], await records(mill)) == (1, 2)
 
 
 @simulated
-async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Mill) -> None:
+async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
-    first.door.next("commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 1)))
+    first.faulty_store.next("commit", following(lambda: second.engine.catalog.tag(TENANT, "test", "stable", 1)))
     assert (await catalog.publish(TENANT, chain("z"))).version == 2
     (row,), _ = await catalog.find(TENANT)
     assert (row.version, row.tags) == (2, {"latest": 2, "stable": 1})
@@ -383,18 +387,18 @@ async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Mill) -> None
     ],
 )
 @simulated
-async def test_a_reference_that_means_nothing_has_a_hint(mill: Mill, reference: str, code: str, hint: str) -> None:
+async def test_a_reference_that_means_nothing_has_a_hint(mill: Cluster, reference: str, code: str, hint: str) -> None:
     client, catalog = await with_versions(mill, 2)
     await catalog.tag(TENANT, "test", "stable", 1)
     refused = await refusal(catalog.resolve(TENANT, reference))
     assert refused.code == code and hint in refused.problems[0].hint
     assert len(str(refused)) < 500
-    asked = {stream.key for load in client.door.loads for stream in load}
+    asked = {stream.key for load in client.faulty_store.loads for stream in load}
     assert asked <= {"test", "tset", "zzz"}, "a name that no workflow can have is not asked for"
 
 
 @simulated
-async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Mill) -> None:
+async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
     for asked in (
         catalog.tags(TENANT, "tset"),
@@ -410,7 +414,7 @@ async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_workflows_belong_to_their_tenant(mill: Mill) -> None:
+async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
     assert (await refusal(catalog.resolve("other", "test"))).problems[0].hint == "publish it first"
     assert await catalog.find("other") == ([], None)
@@ -423,7 +427,7 @@ async def test_workflows_belong_to_their_tenant(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_list_shows_what_a_workflow_is_now(mill: Mill) -> None:
+async def test_a_list_shows_what_a_workflow_is_now(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     (before,), _ = await catalog.find(TENANT)
     await asyncio.sleep(2)
@@ -438,7 +442,7 @@ async def test_a_list_shows_what_a_workflow_is_now(mill: Mill) -> None:
 
 
 @simulated
-async def test_lists_have_pages_and_terms(mill: Mill) -> None:
+async def test_lists_have_pages_and_terms(mill: Cluster) -> None:
     client = await mill.process(work=False)
     catalog = client.engine.catalog
     for number in range(5):
@@ -459,7 +463,7 @@ async def test_lists_have_pages_and_terms(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_difference_of_two_versions_is_a_patch_and_a_comparison(mill: Mill) -> None:
+async def test_the_difference_of_two_versions_is_a_patch_and_a_comparison(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     await client.engine.publish(document(node("a", config={"n": 2}), node("c", "a"), description="D"))
     await catalog.tag(TENANT, "test", "stable", 1)
@@ -477,7 +481,7 @@ async def test_the_difference_of_two_versions_is_a_patch_and_a_comparison(mill: 
 
 
 @simulated
-async def test_a_version_does_not_differ_from_itself(mill: Mill) -> None:
+async def test_a_version_does_not_differ_from_itself(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
     found = await catalog.diff(TENANT, "test", "test@1")
     assert found.left == found.right and found.document == ()
@@ -485,7 +489,7 @@ async def test_a_version_does_not_differ_from_itself(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_difference_is_found_by_a_process_that_compiled_neither(mill: Mill) -> None:
+async def test_a_difference_is_found_by_a_process_that_compiled_neither(mill: Cluster) -> None:
     await with_versions(mill, 2)
     other = await mill.process("other", work=False)
     found = await other.engine.catalog.diff(TENANT, "test@1", "test@2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.views import error_view, named_wait, waiting_for
@@ -20,7 +20,7 @@ def test_an_error_shows_what_there_is() -> None:
 
 
 @simulated
-async def test_a_view_is_plain_json(mill: Mill) -> None:
+async def test_a_view_is_plain_json(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
@@ -43,7 +43,7 @@ async def test_a_view_is_plain_json(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_error_of_an_attempt_that_will_be_tried_again_is_shown(mill: Mill) -> None:
+async def test_the_error_of_an_attempt_that_will_be_tried_again_is_shown(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(
@@ -62,7 +62,7 @@ async def test_the_error_of_an_attempt_that_will_be_tried_again_is_shown(mill: M
 
 
 @simulated
-async def test_a_failed_item_is_named(mill: Mill) -> None:
+async def test_a_failed_item_is_named(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(node("m", type="fail", config={"attempts": "{{ item }}", "kind": "bad"}, map={"over": [0, 0, 7]}))
@@ -73,7 +73,7 @@ async def test_a_failed_item_is_named(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_a_run_waits_for_in_words(mill: Mill) -> None:
+async def test_what_a_run_waits_for_in_words(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))
     run_id = await worker.start(
         document(
@@ -95,7 +95,7 @@ async def test_what_a_run_waits_for_in_words(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Mill) -> None:
+async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Cluster) -> None:
     client = await mill.process(work=False)
     run_id = await client.start(chain("a", limits={"deadline_seconds": 900}))
     entry = (await client.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
@@ -104,7 +104,7 @@ async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Mill) 
 
 
 @simulated
-async def test_a_thousand_waits_are_not_all_named(mill: Mill) -> None:
+async def test_a_thousand_waits_are_not_all_named(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(*(node(f"s{i}", type="sleep", config={"seconds": 900}) for i in range(50))))
     await asyncio.sleep(1)

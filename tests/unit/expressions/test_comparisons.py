@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fixtures.scopes import AFTER, SCOPE, Watched, evaluate
+from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope, evaluate
 from tidemill.expressions.comparisons import PATH_MAX, Comparison, Computation
 from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
@@ -254,7 +254,7 @@ def test_only_the_named_nodes_are_asked_for() -> None:
     raw: dict[str, Any] = {"left": {"path": "score"}, "operator": "==", "right": {"node": "enrich", "path": "score"}}
     for condition in (parsed(raw), parsed({"expression": "current.score == ctx.enrich.score"})):
         assert condition.references.nodes == {"enrich"}
-        nodes = Watched(SCOPE.nodes)
+        nodes = WatchedScope(SCOPE.nodes)
         assert evaluate(condition, replace(HERE, nodes=nodes)).value
         assert nodes.asked == {"enrich"}
 

@@ -14,7 +14,7 @@ import pytest
 
 import tidemill
 from tests.fixtures import sample_node_types as crafts
-from tests.fixtures.faulty_store import Door, refuse
+from tests.fixtures.faulty_store import FaultyStore, refuse
 from tests.fixtures.handler_engine import ONCE, document, error, in_process, output
 from tests.fixtures.worker_processes import until
 from tidemill.ambient import RealAmbient
@@ -257,18 +257,20 @@ async def test_a_result_after_the_lease_is_lost_is_void() -> None:
             time.sleep(0.2)
         return number
 
-    door = Door(MemoryStore())
-    door.always("renew", refuse)
+    faulty_store = FaultyStore(MemoryStore())
+    faulty_store.always("renew", refuse)
     options = WorkerOptions(name="w", lease_ms=400, grace_ms=2_000)
     ambient, handlers = RealAmbient(), built_in_handlers({"f": slow})
-    async with Engine(store=door, blobs=MemoryBlobs(), ambient=ambient, handlers=handlers, worker=options) as engine:
+    async with Engine(
+        store=faulty_store, blobs=MemoryBlobs(), ambient=ambient, handlers=handlers, worker=options
+    ) as engine:
         await engine.publish(document("f"))
         run_id = await engine.start("one")
         view = await engine.result(run_id, timeout_s=10)
         ended.set()
         await asyncio.sleep(0.5)
         completed = [event for event in await engine.events(run_id) if event["type"] == "NodeCompleted"]
-    assert door.fired["renew"] >= 1 and calls == [1, 2]
+    assert faulty_store.fired["renew"] >= 1 and calls == [1, 2]
     assert (output(view), len(completed)) == (2, 1)
 
 

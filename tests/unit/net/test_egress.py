@@ -290,19 +290,22 @@ REDIRECTS = [
 async def test_no_redirect_reaches_the_canary(canary: Web, location: str, status: int) -> None:
     target = location.replace("{canary}", str(canary.port))
     async with (
-        web({"/": redirect("/second"), "/second": redirect(target, status)}) as door,
-        fetching(Egress(allow=(f"127.0.0.1:{door.port}",)), liar) as fetcher,
+        web({"/": redirect("/second"), "/second": redirect(target, status)}) as server,
+        fetching(Egress(allow=(f"127.0.0.1:{server.port}",)), liar) as fetcher,
     ):
         with pytest.raises(CallFailed) as failed:
-            await fetcher.fetch(Call(url=door.url()))
+            await fetcher.fetch(Call(url=server.url()))
         assert failed.value.code in ("egress_refused", "url_invalid")
-        assert [asked.path for asked in door.asked] == ["/", "/second"]
+        assert [asked.path for asked in server.asked] == ["/", "/second"]
     assert canary.connections == 0
 
 
 async def test_proxies_of_the_environment_are_ignored(canary: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, canary.url())
-    async with web({"/": json_reply(1)}) as door, fetching(Egress(allow=(f"127.0.0.1:{door.port}",))) as fetcher:
-        assert (await fetcher.fetch(Call(url=door.url()))).status == 200
-    assert (len(door.asked), canary.connections) == (1, 0)
+    async with (
+        web({"/": json_reply(1)}) as server,
+        fetching(Egress(allow=(f"127.0.0.1:{server.port}",))) as fetcher,
+    ):
+        assert (await fetcher.fetch(Call(url=server.url()))).status == 200
+    assert (len(server.asked), canary.connections) == (1, 0)

@@ -31,7 +31,7 @@ def impatient() -> Iterator[tuple[str, list[str]]]:
     """A server that closes connections on which nothing is asked for a moment; its URL, and whom it answered."""
     answered: list[str] = []
 
-    class Impatient(BaseHTTPRequestHandler):
+    class Deadline(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = IDLE_SECONDS
 
@@ -47,7 +47,7 @@ def impatient() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Impatient) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Deadline) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.fixtures.command_line import Inside
+from tests.fixtures.command_line import InProcessCli
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
@@ -45,7 +45,7 @@ class Boxed:
     inside: str
 
 
-class Told(Exception):
+class Reason(Exception):
     pass
 
 
@@ -75,11 +75,11 @@ async def echo(context: NodeContext) -> Ended:
             return Return({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
         case "fail":
             try:
-                raise Told(f"cause {secret}")
-            except Told as cause:
+                raise Reason(f"cause {secret}")
+            except Reason as cause:
                 raise Fail("refused", f"said {secret} and {token}", hint=f"not {token}") from cause
         case "raise":
-            raise Told(f"{secret!r} {token!r}")
+            raise Reason(f"{secret!r} {token!r}")
         case "skip":
             return Skip(f"because of {secret} and {token}")
         case "ask":
@@ -164,7 +164,7 @@ def test_a_secret_is_nowhere_in_what_is_left(
     left = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert b"leaky" in left["mill.db"]
     left |= {"frames": repr(seen).encode(), "standard output": out.encode(), "log": caplog.text.encode()}
-    command = Inside(capsys)
+    command = InProcessCli(capsys)
     for words in (["show"], ["events"], ["logs"], ["why"], ["path"]):
         for more in ([], ["--json"]):
             said = command("runs", *words, run_id, "--store", url, *more)

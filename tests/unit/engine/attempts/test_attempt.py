@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.faulty_store import after_s, following, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -26,7 +26,7 @@ def _type(name: str, function: Any) -> Handler:
 
 
 @simulated
-async def test_what_a_handler_is_given(mill: Mill) -> None:
+async def test_what_a_handler_is_given(mill: Cluster) -> None:
     seen: list[NodeContext] = []
 
     def look(context: NodeContext) -> Ended:
@@ -53,7 +53,7 @@ async def test_what_a_handler_is_given(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_handler_s_config_is_its_own(mill: Mill) -> None:
+async def test_a_handler_s_config_is_its_own(mill: Cluster) -> None:
     """Whatever a handler does to what it is given, the next attempt, the next item and the log do not see it."""
 
     def spoil(context: NodeContext) -> Ended:
@@ -80,7 +80,7 @@ async def test_a_handler_s_config_is_its_own(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_effect_key_is_the_same_for_every_attempt(mill: Mill) -> None:
+async def test_the_effect_key_is_the_same_for_every_attempt(mill: Cluster) -> None:
     ledger = Ledger()
 
     def flaky(context: NodeContext) -> str:
@@ -98,7 +98,7 @@ async def test_the_effect_key_is_the_same_for_every_attempt(mill: Mill) -> None:
 
 
 @simulated
-async def test_another_pass_of_a_loop_is_another_effect(mill: Mill) -> None:
+async def test_another_pass_of_a_loop_is_another_effect(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a", loop={"condition": "iteration < 1", "max_iterations": 3})))
@@ -106,7 +106,7 @@ async def test_another_pass_of_a_loop_is_another_effect(mill: Mill) -> None:
 
 
 @simulated
-async def test_retries_wait_longer_each_time_within_the_jitter(mill: Mill) -> None:
+async def test_retries_wait_longer_each_time_within_the_jitter(mill: Cluster) -> None:
     times: list[float] = []
 
     def fail(context: NodeContext) -> None:
@@ -127,7 +127,7 @@ async def test_retries_wait_longer_each_time_within_the_jitter(mill: Mill) -> No
 
 
 @simulated
-async def test_what_a_peer_asks_for_wins_over_the_computed_delay(mill: Mill) -> None:
+async def test_what_a_peer_asks_for_wins_over_the_computed_delay(mill: Cluster) -> None:
     times: list[float] = []
 
     def busy(context: NodeContext) -> str:
@@ -143,7 +143,7 @@ async def test_what_a_peer_asks_for_wins_over_the_computed_delay(mill: Mill) -> 
 
 
 @simulated
-async def test_a_time_out_cancels_the_handler_and_is_retryable(mill: Mill) -> None:
+async def test_a_time_out_cancels_the_handler_and_is_retryable(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     began = mill.loop.now
@@ -160,7 +160,7 @@ async def test_a_time_out_cancels_the_handler_and_is_retryable(mill: Mill) -> No
 
 
 @simulated
-async def test_a_handler_s_own_time_out_is_its_own(mill: Mill) -> None:
+async def test_a_handler_s_own_time_out_is_its_own(mill: Cluster) -> None:
     async def own() -> None:
         raise TimeoutError("the peer took too long")
 
@@ -171,7 +171,7 @@ async def test_a_handler_s_own_time_out_is_its_own(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_time_out_of_an_at_most_once_node_is_an_unknown_outcome(mill: Mill) -> None:
+async def test_a_time_out_of_an_at_most_once_node_is_an_unknown_outcome(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 100}, timeout_seconds=3, delivery="at_most_once")))
@@ -180,7 +180,7 @@ async def test_a_time_out_of_an_at_most_once_node_is_an_unknown_outcome(mill: Mi
 
 
 @simulated
-async def test_the_time_out_bounds_a_wait_too(mill: Mill) -> None:
+async def test_the_time_out_bounds_a_wait_too(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(node("s", type="sleep", config={"seconds": 500}, timeout_seconds=20, retry={"max_attempts": 1}))
@@ -190,7 +190,7 @@ async def test_the_time_out_bounds_a_wait_too(mill: Mill) -> None:
 
 
 @simulated
-async def test_checkpoints_are_in_the_log_and_the_next_attempt_sees_the_last(mill: Mill) -> None:
+async def test_checkpoints_are_in_the_log_and_the_next_attempt_sees_the_last(mill: Cluster) -> None:
     seen: list[Any] = []
 
     async def far(context: NodeContext) -> str:
@@ -212,7 +212,7 @@ async def test_checkpoints_are_in_the_log_and_the_next_attempt_sees_the_last(mil
 
 
 @simulated
-async def test_a_checkpoint_survives_the_worker(mill: Mill) -> None:
+async def test_a_checkpoint_survives_the_worker(mill: Cluster) -> None:
     seen: list[Any] = []
 
     async def far(context: NodeContext) -> str:
@@ -235,25 +235,25 @@ async def test_a_checkpoint_survives_the_worker(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_checkpoint_waits_for_a_store_that_does_not_answer(mill: Mill) -> None:
+async def test_a_checkpoint_waits_for_a_store_that_does_not_answer(mill: Cluster) -> None:
     """An outage of a minute is no fault of the handler: it used to cost it an attempt."""
 
     async def far(context: NodeContext) -> int:
         assert context.checkpoint is not None
-        worker.door.always("commit", refuse)
-        asyncio.get_running_loop().call_later(60, worker.door.always, "commit", None)
+        worker.faulty_store.always("commit", refuse)
+        asyncio.get_running_loop().call_later(60, worker.faulty_store.always, "commit", None)
         await context.checkpoint("here")
         return context.attempt
 
     worker = await mill.process(functions={"work": far})
     run = await worker.run(document(call("a")))
-    assert worker.door.fired["commit"] > 6, "more often than a turn tries by itself"
+    assert worker.faulty_store.fired["commit"] > 6, "more often than a turn tries by itself"
     assert (run.status, run.outputs) == ("COMPLETED", {"a": 1})
     assert len(await mill.of(run.run_id, NodeCheckpointed)) == 1
 
 
 @simulated
-async def test_a_checkpoint_that_is_not_json_fails_the_attempt(mill: Mill) -> None:
+async def test_a_checkpoint_that_is_not_json_fails_the_attempt(mill: Cluster) -> None:
     async def far(context: NodeContext) -> None:
         assert context.checkpoint is not None
         await context.checkpoint({"x": object()})
@@ -265,7 +265,7 @@ async def test_a_checkpoint_that_is_not_json_fails_the_attempt(mill: Mill) -> No
 
 
 @simulated
-async def test_a_handler_may_skip_its_visit(mill: Mill) -> None:
+async def test_a_handler_may_skip_its_visit(mill: Cluster) -> None:
     worker = await mill.process(functions={"work": lambda: Skip("nothing to do")})
     run = await worker.run(document(call("a"), node("b", "a"), call("m", map={"over": [1, 2]})))
     assert (run.nodes["a"]["status"], run.nodes["b"]["status"]) == ("SKIPPED", "SKIPPED")
@@ -274,7 +274,7 @@ async def test_a_handler_may_skip_its_visit(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_handler_may_wait_without_holding_a_worker(mill: Mill) -> None:
+async def test_a_handler_may_wait_without_holding_a_worker(mill: Cluster) -> None:
     worker = await mill.process(more=[_type("nap", lambda context: Pause(on="timer", name="nap", for_ms=3_600_000))])
     run_id = await worker.start(document(node("a", type="nap"), node("b", "a", config="{{ a.output }}")))
     await asyncio.sleep(10)
@@ -289,7 +289,7 @@ async def test_a_handler_may_wait_without_holding_a_worker(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_handler_may_fail_in_its_own_words(mill: Mill) -> None:
+async def test_a_handler_may_fail_in_its_own_words(mill: Cluster) -> None:
     def broken(context: NodeContext) -> Ended:
         raise Fail("card_declined", "no money", hint="ask for another card") from OSError("the bank said so")
 
@@ -304,17 +304,17 @@ async def test_a_handler_may_fail_in_its_own_words(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_plain_handler_answers_in_the_same_commit_as_it_starts(mill: Mill) -> None:
+async def test_a_plain_handler_answers_in_the_same_commit_as_it_starts(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     kinds = await mill.kinds(run.run_id)
     assert kinds == ["RunCreated", "NodeScheduled", "NodeStarted", "NodeCompleted", "RunCompleted"]
-    assert [len(commit.records) for commit in worker.door.commits] == [2, 3]
+    assert [len(commit.records) for commit in worker.faulty_store.commits] == [2, 3]
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @simulated
-async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Mill, delivery: str) -> None:
+async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Cluster, delivery: str) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(
@@ -329,7 +329,7 @@ async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Mill
 
 
 @simulated
-async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(mill: Mill) -> None:
+async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 20})))
@@ -346,7 +346,7 @@ async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worke
 
 
 @simulated
-async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Mill) -> None:
+async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
@@ -382,7 +382,7 @@ async def test_what_is_cancelled_before_its_first_step_leaves_no_coroutine_behin
 
 
 @simulated
-async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed(mill: Mill) -> None:
+async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed(mill: Cluster) -> None:
     made: list[Coroutine[Any, Any, Return]] = []
 
     async def later() -> Return:
@@ -409,7 +409,7 @@ async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed
 LEASE_MS = 3_000
 
 
-async def claimed(mill: Mill, **fields: Any) -> Lease:
+async def claimed(mill: Cluster, **fields: Any) -> Lease:
     """Claim the one job there is, as a worker would."""
     given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
     (lease,) = await mill.store.claim(Claim(**given))
@@ -417,7 +417,7 @@ async def claimed(mill: Mill, **fields: Any) -> Lease:
 
 
 @simulated
-async def test_at_most_once_is_announced_before_it_is_called(mill: Mill) -> None:
+async def test_at_most_once_is_announced_before_it_is_called(mill: Cluster) -> None:
     announced: list[int] = []
 
     async def work(context: NodeContext) -> None:
@@ -429,7 +429,7 @@ async def test_at_most_once_is_announced_before_it_is_called(mill: Mill) -> None
 
 
 @simulated
-async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: Mill) -> None:
+async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process("w", functions={"work": ledger.work})
     reference = await worker.publish(document(call("a", delivery="at_most_once")))
@@ -444,7 +444,7 @@ async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: M
 
     run = "stolen"
     # The first commit starts the run, the second announces the attempt.
-    worker.door.next("commit", lambda call: call(), following(steal))
+    worker.faulty_store.next("commit", lambda call: call(), following(steal))
     await worker.start(reference, key=run)
     await asyncio.sleep(5)
     assert (len(stolen), ledger.calls, await mill.of(run, NodeStarted)) == (1, [], [])
@@ -454,7 +454,7 @@ async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: M
 
 
 @simulated
-async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mill: Mill) -> None:
+async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mill: Cluster) -> None:
     keys: list[str] = []
 
     def work(context: NodeContext) -> int:
@@ -470,7 +470,7 @@ async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mil
 
 
 @simulated
-async def test_an_attempt_ends_at_its_time_out(mill: Mill) -> None:
+async def test_an_attempt_ends_at_its_time_out(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 600}, timeout_seconds=2, retry={"max_attempts": 1})))
@@ -480,7 +480,7 @@ async def test_an_attempt_ends_at_its_time_out(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_handler_may_change_what_it_was_given(mill: Mill) -> None:
+async def test_a_handler_may_change_what_it_was_given(mill: Cluster) -> None:
     """Large inputs are decoded once per process and shared by all attempts."""
 
     def work(xs: list[int]) -> int:
@@ -494,14 +494,14 @@ async def test_a_handler_may_change_what_it_was_given(mill: Mill) -> None:
 
 
 @simulated
-async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Mill) -> None:
+async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
     run = await first.start(document(call("a", delivery="at_most_once", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
     await first.stop()
     second = mill.build("w2", functions={"work": ledger.work})
-    second.door.always("commit", after_s(0.1))
+    second.faulty_store.always("commit", after_s(0.1))
     await second.open()
     async with asyncio.timeout(60):
         ended = await second.end(run)

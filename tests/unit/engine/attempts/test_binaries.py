@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.cluster import TENANT, Mill, simulated
+from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.operator import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.blobs.memory import MemoryBlobs
@@ -238,7 +238,7 @@ def test_outputs_cannot_make_up_a_file() -> None:
 
 
 @simulated
-async def test_a_file_on_its_way_out_that_is_given_again_comes_back(mill: Mill) -> None:
+async def test_a_file_on_its_way_out_that_is_given_again_comes_back(mill: Cluster) -> None:
     process = await mill.process()
     stored = await process.engine.put_blob(PIXELS)
     await mill.blobs.quarantine(TENANT, stored["$blob"])
@@ -334,7 +334,7 @@ def test_reading_a_missing_blob_fails_in_one_line() -> None:
 
 
 @simulated
-async def test_the_bytes_are_stored_before_the_fact(mill: Mill) -> None:
+async def test_the_bytes_are_stored_before_the_fact(mill: Cluster) -> None:
     seen: list[str] = []
     worker = await mill.process(functions={"draw": lambda: Blob(PIXELS)})
     put, commit = mill.blobs.put, mill.store.commit
@@ -359,7 +359,7 @@ async def test_the_bytes_are_stored_before_the_fact(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_checkpoint_may_hold_bytes(mill: Mill) -> None:
+async def test_a_checkpoint_may_hold_bytes(mill: Cluster) -> None:
     async def work(context: NodeContext) -> Return:
         if context.last_checkpoint is None:
             assert context.checkpoint is not None
@@ -375,7 +375,7 @@ async def test_a_checkpoint_may_hold_bytes(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Mill) -> None:
+async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Cluster) -> None:
     def draw() -> Any:
         return {"text": "x" * 100_000, "picture": Blob(PIXELS)}
 
@@ -386,7 +386,7 @@ async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Mill
 
 
 @simulated
-async def test_a_compensator_reads_and_returns_bytes(mill: Mill) -> None:
+async def test_a_compensator_reads_and_returns_bytes(mill: Cluster) -> None:
     read: list[bytes] = []
 
     async def undo(context: NodeContext) -> Return:
@@ -408,7 +408,7 @@ async def test_a_compensator_reads_and_returns_bytes(mill: Mill) -> None:
 
 
 @simulated
-async def test_bytes_of_another_tenant_are_out_of_reach(mill: Mill) -> None:
+async def test_bytes_of_another_tenant_are_out_of_reach(mill: Cluster) -> None:
     digest = await mill.blobs.put("rival", b"secret")
     with pytest.raises(BlobMissing):
         await mill.blobs.get(TENANT, digest)
@@ -423,7 +423,7 @@ async def test_bytes_of_another_tenant_are_out_of_reach(mill: Mill) -> None:
 
 
 @simulated
-async def test_files_go_to_the_archive_with_their_run_and_come_back(mill: Mill) -> None:
+async def test_files_go_to_the_archive_with_their_run_and_come_back(mill: Cluster) -> None:
     def draw() -> Any:
         return {"small": Blob(b"small"), "large": {"text": "x" * 100_000, "picture": Blob(PIXELS * 1_000)}}
 

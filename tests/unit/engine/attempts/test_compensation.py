@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, human, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, simulated
-from tests.fixtures.compensations import Undoer, trip, undo_with, undoing_process
+from tests.fixtures.cluster import Cluster, simulated
+from tests.fixtures.compensations import Compensations, trip, undo_with, undoing_process
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import call
 from tidemill.handlers.contract import Handler, NodeContext, Return, Skip
@@ -29,8 +29,8 @@ from tidemill.stores.contract import Stream, Tail
 
 
 @simulated
-async def test_what_completed_is_undone_backwards(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_what_completed_is_undone_backwards(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     run_id = await worker.start(trip(), {"who": "ada"}, key="trip")
     await waits(mill, run_id, "go")
@@ -57,8 +57,8 @@ async def test_what_completed_is_undone_backwards(mill: Mill) -> None:
 
 @pytest.mark.parametrize("automatic", [True, False])
 @simulated
-async def test_a_failure_rolls_back_if_the_document_says_so(mill: Mill, automatic: bool) -> None:
-    undoer = Undoer()
+async def test_a_failure_rolls_back_if_the_document_says_so(mill: Cluster, automatic: bool) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     top = {"on_failure": {"compensate": "automatic"}} if automatic else {}
     run = await worker.run(
@@ -81,8 +81,8 @@ async def test_a_failure_rolls_back_if_the_document_says_so(mill: Mill, automati
 
 @pytest.mark.parametrize(("document_says", "asked"), [(True, None), (True, False), (False, None), (False, True)])
 @simulated
-async def test_a_cancel_rolls_back_if_somebody_says_so(mill: Mill, document_says: bool, asked: bool | None) -> None:
-    undoer = Undoer()
+async def test_a_cancel_rolls_back_if_somebody_says_so(mill: Cluster, document_says: bool, asked: bool | None) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     top = {"on_failure": {"compensate": "automatic"}} if document_says else {}
     run_id = await worker.start({**trip(), **top}, {"who": "ada"})
@@ -98,8 +98,8 @@ async def test_a_cancel_rolls_back_if_somebody_says_so(mill: Mill, document_says
 
 
 @simulated
-async def test_items_are_undone_one_by_one_with_what_each_was_given(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_items_are_undone_one_by_one_with_what_each_was_given(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     run = await worker.run(
         document(
@@ -122,8 +122,8 @@ async def test_items_are_undone_one_by_one_with_what_each_was_given(mill: Mill) 
 
 
 @simulated
-async def test_every_pass_is_undone_with_the_values_that_it_had(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_every_pass_is_undone_with_the_values_that_it_had(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     loop = {"condition": "output < 2", "max_iterations": 9, "loop_back_to": "a"}
     run = await worker.run(
@@ -138,8 +138,8 @@ async def test_every_pass_is_undone_with_the_values_that_it_had(mill: Mill) -> N
 
 
 @simulated
-async def test_a_rewound_visit_is_undone_with_the_values_that_it_had(mill: Mill) -> None:
-    undoer, number = Undoer(), iter(range(1, 9))
+async def test_a_rewound_visit_is_undone_with_the_values_that_it_had(mill: Cluster) -> None:
+    undoer, number = Compensations(), iter(range(1, 9))
 
     def count() -> int:
         return next(number)
@@ -169,8 +169,8 @@ async def test_a_rewound_visit_is_undone_with_the_values_that_it_had(mill: Mill)
 
 
 @simulated
-async def test_large_values_are_at_hand(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_large_values_are_at_hand(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     size = "{{ output | length }} {{ inputs.text | length }} {{ a.output | length }}"
     run = await worker.run(
@@ -196,7 +196,7 @@ async def test_large_values_are_at_hand(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_large_answer_of_a_compensator_is_kept_by_content(mill: Mill) -> None:
+async def test_a_large_answer_of_a_compensator_is_kept_by_content(mill: Cluster) -> None:
     worker = await mill.process(functions={"big": lambda: LARGE})
     config = {"function": "big", "isolation": "inline"}
     run = await worker.run(document(node("a", compensator={"type": "python", "config": config})))
@@ -207,8 +207,8 @@ async def test_a_large_answer_of_a_compensator_is_kept_by_content(mill: Mill) ->
 
 
 @simulated
-async def test_decisions_signals_and_children_can_be_undone_too(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_decisions_signals_and_children_can_be_undone_too(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     await worker.publish(document(node("k", config="kid"), name="kid"))
     compensated = {"compensator": undo_with()}
@@ -230,9 +230,9 @@ async def test_decisions_signals_and_children_can_be_undone_too(mill: Mill) -> N
 
 
 @simulated
-async def test_a_visit_outside_a_loop_is_undone_with_what_the_loop_had_when_it_was_made(mill: Mill) -> None:
+async def test_a_visit_outside_a_loop_is_undone_with_what_the_loop_had_when_it_was_made(mill: Cluster) -> None:
     """An error path has left the loop, which then went on without it."""
-    undoer = Undoer()
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     once = {"attempts": "{{ 1 if iteration == 0 else 0 }}", "value": "fine"}
     loop = {"condition": "iteration < 2", "max_iterations": 9, "loop_back_to": "a"}
@@ -254,11 +254,11 @@ async def test_a_visit_outside_a_loop_is_undone_with_what_the_loop_had_when_it_w
 # Undoing that fails, takes too long, loses its worker or is stopped; and that says honestly what is left
 
 
-async def _status(mill: Mill, run_id: str) -> str:
+async def _status(mill: Cluster, run_id: str) -> str:
     return (await mill.row(run_id)).rollback
 
 
-async def _rolled_back(mill: Mill, run_id: str, within_s: float = 900) -> Any:
+async def _rolled_back(mill: Cluster, run_id: str, within_s: float = 900) -> Any:
     for _ in range(int(within_s * 10)):
         found = await mill.of(run_id, RollbackFinished)
         if found:
@@ -268,8 +268,8 @@ async def _rolled_back(mill: Mill, run_id: str, within_s: float = 900) -> Any:
 
 
 @simulated
-async def test_undoing_is_tried_again_and_what_is_left_is_named(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_undoing_is_tried_again_and_what_is_left_is_named(mill: Cluster) -> None:
+    undoer = Compensations()
     undoer.failing = {"flight": 1, "hotel": 99}
     worker = await undoing_process(mill, undoer)
     document_ = trip()
@@ -299,8 +299,8 @@ async def test_undoing_is_tried_again_and_what_is_left_is_named(mill: Mill) -> N
 
 
 @simulated
-async def test_a_compensator_has_a_time_out_of_its_own(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_a_compensator_has_a_time_out_of_its_own(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     slow = undo_with(seconds=50, timeout_seconds=4)
     slow["retry"] = {"max_attempts": 2, "backoff_seconds": 1, "jitter": 0}
@@ -328,7 +328,7 @@ def _exits(context: NodeContext) -> Return:
 )
 @simulated
 async def test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more(
-    mill: Mill, call_: Any, config: Any, code: str
+    mill: Cluster, call_: Any, config: Any, code: str
 ) -> None:
     odd = Handler(NodeType(name="odd", config_schema={"not": {"type": "integer"}}), call_)
     worker = await mill.process(more=[odd])
@@ -342,7 +342,7 @@ async def test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more(
 
 
 @simulated
-async def test_a_worker_without_the_handler_leaves_it_to_another(mill: Mill) -> None:
+async def test_a_worker_without_the_handler_leaves_it_to_another(mill: Cluster) -> None:
     done: list[str] = []
 
     async def undo(context: NodeContext) -> Return:
@@ -364,8 +364,8 @@ async def test_a_worker_without_the_handler_leaves_it_to_another(mill: Mill) -> 
 
 
 @simulated
-async def test_a_worker_that_dies_while_it_undoes(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_a_worker_that_dies_while_it_undoes(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer, lease_ms=3_000)
     run = await worker.run(
         document(call("a", compensator=undo_with()), call("b", "a", compensator=undo_with(seconds=20)))
@@ -383,8 +383,8 @@ async def test_a_worker_that_dies_while_it_undoes(mill: Mill) -> None:
 
 
 @simulated
-async def test_five_workers_lost_in_a_row_are_enough(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_five_workers_lost_in_a_row_are_enough(mill: Cluster) -> None:
+    undoer = Compensations()
     client = await mill.process("client", work=False)
     worker = await undoing_process(mill, undoer, lease_ms=3_000)
     run = await worker.run(
@@ -405,8 +405,8 @@ async def test_five_workers_lost_in_a_row_are_enough(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_rollback_is_only_stopped_by_force(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_a_rollback_is_only_stopped_by_force(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     run = await worker.run(
         document(
@@ -430,10 +430,10 @@ async def test_a_rollback_is_only_stopped_by_force(mill: Mill) -> None:
 
 @simulated
 async def test_undoing_waits_for_a_log_that_cannot_be_read(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without its log nobody knows what a visit saw, and undoing it with something else would be wrong."""
-    undoer, damaged = Undoer(), list[Tail]()
+    undoer, damaged = Compensations(), list[Tail]()
     worker = await undoing_process(mill, undoer)
     loop = {"condition": "output < 1", "max_iterations": 9, "loop_back_to": "a"}
     run = await worker.run(
@@ -442,7 +442,7 @@ async def test_undoing_waits_for_a_log_that_cannot_be_read(
             node("a2", "a", config="{{ iteration }}", loop=loop, compensator=undo_with("{{ output }}")),
         )
     )
-    load = worker.door.load
+    load = worker.faulty_store.load
 
     async def damaging(after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None) -> list[Tail]:
         tails = await load(after, snapshots=snapshots, limit=limit)
@@ -451,7 +451,7 @@ async def test_undoing_waits_for_a_log_that_cannot_be_read(
         damaged.extend(tails)
         return [msgspec.structs.replace(tail, records=(), damage="a bit flipped") for tail in tails]
 
-    monkeypatch.setattr(worker.door, "load", damaging)
+    monkeypatch.setattr(worker.faulty_store, "load", damaging)
     await worker.engine.rollback(run.run_id)
     await worker.end(run.run_id)
     assert len(damaged) == 2

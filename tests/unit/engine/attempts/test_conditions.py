@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.expressions.conditions import ITEMS_MAX, EvaluationRequest
@@ -63,7 +63,7 @@ def branch(*conditions: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("value", "errands"), [(MANY, 1), (FEW, 0), (["é" * (1 << 19)] * 3, 1)])
 @simulated
-async def test_only_what_is_large_is_decided_elsewhere(mill: Mill, value: Any, errands: int) -> None:
+async def test_only_what_is_large_is_decided_elsewhere(mill: Cluster, value: Any, errands: int) -> None:
     clerk = Clerk()
     worker = await mill.process(isolation=clerk)
     run = await worker.run(document(node("a", config=value, branch=branch("size(output) > 0")), node("x0"), node("z")))
@@ -71,7 +71,7 @@ async def test_only_what_is_large_is_decided_elsewhere(mill: Mill, value: Any, e
 
 
 @simulated
-async def test_an_errand_carries_the_condition_its_scope_and_its_deadline(mill: Mill) -> None:
+async def test_an_errand_carries_the_condition_its_scope_and_its_deadline(mill: Cluster) -> None:
     clerk = Clerk(truth)
     worker = await mill.process(isolation=clerk)
     run = await worker.run(
@@ -87,7 +87,7 @@ async def test_an_errand_carries_the_condition_its_scope_and_its_deadline(mill: 
 
 
 @simulated
-async def test_only_the_large_part_of_a_composite_goes_elsewhere(mill: Mill) -> None:
+async def test_only_the_large_part_of_a_composite_goes_elsewhere(mill: Cluster) -> None:
     clerk = Clerk(truth)
     worker = await mill.process(isolation=clerk)
     parts = ["inputs.go", POSITIVE, "!inputs.go", "size(output) > 5"]
@@ -105,7 +105,7 @@ async def test_only_the_large_part_of_a_composite_goes_elsewhere(mill: Mill) -> 
     ],
 )
 @simulated
-async def test_an_errand_without_an_answer_fails_the_visit(mill: Mill, fields: dict[str, Any]) -> None:
+async def test_an_errand_without_an_answer_fails_the_visit(mill: Cluster, fields: dict[str, Any]) -> None:
     worker = await mill.process(isolation=Clerk(refuse))
     targets = [node("x0"), *([node("z")] if "branch" in fields else [])]
     run = await worker.run(document(node("a", config=MANY, **fields), *targets))
@@ -117,7 +117,7 @@ async def test_an_errand_without_an_answer_fails_the_visit(mill: Mill, fields: d
 
 @pytest.mark.parametrize(("answer", "status"), [(True, "COMPLETED"), (False, "SKIPPED")])
 @simulated
-async def test_admission_by_an_errand(mill: Mill, answer: bool, status: str) -> None:
+async def test_admission_by_an_errand(mill: Cluster, answer: bool, status: str) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick}, isolation=Clerk(lambda errand: answer))
     run = await worker.run(document(node("a", config=MANY), call("b", "a", when="ctx.a.output.exists(x, x > 5)")))
@@ -127,7 +127,7 @@ async def test_admission_by_an_errand(mill: Mill, answer: bool, status: str) -> 
 
 
 @simulated
-async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(mill: Mill) -> None:
+async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick}, isolation=Clerk(refuse))
     run = await worker.run(document(node("a", config=MANY), call("b", "a", when="ctx.a.output.exists(x, x > 5)")))
@@ -136,7 +136,7 @@ async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(m
 
 
 @simulated
-async def test_without_processes_to_spare_it_is_refused(mill: Mill) -> None:
+async def test_without_processes_to_spare_it_is_refused(mill: Cluster) -> None:
     worker = await mill.process(isolation=NoSandbox())
     run = await worker.run(document(node("a", config=MANY, branch=branch(POSITIVE)), node("x0"), node("z")))
     assert run.error is not None
@@ -144,7 +144,7 @@ async def test_without_processes_to_spare_it_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_lost_during_an_errand(mill: Mill) -> None:
+async def test_a_worker_lost_during_an_errand(mill: Cluster) -> None:
     """Another worker decides anew; nothing of the first one counts."""
     slow, quick = Clerk(seconds=60), Clerk(lambda errand: False)
     first = await mill.process("w1", isolation=slow)
@@ -159,7 +159,7 @@ async def test_a_worker_lost_during_an_errand(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_lost_while_it_asks_for_admission(mill: Mill) -> None:
+async def test_a_worker_lost_while_it_asks_for_admission(mill: Cluster) -> None:
     """The handler was never called, so the next worker asks first."""
     ledger, slow = Ledger(), Clerk(seconds=60)
     functions = {"work": ledger.quick}
@@ -175,7 +175,7 @@ async def test_a_worker_lost_while_it_asks_for_admission(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_cancelled_during_an_errand(mill: Mill) -> None:
+async def test_a_run_cancelled_during_an_errand(mill: Cluster) -> None:
     """The attempt is told, and whoever carries out its errand with it."""
     clerk = Clerk(seconds=120)
     worker = await mill.process(isolation=clerk)
@@ -189,7 +189,7 @@ async def test_a_run_cancelled_during_an_errand(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_engine_closes_its_isolation(mill: Mill) -> None:
+async def test_an_engine_closes_its_isolation(mill: Cluster) -> None:
     clerk = Clerk()
     worker = await mill.process(isolation=clerk)
     await worker.stop()

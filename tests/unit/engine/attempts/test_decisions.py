@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import signal, waits
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.payloads import encode_value
@@ -38,7 +38,7 @@ def rules(*pairs: tuple[Any, str], default: str | None = None) -> dict[str, Any]
     return found if default is None else {**found, "default": [default]}
 
 
-async def route_of(mill: Mill, run_id: str, name: str, pass_: int = 0) -> Route:
+async def route_of(mill: Cluster, run_id: str, name: str, pass_: int = 0) -> Route:
     route = (await mill.of(run_id, NodeCompleted, name))[pass_].route
     assert route is not None
     return route
@@ -48,7 +48,7 @@ async def route_of(mill: Mill, run_id: str, name: str, pass_: int = 0) -> Route:
 
 
 @simulated
-async def test_a_branch_keeps_the_rule_the_reason_and_what_was_read(mill: Mill) -> None:
+async def test_a_branch_keeps_the_rule_the_reason_and_what_was_read(mill: Cluster) -> None:
     worker = await mill.process()
     branch = rules(("output.score > 90", "top"), ("output.score > inputs.least", "good"), default="rest")
     run = await worker.run(
@@ -64,7 +64,7 @@ async def test_a_branch_keeps_the_rule_the_reason_and_what_was_read(mill: Mill) 
 
 
 @simulated
-async def test_a_rule_that_was_not_asked_has_read_nothing(mill: Mill) -> None:
+async def test_a_rule_that_was_not_asked_has_read_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     branch = rules(("output > 1", "x"), ("inputs.n > 1", "y"))
     run = await worker.run(document(node("a", config=2, branch=branch), node("x"), node("y")), {"n": 1})
@@ -72,7 +72,7 @@ async def test_a_rule_that_was_not_asked_has_read_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_default_has_read_what_every_rule_read(mill: Mill) -> None:
+async def test_the_default_has_read_what_every_rule_read(mill: Cluster) -> None:
     worker = await mill.process()
     branch = rules(("output > 1", "x"), ("ctx.a.output > 1", "y"), default="z")
     run = await worker.run(
@@ -85,7 +85,7 @@ async def test_the_default_has_read_what_every_rule_read(mill: Mill) -> None:
 
 
 @simulated
-async def test_of_many_rules_the_first_ones_are_told(mill: Mill) -> None:
+async def test_of_many_rules_the_first_ones_are_told(mill: Cluster) -> None:
     worker = await mill.process()
     names = [f"x{number}" for number in range(8)]
     branch = rules(*((f"output == {name[1:]}", name) for name in names))
@@ -96,7 +96,7 @@ async def test_of_many_rules_the_first_ones_are_told(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_decision_that_fails_says_which_and_over_what(mill: Mill) -> None:
+async def test_a_decision_that_fails_says_which_and_over_what(mill: Cluster) -> None:
     worker = await mill.process()
     both = {"type": "composite", "operator": "AND", "conditions": ["inputs.n > 0", "output.x > 1"]}
     nested = {"type": "composite", "operator": "NOT", "conditions": [both]}
@@ -113,7 +113,7 @@ async def test_a_decision_that_fails_says_which_and_over_what(mill: Mill) -> Non
 
 
 @simulated
-async def test_a_composite_tells_the_part_that_decided(mill: Mill) -> None:
+async def test_a_composite_tells_the_part_that_decided(mill: Cluster) -> None:
     worker = await mill.process()
     both = {"type": "composite", "operator": "AND", "conditions": ["output > 0", "inputs.go"]}
     neither = {"type": "composite", "operator": "NOT", "conditions": [both]}
@@ -126,7 +126,7 @@ async def test_a_composite_tells_the_part_that_decided(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_part_that_was_not_asked_has_read_nothing(mill: Mill) -> None:
+async def test_a_part_that_was_not_asked_has_read_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     either = {"type": "composite", "operator": "OR", "conditions": ["output > 0", "ctx.a.output > 0"]}
     run = await worker.run(
@@ -136,7 +136,7 @@ async def test_a_part_that_was_not_asked_has_read_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_large_values_are_told_by_the_digest_they_are_stored_under(mill: Mill) -> None:
+async def test_large_values_are_told_by_the_digest_they_are_stored_under(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -153,7 +153,7 @@ async def test_large_values_are_told_by_the_digest_they_are_stored_under(mill: M
 
 
 @simulated
-async def test_a_computed_name_has_read_every_node_in_reach(mill: Mill) -> None:
+async def test_a_computed_name_has_read_every_node_in_reach(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -171,7 +171,7 @@ async def test_a_computed_name_has_read_every_node_in_reach(mill: Mill) -> None:
 
 @pytest.mark.parametrize(("chosen", "reason"), [(("x",), "chosen by the node"), (None, "nothing was chosen")])
 @simulated
-async def test_a_choice_of_the_node_itself(mill: Mill, chosen: tuple[str, ...] | None, reason: str) -> None:
+async def test_a_choice_of_the_node_itself(mill: Cluster, chosen: tuple[str, ...] | None, reason: str) -> None:
     agent = Handler(NodeType(name="agent"), lambda context: Return({"thought": 1}, chosen))
     worker = await mill.process(more=[agent])
     branch = {"type": "agent_driven", "available_next_nodes": ["x"], "default": ["z"]}
@@ -183,7 +183,7 @@ async def test_a_choice_of_the_node_itself(mill: Mill, chosen: tuple[str, ...] |
 
 
 @simulated
-async def test_every_pass_says_why_the_loop_goes_on_or_ends(mill: Mill) -> None:
+async def test_every_pass_says_why_the_loop_goes_on_or_ends(mill: Cluster) -> None:
     worker = await mill.process()
     loop = {"condition": "output < 2", "max_iterations": 9}
     run = await worker.run(
@@ -207,7 +207,7 @@ async def test_every_pass_says_why_the_loop_goes_on_or_ends(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_pass_that_waits_for_its_body_has_decided_already(mill: Mill) -> None:
+async def test_a_pass_that_waits_for_its_body_has_decided_already(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(
@@ -234,7 +234,7 @@ async def test_a_pass_that_waits_for_its_body_has_decided_already(mill: Mill) ->
 
 
 @simulated
-async def test_a_node_that_is_not_admitted_says_why_and_over_what(mill: Mill) -> None:
+async def test_a_node_that_is_not_admitted_says_why_and_over_what(mill: Cluster) -> None:
     worker = await mill.process()
     either = {"type": "composite", "operator": "OR", "conditions": ["ctx.a.output > 1", "inputs.force"]}
     run = await worker.run(document(node("a", config=1), node("b", "a", when=either)), {"force": False})
@@ -244,7 +244,7 @@ async def test_a_node_that_is_not_admitted_says_why_and_over_what(mill: Mill) ->
 
 
 @simulated
-async def test_a_node_that_is_admitted_says_why_and_over_what(mill: Mill) -> None:
+async def test_a_node_that_is_admitted_says_why_and_over_what(mill: Cluster) -> None:
     """Once per visit: on what begins it, also for a map, which has no attempts of its own."""
     worker = await mill.process()
     when = "inputs.n > ctx.a.output"
@@ -272,7 +272,7 @@ async def test_a_node_that_is_admitted_says_why_and_over_what(mill: Mill) -> Non
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @simulated
-async def test_only_the_first_attempt_says_why_the_visit_happens(mill: Mill, delivery: str) -> None:
+async def test_only_the_first_attempt_says_why_the_visit_happens(mill: Cluster, delivery: str) -> None:
     calls: list[int] = []
 
     def flaky(context: NodeContext) -> Return:
@@ -294,7 +294,7 @@ async def test_only_the_first_attempt_says_why_the_visit_happens(mill: Mill, del
 
 
 @simulated
-async def test_a_when_that_fails_says_over_what(mill: Mill) -> None:
+async def test_a_when_that_fails_says_over_what(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", when="inputs.n > 1")), {"n": "x"})
     (failed,) = await mill.of(run.run_id, NodeFailed, "a")
@@ -303,7 +303,7 @@ async def test_a_when_that_fails_says_over_what(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_node_that_was_skipped_has_nothing_to_read(mill: Mill) -> None:
+async def test_a_node_that_was_skipped_has_nothing_to_read(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(node("a", when="inputs.go"), node("b", "a"), node("c", "a", when="has(ctx.a.output)")), {"go": False}
@@ -317,7 +317,7 @@ async def test_a_node_that_was_skipped_has_nothing_to_read(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_way_a_run_went_says_why(mill: Mill) -> None:
+async def test_the_way_a_run_went_says_why(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -341,7 +341,7 @@ async def test_the_way_a_run_went_says_why(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_loop_whose_passes_are_used_up(mill: Mill) -> None:
+async def test_a_loop_whose_passes_are_used_up(mill: Cluster) -> None:
     worker = await mill.process()
     loop = {"condition": "output < 9", "max_iterations": 2, "timeout_path": ["late"]}
     run = await worker.run(document(node("a", config="{{ iteration }}", loop=loop), node("late")))
@@ -350,7 +350,7 @@ async def test_a_loop_whose_passes_are_used_up(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_a_node_went_the_way_it_went(mill: Mill) -> None:
+async def test_why_a_node_went_the_way_it_went(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -378,7 +378,7 @@ async def test_why_a_node_went_the_way_it_went(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_a_node_has_not_ended(mill: Mill) -> None:
+async def test_why_a_node_has_not_ended(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
@@ -390,7 +390,7 @@ async def test_why_a_node_has_not_ended(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_condition_that_fails_decides_nothing(mill: Mill) -> None:
+async def test_a_condition_that_fails_decides_nothing(mill: Cluster) -> None:
     branch = {"rules": [{"condition": "output.missing > 1", "next_nodes": ["b"]}], "default": ["c"]}
     worker = await mill.process()
     routed = node("a", config={"x": 1}, branch={"type": "conditional", **branch})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, simulated
+from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import operator, pass_days
 from tidemill.engine.attempts.log_store import (
@@ -163,7 +163,7 @@ async def test_runs_whose_names_begin_alike_are_apart() -> None:
 
 
 @simulated
-async def test_a_line_is_kept_at_any_level(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_is_kept_at_any_level(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
 
     def details(context: NodeContext) -> Ended:
@@ -188,7 +188,7 @@ CHATTY = Handler(NodeType(name="chatty"), chatty)
 
 
 @simulated
-async def test_lines_are_read_by_run_node_and_attempt(mill: Mill) -> None:
+async def test_lines_are_read_by_run_node_and_attempt(mill: Cluster) -> None:
     worker = await mill.process(more=[CHATTY])
     flow = document(
         node("a", type="chatty", config={"until": 2}, retry={"backoff_seconds": 1}),
@@ -219,7 +219,7 @@ async def test_lines_are_read_by_run_node_and_attempt(mill: Mill) -> None:
 
 
 @simulated
-async def test_lines_are_followed_to_the_end_of_the_run(mill: Mill) -> None:
+async def test_lines_are_followed_to_the_end_of_the_run(mill: Cluster) -> None:
     async def slow(context: NodeContext) -> Ended:
         for number in range(4):
             print("step", number)
@@ -240,7 +240,7 @@ async def test_lines_are_followed_to_the_end_of_the_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_killed_worker_leaves_its_lines(mill: Mill) -> None:
+async def test_a_killed_worker_leaves_its_lines(mill: Cluster) -> None:
     async def stuck(context: NodeContext) -> Ended:
         print("by", context.config["who"] if context.config else "somebody", flush=True)
         if not spoken:
@@ -261,7 +261,7 @@ async def test_a_killed_worker_leaves_its_lines(mill: Mill) -> None:
 
 
 @simulated
-async def test_lines_are_there_when_the_result_is(mill: Mill) -> None:
+async def test_lines_are_there_when_the_result_is(mill: Cluster) -> None:
     """Whoever sees the end of a run and looks for its lines at once finds all of them."""
     worker = await mill.process(more=[CHATTY])
     reader = await mill.process("reader", work=False)
@@ -271,7 +271,7 @@ async def test_lines_are_there_when_the_result_is(mill: Mill) -> None:
 
 
 @simulated
-async def test_upkeep_does_not_stumble_over_journals(mill: Mill) -> None:
+async def test_upkeep_does_not_stumble_over_journals(mill: Cluster) -> None:
     worker = await mill.process(more=[CHATTY])
     run = await worker.run(document(node("a", type="chatty", config={})))
     assert await mill.store.streams(JOURNAL)
@@ -286,7 +286,7 @@ async def test_upkeep_does_not_stumble_over_journals(mill: Mill) -> None:
 
 
 @simulated
-async def test_lines_leave_with_their_run(mill: Mill) -> None:
+async def test_lines_leave_with_their_run(mill: Cluster) -> None:
     worker = await mill.process(more=[CHATTY])
     gone = await worker.run(document(node("a", type="chatty", config={}), name="gone", retention={"days": 0}))
     stays = await worker.run(document(node("a", type="chatty", config={}), name="stays"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, simulated
+from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.faulty_store import after_s
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -37,7 +37,7 @@ BIG = "x" * 70_000
 
 @pytest.mark.parametrize(("length", "inline"), [(INLINE_BYTES_MAX - 2, True), (INLINE_BYTES_MAX - 1, False)])
 @simulated
-async def test_an_output_over_64_kib_becomes_a_blob(mill: Mill, length: int, inline: bool) -> None:
+async def test_an_output_over_64_kib_becomes_a_blob(mill: Cluster, length: int, inline: bool) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config="y" * length)))
     (completed,) = await mill.of(run.run_id, NodeCompleted)
@@ -50,7 +50,7 @@ async def test_an_output_over_64_kib_becomes_a_blob(mill: Mill, length: int, inl
 
 
 @simulated
-async def test_templates_conditions_and_handlers_read_through_blobs(mill: Mill) -> None:
+async def test_templates_conditions_and_handlers_read_through_blobs(mill: Cluster) -> None:
     ledger = Ledger()
 
     def look(context: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def test_templates_conditions_and_handlers_read_through_blobs(mill: Mill) 
 
 
 @simulated
-async def test_big_inputs_are_a_blob(mill: Mill) -> None:
+async def test_big_inputs_are_a_blob(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(node("a", config="{{ inputs.text | length }}", when="inputs.go")), {"text": BIG, "go": True}
@@ -84,7 +84,7 @@ async def test_big_inputs_are_a_blob(mill: Mill) -> None:
 
 
 @simulated
-async def test_big_outputs_of_a_run_are_a_blob(mill: Mill) -> None:
+async def test_big_outputs_of_a_run_are_a_blob(mill: Cluster) -> None:
     """Values over 64 KiB never travel in records, those that a run returns included."""
     worker = await mill.process()
     run = await worker.run(document(node("a", config=BIG), outputs={"twice": "{{ a.output }}{{ a.output }}"}))
@@ -94,7 +94,7 @@ async def test_big_outputs_of_a_run_are_a_blob(mill: Mill) -> None:
 
 
 @simulated
-async def test_outputs_that_name_a_node_by_a_computed_name_see_blobs_too(mill: Mill) -> None:
+async def test_outputs_that_name_a_node_by_a_computed_name_see_blobs_too(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -106,7 +106,7 @@ async def test_outputs_that_name_a_node_by_a_computed_name_see_blobs_too(mill: M
 
 
 @simulated
-async def test_a_big_map_list_and_big_items(mill: Mill) -> None:
+async def test_a_big_map_list_and_big_items(mill: Cluster) -> None:
     worker = await mill.process()
     items = [f"{i}-" + "z" * 30_000 for i in range(4)]
     run = await worker.run(
@@ -125,7 +125,7 @@ async def test_a_big_map_list_and_big_items(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_big_checkpoint_is_a_blob(mill: Mill) -> None:
+async def test_a_big_checkpoint_is_a_blob(mill: Cluster) -> None:
     async def far(context: Any) -> str:
         await context.checkpoint({"seen": BIG})
         return "done"
@@ -137,7 +137,7 @@ async def test_a_big_checkpoint_is_a_blob(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_parent_that_ends_while_a_handler_runs_is_not_half_seen(mill: Mill) -> None:
+async def test_a_parent_that_ends_while_a_handler_runs_is_not_half_seen(mill: Cluster) -> None:
     """Past an `any` join the slow parent ends during the call, with an output that lives in a blob."""
     ledger = Ledger()
 
@@ -207,7 +207,7 @@ NOT_JSON: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", NOT_JSON)
 @simulated
-async def test_an_output_that_is_not_json_fails_the_node(mill: Mill, what: str) -> None:
+async def test_an_output_that_is_not_json_fails_the_node(mill: Cluster, what: str) -> None:
     worker = await mill.process(functions={"work": NOT_JSON[what]})
     run = await worker.run(document(call("a", retry={"max_attempts": 5}), node("b", "a")))
     assert run.status == "FAILED"
@@ -230,7 +230,7 @@ JSON: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("what", JSON)
 @simulated
-async def test_an_output_that_is_json_arrives_as_it_is(mill: Mill, what: str) -> None:
+async def test_an_output_that_is_json_arrives_as_it_is(mill: Cluster, what: str) -> None:
     given, expected = JSON[what]
     worker = await mill.process(functions={"work": lambda: given})
     run = await worker.run(document(call("a"), node("b", "a", config=["{{ a.output }}"])))
@@ -238,7 +238,7 @@ async def test_an_output_that_is_json_arrives_as_it_is(mill: Mill, what: str) ->
 
 
 @simulated
-async def test_a_blob_that_cannot_be_read_is_waited_for(mill: Mill) -> None:
+async def test_a_blob_that_cannot_be_read_is_waited_for(mill: Cluster) -> None:
     """A missing blob is the environment's fault: no attempt is spent on it, and nobody spins."""
     worker = await mill.process()
     client = await mill.process("client", work=False)
@@ -257,14 +257,14 @@ async def test_a_blob_that_cannot_be_read_is_waited_for(mill: Mill) -> None:
     second = await mill.process("w2")
     await asyncio.sleep(60)
     assert (await mill.state(run_id)).status == "RUNNING"
-    assert second.door.calls["release"] <= 70
+    assert second.faulty_store.calls["release"] <= 70
     mill.blobs._held[(TENANT, completed.output.digest)] = hidden
     run = await second.end(run_id)
     assert (run.status, run.outputs, run.nodes["b"]["attempts"]) == ("COMPLETED", {"b": 70_000}, 1)
 
 
 @simulated
-async def test_outputs_wait_for_a_missing_blob_too(mill: Mill) -> None:
+async def test_outputs_wait_for_a_missing_blob_too(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     run_id = await client.start(
@@ -289,7 +289,7 @@ async def test_outputs_wait_for_a_missing_blob_too(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_value_stored_before_its_fact(mill: Mill) -> None:
+async def test_a_value_stored_before_its_fact(mill: Cluster) -> None:
     """At every moment every reference in the log leads to a blob."""
     worker = await mill.process()
     missing: list[str] = []
@@ -313,7 +313,7 @@ async def test_a_value_stored_before_its_fact(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_attempt_may_be_made_by_a_worker_that_saw_nothing_before(mill: Mill) -> None:
+async def test_an_attempt_may_be_made_by_a_worker_that_saw_nothing_before(mill: Cluster) -> None:
     """A new process for every step: each has to load and fetch everything anew."""
     client = await mill.process("client", work=False)
     run_id = await client.start(
@@ -325,7 +325,7 @@ async def test_an_attempt_may_be_made_by_a_worker_that_saw_nothing_before(mill: 
     )
     for number in range(6):
         worker = mill.build(f"w{number}", concurrency=1)
-        worker.door.always("commit", after_s(0.2))
+        worker.faulty_store.always("commit", after_s(0.2))
         await worker.open()
         await asyncio.sleep(0.1)
         await worker.stop()
@@ -337,9 +337,6 @@ async def test_an_attempt_may_be_made_by_a_worker_that_saw_nothing_before(mill: 
 
 
 # Large values: loaded once per process, bounded, and never changed by those who share them
-
-
-TENANT = "acme"
 
 
 class SlowBlobs(MemoryBlobs):
@@ -429,7 +426,7 @@ async def test_tenants_are_kept_apart() -> None:
 
 
 @simulated
-async def test_the_items_of_a_map_share_what_they_read(mill: Mill) -> None:
+async def test_the_items_of_a_map_share_what_they_read(mill: Cluster) -> None:
     """Two hundred items over one large input: it is read from the blob store once."""
     reads: Counter[str] = Counter()
     get = mill.blobs.get
@@ -453,7 +450,7 @@ async def test_the_items_of_a_map_share_what_they_read(mill: Mill) -> None:
 
 @simulated
 async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_back(
-    mill: Mill, caplog: pytest.LogCaptureFixture
+    mill: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a", config="{{ inputs.text | length }}")), {"text": "x" * 70_000})
@@ -475,7 +472,7 @@ async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_
 
 
 @simulated
-async def test_a_blob_that_cannot_be_read_now_fails_nothing(mill: Mill) -> None:
+async def test_a_blob_that_cannot_be_read_now_fails_nothing(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     run = await client.start(document(node("a", config="{{ inputs.x }}")), {"x": "x" * 70_000})
     (stored,) = [key for key, body in mill.blobs._held.items() if len(body) > 70_000]

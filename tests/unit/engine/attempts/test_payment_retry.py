@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import call
 from tidemill.kernel.events import NodeCompleted
@@ -91,7 +91,7 @@ def paid(amount: Json = 50) -> dict[str, Json]:
 )
 @simulated
 async def test_a_payment_is_tried_again_while_that_makes_sense(
-    mill: Mill, amount: Json, answers: list[Json], reached: set[str], why: str
+    mill: Cluster, amount: Json, answers: list[Json], reached: set[str], why: str
 ) -> None:
     left = list(answers)
     worker = await mill.process(functions={"provider": lambda: left.pop(0)})
@@ -107,7 +107,7 @@ async def test_a_payment_is_tried_again_while_that_makes_sense(
 
 
 @simulated
-async def test_after_the_last_pass_the_money_is_given_back(mill: Mill) -> None:
+async def test_after_the_last_pass_the_money_is_given_back(mill: Cluster) -> None:
     calls: list[int] = []
 
     def provider() -> Any:
@@ -125,7 +125,7 @@ async def test_after_the_last_pass_the_money_is_given_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_amount_of_another_kind_is_another_amount(mill: Mill) -> None:
+async def test_an_amount_of_another_kind_is_another_amount(mill: Cluster) -> None:
     """Equality is strict, so a string of digits is no number: the loop ends instead of paying on."""
     worker = await mill.process(functions={"provider": lambda: failed("TIMEOUT", "50")})
     run = await worker.run(PAYMENT, {"amount": 50})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.bootstrap import engine_at
@@ -23,7 +23,7 @@ from tidemill.stores.contract import Claim
 
 
 @simulated
-async def test_templates_are_rendered_just_before_the_call(mill: Mill) -> None:
+async def test_templates_are_rendered_just_before_the_call(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -51,7 +51,7 @@ async def test_templates_are_rendered_just_before_the_call(mill: Mill) -> None:
 
 
 @simulated
-async def test_when_decides_once_before_the_first_attempt(mill: Mill) -> None:
+async def test_when_decides_once_before_the_first_attempt(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -76,7 +76,7 @@ async def test_when_decides_once_before_the_first_attempt(mill: Mill) -> None:
 
 
 @simulated
-async def test_when_still_decides_after_a_worker_was_lost(mill: Mill) -> None:
+async def test_when_still_decides_after_a_worker_was_lost(mill: Cluster) -> None:
     """A worker that died before it asked `when` must not make the next one call the handler."""
     ledger = Ledger()
     client = await mill.process("client", work=False)
@@ -89,7 +89,7 @@ async def test_when_still_decides_after_a_worker_was_lost(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_map_expands_calls_and_assembles(mill: Mill) -> None:
+async def test_a_map_expands_calls_and_assembles(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -115,7 +115,7 @@ async def test_a_map_expands_calls_and_assembles(mill: Mill) -> None:
 
 
 @simulated
-async def test_when_is_asked_once_before_a_map(mill: Mill) -> None:
+async def test_when_is_asked_once_before_a_map(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     maps: dict[str, Any] = {"map": {"over": [1, 2, 3]}}
@@ -128,7 +128,7 @@ async def test_when_is_asked_once_before_a_map(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_map_over_nothing_completes_at_once(mill: Mill) -> None:
+async def test_a_map_over_nothing_completes_at_once(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -150,7 +150,7 @@ async def test_a_map_over_nothing_completes_at_once(mill: Mill) -> None:
 
 @pytest.mark.parametrize("items", ["text", 3, {"a": 1}, None])
 @simulated
-async def test_a_map_over_no_list_fails_as_a_template(mill: Mill, items: Any) -> None:
+async def test_a_map_over_no_list_fails_as_a_template(mill: Cluster, items: Any) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("m", map={"over": "{{ inputs.items }}"})), {"items": items})
     assert run.status == "FAILED"
@@ -159,7 +159,7 @@ async def test_a_map_over_no_list_fails_as_a_template(mill: Mill, items: Any) ->
 
 
 @simulated
-async def test_a_tolerated_item_s_entry_is_its_error(mill: Mill) -> None:
+async def test_a_tolerated_item_s_entry_is_its_error(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -180,7 +180,7 @@ async def test_a_tolerated_item_s_entry_is_its_error(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Mill) -> None:
+async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -206,7 +206,7 @@ async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Mill) -> N
 
 
 @simulated
-async def test_a_wait_on_a_routed_node_is_followed_by_the_route_phase(mill: Mill) -> None:
+async def test_a_wait_on_a_routed_node_is_followed_by_the_route_phase(mill: Cluster) -> None:
     """The handler is not called again; a worker only evaluates the conditions over what the wait ended with."""
     worker = await mill.process()
     run = await worker.run(
@@ -237,7 +237,9 @@ async def test_a_wait_on_a_routed_node_is_followed_by_the_route_phase(mill: Mill
     ],
 )
 @simulated
-async def test_a_condition_that_has_no_boolean_fails_the_visit(mill: Mill, fields: dict[str, Any], place: str) -> None:
+async def test_a_condition_that_has_no_boolean_fails_the_visit(
+    mill: Cluster, fields: dict[str, Any], place: str
+) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config=1, **fields), node("b", "a")), {"x": 1})
     assert run.status == "FAILED"
@@ -248,7 +250,7 @@ async def test_a_condition_that_has_no_boolean_fails_the_visit(mill: Mill, field
 
 
 @simulated
-async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Mill) -> None:
+async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
@@ -262,7 +264,7 @@ async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Mill) -> None
 
 
 @simulated
-async def test_a_rendered_config_is_checked_again(mill: Mill) -> None:
+async def test_a_rendered_config_is_checked_again(mill: Cluster) -> None:
     """The compiler cannot know what a template will give; the type's schema still holds."""
     worker = await mill.process()
     run = await worker.run(document(node("s", type="sleep", config={"seconds": "{{ inputs.s }}"})), {"s": "soon"})
@@ -289,7 +291,7 @@ async def test_a_rendered_config_is_checked_again(mill: Mill) -> None:
 @pytest.mark.parametrize("in_output", [True, False])
 @simulated
 async def test_an_agent_chooses_within_its_closed_set(
-    mill: Mill, chosen: Any, status: str, taken: list[str], in_output: bool
+    mill: Cluster, chosen: Any, status: str, taken: list[str], in_output: bool
 ) -> None:
     def agent(context: NodeContext) -> Ended:
         return Return({"next_nodes": chosen}) if in_output else Return({}, chosen)
@@ -306,7 +308,7 @@ async def test_an_agent_chooses_within_its_closed_set(
 
 
 @simulated
-async def test_every_phase_counts_its_own_work_only(mill: Mill) -> None:
+async def test_every_phase_counts_its_own_work_only(mill: Cluster) -> None:
     """Durations are those of the attempt; waiting in the queue is counted apart."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": partial(ledger.work, seconds=2)}, concurrency=1)
@@ -329,7 +331,7 @@ HOPELESS: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", HOPELESS)
 @simulated
-async def test_a_template_that_has_no_json_value_fails_its_node_only(mill: Mill, what: str) -> None:
+async def test_a_template_that_has_no_json_value_fails_its_node_only(mill: Cluster, what: str) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", on_error="continue", **HOPELESS[what]), node("b", config=1)))
     assert (run.status, run.nodes["b"]["output"], run.nodes["a"]["status"]) == ("COMPLETED", 1, "FAILED")
@@ -342,7 +344,7 @@ async def test_a_template_that_has_no_json_value_fails_its_node_only(mill: Mill,
     "outputs", [{"x": "{{ 1e308 * 10 }}"}, {"x": "{{ 1 / 0 }}"}, {"x": "{{ a.output.nothing.there }}"}]
 )
 @simulated
-async def test_outputs_without_a_json_value_fail_the_run(mill: Mill, outputs: Any) -> None:
+async def test_outputs_without_a_json_value_fail_the_run(mill: Cluster, outputs: Any) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config={}), outputs=outputs))
     assert run.status == "FAILED"
@@ -351,7 +353,7 @@ async def test_outputs_without_a_json_value_fail_the_run(mill: Mill, outputs: An
 
 @pytest.mark.parametrize("levels", [190, 200, 201, 700, 940])
 @simulated
-async def test_what_can_be_stored_can_be_read_by_everyone(mill: Mill, levels: int) -> None:
+async def test_what_can_be_stored_can_be_read_by_everyone(mill: Cluster, levels: int) -> None:
     """A value too deep for templates and conditions does not even enter the log."""
     value: Any = 1
     for _ in range(levels):
@@ -367,7 +369,7 @@ async def test_what_can_be_stored_can_be_read_by_everyone(mill: Mill, levels: in
 
 
 @simulated
-async def test_a_function_that_nobody_knows_fails_its_node(mill: Mill) -> None:
+async def test_a_function_that_nobody_knows_fails_its_node(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(call("a", function="nobody", retry={"max_attempts": 5})))
     assert (run.nodes["a"]["error"]["code"], run.nodes["a"]["attempts"]) == ("function_unknown", 1)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.faulty_store import refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -198,7 +198,7 @@ FAILED: dict[str, Callable[[], BaseException]] = {
 }
 
 
-async def _survives(mill: Mill, handler: Callable[[NodeContext], Any], *, asynchronous: bool) -> Error | None:
+async def _survives(mill: Cluster, handler: Callable[[NodeContext], Any], *, asynchronous: bool) -> Error | None:
     """Run a hostile handler beside an innocent one; answers how the hostile one failed, if it did."""
 
     async def later(context: NodeContext) -> Any:
@@ -231,7 +231,7 @@ async def _survives(mill: Mill, handler: Callable[[NodeContext], Any], *, asynch
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", RAISED)
 @simulated
-async def test_whatever_is_raised_the_run_fails_and_says_so(mill: Mill, what: str, asynchronous: bool) -> None:
+async def test_whatever_is_raised_the_run_fails_and_says_so(mill: Cluster, what: str, asynchronous: bool) -> None:
     def handler(context: NodeContext) -> Any:
         raise RAISED[what]()
 
@@ -243,7 +243,7 @@ async def test_whatever_is_raised_the_run_fails_and_says_so(mill: Mill, what: st
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", FAILED)
 @simulated
-async def test_however_a_failure_is_described_it_is_recorded(mill: Mill, what: str, asynchronous: bool) -> None:
+async def test_however_a_failure_is_described_it_is_recorded(mill: Cluster, what: str, asynchronous: bool) -> None:
     def handler(context: NodeContext) -> Any:
         raise FAILED[what]()
 
@@ -254,7 +254,7 @@ async def test_however_a_failure_is_described_it_is_recorded(mill: Mill, what: s
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", ANSWERED)
 @simulated
-async def test_whatever_is_answered_the_log_stays_readable(mill: Mill, what: str, asynchronous: bool) -> None:
+async def test_whatever_is_answered_the_log_stays_readable(mill: Cluster, what: str, asynchronous: bool) -> None:
     error = await _survives(mill, lambda context: ANSWERED[what](), asynchronous=asynchronous)
     assert error is None or error.code
 
@@ -267,24 +267,24 @@ LONG = "x" * 100_000
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @simulated
-async def test_a_store_that_is_out_of_reach_for_long(mill: Mill, delivery: str) -> None:
+async def test_a_store_that_is_out_of_reach_for_long(mill: Cluster, delivery: str) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     node = call("a", args={"seconds": 1}, retry={"max_attempts": 1}, delivery=delivery)
     run_id = await worker.start(document(node))
     await mill.until(lambda: ledger.count("a") == 1)
-    before = worker.door.fired["commit"]
+    before = worker.faulty_store.fired["commit"]
     for _ in range(20):
-        worker.door.next("commit", refuse)
+        worker.faulty_store.next("commit", refuse)
     run = await worker.end(run_id)
-    assert worker.door.fired["commit"] - before == 20, "the store was not out of reach"
+    assert worker.faulty_store.fired["commit"] - before == 20, "the store was not out of reach"
     assert (run.status, ledger.count("a"), run.nodes["a"]["attempts"]) == ("COMPLETED", 1, 1)
 
 
 @pytest.mark.parametrize("output", [LONG, Blob(LONG.encode())], ids=["a long value", "a file"])
 @simulated
 async def test_a_place_for_blobs_that_is_out_of_reach(
-    mill: Mill, output: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    mill: Cluster, output: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
 
@@ -312,7 +312,7 @@ async def test_a_place_for_blobs_that_is_out_of_reach(
 
 
 @simulated
-async def test_bytes_that_were_given_only_once_fail_the_attempt(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_were_given_only_once_fail_the_attempt(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cannot be stored again, so this is an attempt that failed, on record, and tried again by the rules."""
     calls: list[int] = []
 
@@ -338,7 +338,7 @@ async def test_bytes_that_were_given_only_once_fail_the_attempt(mill: Mill, monk
 
 @simulated
 async def test_a_result_that_waits_long_for_the_place_of_blobs_is_visible(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await mill.process(functions={"work": lambda: LONG})
     reference = await worker.publish(document(call("a", retry={"max_attempts": 1})))
@@ -362,7 +362,7 @@ async def test_a_result_that_waits_long_for_the_place_of_blobs_is_visible(
 
 
 @simulated
-async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Mill) -> None:
+async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Cluster) -> None:
     """As far as the store lets the mark be written: here it refuses records alone."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})

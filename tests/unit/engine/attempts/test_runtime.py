@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, handler_of
@@ -58,7 +58,7 @@ def diary(name: str, **fields: Any) -> dict[str, Any]:
 
 
 @simulated
-async def test_it_is_opened_once_and_closed_at_the_end(mill: Mill) -> None:
+async def test_it_is_opened_once_and_closed_at_the_end(mill: Cluster) -> None:
     kept = Diary()
     kept.open_s = 2
     worker = await mill.process(more=[handler_of(kept)])
@@ -76,7 +76,7 @@ async def test_it_is_opened_once_and_closed_at_the_end(mill: Mill) -> None:
 
 
 @simulated
-async def test_one_that_was_not_used_is_neither_opened_nor_closed(mill: Mill) -> None:
+async def test_one_that_was_not_used_is_neither_opened_nor_closed(mill: Cluster) -> None:
     kept = Diary()
     worker = await mill.process(more=[handler_of(kept)])
     await worker.run(document(node("a")))
@@ -85,7 +85,7 @@ async def test_one_that_was_not_used_is_neither_opened_nor_closed(mill: Mill) ->
 
 
 @simulated
-async def test_an_opening_that_fails_is_tried_again(mill: Mill) -> None:
+async def test_an_opening_that_fails_is_tried_again(mill: Cluster) -> None:
     kept = Diary()
     kept.refusals = 2
     worker = await mill.process(more=[handler_of(kept)])
@@ -96,7 +96,7 @@ async def test_an_opening_that_fails_is_tried_again(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_opening_that_takes_longer_than_an_attempt_goes_on(mill: Mill) -> None:
+async def test_an_opening_that_takes_longer_than_an_attempt_goes_on(mill: Cluster) -> None:
     """The attempt that began it runs out of time, the next one finds it done."""
     kept = Diary()
     kept.open_s = 5
@@ -108,7 +108,7 @@ async def test_an_opening_that_takes_longer_than_an_attempt_goes_on(mill: Mill) 
 
 
 @simulated
-async def test_finish_is_called_whatever_happens(mill: Mill) -> None:
+async def test_finish_is_called_whatever_happens(mill: Cluster) -> None:
     kept = Diary()
     worker = await mill.process(more=[handler_of(kept)])
     once = {"max_attempts": 1}
@@ -128,7 +128,7 @@ async def test_finish_is_called_whatever_happens(mill: Mill) -> None:
 
 
 @simulated
-async def test_finish_is_called_when_the_run_is_cancelled(mill: Mill) -> None:
+async def test_finish_is_called_when_the_run_is_cancelled(mill: Cluster) -> None:
     kept = Diary()
     worker = await mill.process(more=[handler_of(kept)])
     run_id = await worker.start(document(diary("long", config={"seconds": 1_000})))
@@ -139,7 +139,7 @@ async def test_finish_is_called_when_the_run_is_cancelled(mill: Mill) -> None:
 
 
 @simulated
-async def test_one_that_cannot_be_closed_does_not_keep_the_others(mill: Mill) -> None:
+async def test_one_that_cannot_be_closed_does_not_keep_the_others(mill: Cluster) -> None:
     closed: list[str] = []
 
     async def closing(name: str) -> None:
@@ -157,7 +157,7 @@ async def test_one_that_cannot_be_closed_does_not_keep_the_others(mill: Mill) ->
 
 
 @simulated
-async def test_steps_need_not_be_async(mill: Mill) -> None:
+async def test_steps_need_not_be_async(mill: Cluster) -> None:
     steps: list[str] = []
 
     class Plain:
@@ -193,7 +193,7 @@ NUMBERED = {"type": "object", "properties": {"n": {"type": "integer"}}, "require
 
 
 @simulated
-async def test_a_result_that_is_not_what_the_type_promises_is_a_failure(mill: Mill) -> None:
+async def test_a_result_that_is_not_what_the_type_promises_is_a_failure(mill: Cluster) -> None:
     worker = await mill.process(more=[promising("a text", output_schema=NUMBERED)])
     run = await worker.run(document(diary("a", retry={"max_attempts": 3})))
     error = run.nodes["a"]["error"]
@@ -203,7 +203,7 @@ async def test_a_result_that_is_not_what_the_type_promises_is_a_failure(mill: Mi
 
 
 @simulated
-async def test_a_promise_is_checked_on_what_is_stored(mill: Mill) -> None:
+async def test_a_promise_is_checked_on_what_is_stored(mill: Cluster) -> None:
     described = {"type": "object", "required": ["$blob", "size"]}
     kept = promising(Blob(b"bytes"), output_schema=described)
     broken = promising({"of": Blob(b"bytes")}, output_schema=described, major=2)
@@ -214,7 +214,7 @@ async def test_a_promise_is_checked_on_what_is_stored(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Mill) -> None:
+async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Cluster) -> None:
     expects = {"type": "object", "additionalProperties": NUMBERED}
     handler = promising("called", input_schema=expects)
     worker = await mill.process(more=[handler])
@@ -230,7 +230,7 @@ async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Mill) -> 
 
 
 @simulated
-async def test_a_config_that_does_not_suit_once_rendered_has_one_code_and_a_hint(mill: Mill) -> None:
+async def test_a_config_that_does_not_suit_once_rendered_has_one_code_and_a_hint(mill: Cluster) -> None:
     worker = await mill.process(more=[promising("called", config_schema={"enum": ["GET", "POST"]})])
     method = node("a", type="value", config="get")
     run = await worker.run(document(method, node("b", "a", type="diary", config="{{ a.output }}")))
@@ -249,29 +249,29 @@ def failing(**capabilities: Any) -> Handler:
     return Handler(NodeType(name="failing", capabilities=Capabilities(**capabilities)), call)
 
 
-async def attempts(mill: Mill, handler: Handler, **fields: Any) -> int:
+async def attempts(mill: Cluster, handler: Handler, **fields: Any) -> int:
     worker = await mill.process(more=[handler])
     run = await worker.run(document(node("a", type="failing", **fields)))
     return int(run.nodes["a"]["attempts"])
 
 
 @simulated
-async def test_a_type_is_retried_by_default(mill: Mill) -> None:
+async def test_a_type_is_retried_by_default(mill: Cluster) -> None:
     assert await attempts(mill, failing()) == 3
 
 
 @simulated
-async def test_what_cannot_be_retried_has_one_attempt(mill: Mill) -> None:
+async def test_what_cannot_be_retried_has_one_attempt(mill: Cluster) -> None:
     assert await attempts(mill, failing(retryable=False)) == 1
 
 
 @simulated
-async def test_a_node_may_know_better(mill: Mill) -> None:
+async def test_a_node_may_know_better(mill: Cluster) -> None:
     assert await attempts(mill, failing(retryable=False), retry={"max_attempts": 2}) == 2
 
 
 @simulated
-async def test_at_most_once_is_the_default_of_types_that_say_so(mill: Mill) -> None:
+async def test_at_most_once_is_the_default_of_types_that_say_so(mill: Cluster) -> None:
     """The log says that it has begun before anything is done, and a lost worker's attempt is not made again."""
     calls: list[int] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.streaming import PARTS_BYTES_MAX
@@ -36,7 +36,7 @@ async def followed(process: Process, run_id: str) -> AsyncIterator[list[dict[str
     await task
 
 
-async def run(mill: Mill, function: Any, **fields: Any) -> tuple[Process, str, list[dict[str, Any]]]:
+async def run(mill: Cluster, function: Any, **fields: Any) -> tuple[Process, str, list[dict[str, Any]]]:
     process = await mill.process(more=[streamer(function)])
     run_id = await process.start(document(node("a", type="streamer", **fields)))
     async with followed(process, run_id) as seen:
@@ -49,7 +49,7 @@ def parts(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @simulated
-async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Mill) -> None:
+async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Cluster) -> None:
     async def speak(context: NodeContext) -> Ended:
         await asyncio.sleep(0.1)
         for number in range(5_000):
@@ -74,7 +74,7 @@ async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Mill) ->
 
 
 @simulated
-async def test_whoever_does_not_ask_sees_events_only(mill: Mill) -> None:
+async def test_whoever_does_not_ask_sees_events_only(mill: Cluster) -> None:
     async def speak(context: NodeContext) -> Ended:
         for number in range(10):
             context.stream(number)
@@ -100,7 +100,7 @@ async def test_whoever_does_not_ask_sees_events_only(mill: Mill) -> None:
 )
 def test_parts_are_folded_into_one_value(said: list[Any], folded: Any) -> None:
     @simulated
-    async def story(mill: Mill) -> None:
+    async def story(mill: Cluster) -> None:
         def speak(context: NodeContext) -> Ended:
             for part in said:
                 context.stream(part)
@@ -114,7 +114,7 @@ def test_parts_are_folded_into_one_value(said: list[Any], folded: Any) -> None:
 
 
 @simulated
-async def test_progress_is_shown_and_never_kept(mill: Mill) -> None:
+async def test_progress_is_shown_and_never_kept(mill: Cluster) -> None:
     async def work(context: NodeContext) -> Ended:
         await asyncio.sleep(0.1)
         for fraction, message in ((0.25, "begun"), (7, "too far"), (-1, ""), (None, "x" * 5_000), (float("nan"), "")):
@@ -129,7 +129,7 @@ async def test_progress_is_shown_and_never_kept(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_part_that_is_not_json_fails_the_attempt(mill: Mill) -> None:
+async def test_a_part_that_is_not_json_fails_the_attempt(mill: Cluster) -> None:
     def speak(context: NodeContext) -> Ended:
         context.stream(object())
         return Return(None)
@@ -140,7 +140,7 @@ async def test_a_part_that_is_not_json_fails_the_attempt(mill: Mill) -> None:
 
 
 @simulated
-async def test_parts_have_an_end(mill: Mill) -> None:
+async def test_parts_have_an_end(mill: Cluster) -> None:
     codes: list[str] = []
 
     def speak(context: NodeContext) -> Ended:
@@ -159,7 +159,7 @@ async def test_parts_have_an_end(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_second_attempt_begins_to_count_anew(mill: Mill) -> None:
+async def test_a_second_attempt_begins_to_count_anew(mill: Cluster) -> None:
     async def speak(context: NodeContext) -> Ended:
         await asyncio.sleep(0.1)
         context.stream(f"{context.attempt}a")
@@ -177,7 +177,7 @@ async def test_a_second_attempt_begins_to_count_anew(mill: Mill) -> None:
 
 
 @simulated
-async def test_code_in_a_thread_learns_that_nobody_waits(mill: Mill) -> None:
+async def test_code_in_a_thread_learns_that_nobody_waits(mill: Cluster) -> None:
     """The loop here has no threads; what counts is that `heartbeat` raises once the time is up."""
     ended: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, simulated
-from tests.fixtures.faulty_store import Call, Door, refuse
+from tests.fixtures.cluster import TENANT, Cluster, simulated
+from tests.fixtures.faulty_store import Call, FaultyStore, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, operator, pass_days, stored
 from tests.unit.engine.attempts.test_log_store import CHATTY
@@ -33,7 +33,7 @@ from tidemill.errors import Rejected, Unavailable
 
 
 @simulated
-async def test_an_entry_of_another_content_is_kept_and_written_beside(mill: Mill) -> None:
+async def test_an_entry_of_another_content_is_kept_and_written_beside(mill: Cluster) -> None:
     """What has the place of a run is something damaged, then another run, which has left already."""
     worker = await mill.process()
     other = await worker.run(document(node("b"), name="other", retention={"days": 0}))
@@ -70,7 +70,7 @@ class Forgetful(MemoryArchive):
 
 
 @simulated
-async def test_no_run_leaves_before_its_entry_was_read_back(mill: Mill) -> None:
+async def test_no_run_leaves_before_its_entry_was_read_back(mill: Cluster) -> None:
     worker = await mill.process()
     runs = {(await worker.run(document(node("a")))).run_id for _ in range(2)}
     await worker.stop()
@@ -84,7 +84,7 @@ async def test_no_run_leaves_before_its_entry_was_read_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its_run(mill: Mill) -> None:
+async def test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its_run(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
     await worker.stop()
@@ -100,7 +100,7 @@ async def test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its
 
 
 @simulated
-async def test_runs_of_one_key_are_told_apart(mill: Mill) -> None:
+async def test_runs_of_one_key_are_told_apart(mill: Cluster) -> None:
     """Of the same month and length; then of the same month, and the newest is the shorter one."""
     worker = await mill.process()
     engine = operator(mill, archive=MemoryArchive())
@@ -127,7 +127,7 @@ async def test_runs_of_one_key_are_told_apart(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_stray_file_hides_no_entry(mill: Mill) -> None:
+async def test_a_stray_file_hides_no_entry(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -146,7 +146,7 @@ async def test_a_stray_file_hides_no_entry(mill: Mill) -> None:
 
 
 @simulated
-async def test_entries_without_the_moment_of_the_start_are_read(mill: Mill) -> None:
+async def test_entries_without_the_moment_of_the_start_are_read(mill: Cluster) -> None:
     """So they were called once; the newest of them is the one with most events."""
     worker = await mill.process()
     run = await worker.run(document(node("a"), FAILS))
@@ -177,7 +177,7 @@ async def test_entries_without_the_moment_of_the_start_are_read(mill: Mill) -> N
 
 
 @simulated
-async def test_a_damaged_entry_is_not_brought_back(mill: Mill) -> None:
+async def test_a_damaged_entry_is_not_brought_back(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -230,13 +230,13 @@ def test_every_changed_byte_of_an_entry_is_a_refusal() -> None:
 # What goes along with a run that leaves: every file it refers to, bit by bit, and the lines its handlers have said
 
 
-async def _let_go(mill: Mill, digest: str) -> None:
+async def _let_go(mill: Cluster, digest: str) -> None:
     await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
 
 
 @simulated
-async def test_a_file_that_is_referred_to_by_its_digest_alone_goes_along(mill: Mill) -> None:
+async def test_a_file_that_is_referred_to_by_its_digest_alone_goes_along(mill: Cluster) -> None:
     """In the log, in a value that is too large for it, in a file. An address there of nothing holds nobody up."""
     worker = await mill.process()
     deep, nothing = await mill.blobs.put(TENANT, b"deep"), digest_of(b"nowhere")
@@ -290,7 +290,7 @@ class Piecemeal(MemoryArchive):
 
 
 @simulated
-async def test_a_large_file_is_never_whole_in_memory(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_file_is_never_whole_in_memory(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = await mill.process()
     body = b"\x00file" * PIECE_BYTES
     digest = await mill.blobs.put(TENANT, body)
@@ -330,7 +330,7 @@ async def test_a_large_file_is_never_whole_in_memory(mill: Mill, monkeypatch: py
 
 
 @simulated
-async def test_a_sweep_comes_to_what_is_due_however_far_back_it_looks(mill: Mill) -> None:
+async def test_a_sweep_comes_to_what_is_due_however_far_back_it_looks(mill: Cluster) -> None:
     """A process that is restarted often has no second one."""
     worker = await mill.process()
     old = await worker.run(document(node("a"), name="old"))
@@ -346,13 +346,13 @@ async def test_a_sweep_comes_to_what_is_due_however_far_back_it_looks(mill: Mill
 
 
 @simulated
-async def test_a_run_that_stays_keeps_its_lines(mill: Mill) -> None:
+async def test_a_run_that_stays_keeps_its_lines(mill: Cluster) -> None:
     worker = await mill.process(more=[CHATTY])
     run = await worker.run(document(node("a", type="chatty", config={}), FAILS))
     pass_days(mill, 40)
     said = len(await worker.engine.logs(run.run_id))
     assert said
-    door, moved = Door(mill.store), list[str]()
+    faulty_store, moved = FaultyStore(mill.store), list[str]()
 
     async def retry_first(call: Call) -> Any:
         moved.append(run.run_id)
@@ -360,8 +360,8 @@ async def test_a_run_that_stays_keeps_its_lines(mill: Mill) -> None:
         await worker.end(run.run_id)
         return await call()
 
-    door.next("forget", retry_first)
-    swept = await operator(mill, store=door).archive_sweep()
+    faulty_store.next("forget", retry_first)
+    swept = await operator(mill, store=faulty_store).archive_sweep()
     assert (moved, swept.left) == ([run.run_id], ((run.run_id, "it has moved on"),))
     assert len(await worker.engine.logs(run.run_id)) == said
     assert not (await mill.store.find(TENANT, LOGGED)).rows
@@ -369,7 +369,7 @@ async def test_a_run_that_stays_keeps_its_lines(mill: Mill) -> None:
 
 
 @simulated
-async def test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep(mill: Mill) -> None:
+async def test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep(mill: Cluster) -> None:
     """Whoever forgot the run died before it came to them; those of a later run of the same name stay."""
     worker = await mill.process(more=[CHATTY])
     reference = await worker.publish(document(node("a", type="chatty", config={}), name="keyed"))
@@ -377,15 +377,15 @@ async def test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep(mill: Mil
     await worker.end("daily")
     pass_days(mill, 40)
     (old,) = await mill.store.streams(JOURNAL)
-    door = Door(mill.store)
+    faulty_store = FaultyStore(mill.store)
 
     async def forgotten(call: Call) -> Any:
-        door.next("forget", refuse)
+        faulty_store.next("forget", refuse)
         return await call()
 
-    door.next("forget", forgotten)
+    faulty_store.next("forget", forgotten)
     with pytest.raises(Unavailable, match="does not answer"):
-        await operator(mill, store=door).archive_sweep()
+        await operator(mill, store=faulty_store).archive_sweep()
     assert (await stored(mill), await mill.store.streams(JOURNAL)) == (set(), [old])
     await worker.engine.start(reference, key="daily")
     await worker.end("daily")

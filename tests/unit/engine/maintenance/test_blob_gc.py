@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, human, refused, signal, waits
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
@@ -25,19 +25,19 @@ from tidemill.stores.memory import MemoryStore
 GARBAGE = (b"nothing refers to this", b"\x00\xff" * 50_000, b'{"neither": "to this"}')
 
 
-async def gc(mill: Mill, hours: float = 2, **options: Any) -> GcReport:
+async def gc(mill: Cluster, hours: float = 2, **options: Any) -> GcReport:
     """Collect as if so much time had passed."""
     now_ms = mill.now_ms() + int(hours * HOUR_MS)
     return await collect(mill.store, mill.blobs, TENANT, now_ms=now_ms, **options)
 
 
-async def gone_for_good(mill: Mill) -> GcReport:
+async def gone_for_good(mill: Cluster) -> GcReport:
     """Collect now and after the grace period; answers what the second time did."""
     await gc(mill, 2)
     return await gc(mill, 40)
 
 
-async def here(mill: Mill, digest: str) -> str:
+async def here(mill: Cluster, digest: str) -> str:
     info = await mill.blobs.stat(TENANT, digest)
     return "gone" if info is None else info.state
 
@@ -45,7 +45,7 @@ async def here(mill: Mill, digest: str) -> str:
 def timed(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """A story whose blobs are dated by its own clock."""
 
-    async def told(mill: Mill) -> None:
+    async def told(mill: Cluster) -> None:
         mill.blobs._clock = mill.now_ms
         await story(mill)
 
@@ -53,7 +53,7 @@ def timed(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return simulated(told)
 
 
-async def everything(mill: Mill, worker: Process) -> list[str]:
+async def everything(mill: Cluster, worker: Process) -> list[str]:
     """Runs of every sort, some of which go on; all of them hold large values."""
     engine = worker.engine
     config = await mill.blobs.put(TENANT, encode_value({"text": "y" * 80_000}), keep=True)
@@ -89,7 +89,7 @@ def draw() -> Any:
 
 
 @timed
-async def test_what_any_run_needs_stays_and_the_rest_leaves(mill: Mill) -> None:
+async def test_what_any_run_needs_stays_and_the_rest_leaves(mill: Cluster) -> None:
     worker = await mill.process(functions={"draw": draw})
     runs = await everything(mill, worker)
     before = dict(mill.blobs._held)
@@ -113,7 +113,7 @@ async def test_what_any_run_needs_stays_and_the_rest_leaves(mill: Mill) -> None:
 
 
 @timed
-async def test_what_only_forgotten_runs_needed_leaves(mill: Mill) -> None:
+async def test_what_only_forgotten_runs_needed_leaves(mill: Cluster) -> None:
     worker = await mill.process(functions={"draw": draw})
     runs = await everything(mill, worker)
     for run_id in (runs[0], runs[5]):
@@ -129,7 +129,7 @@ async def test_what_only_forgotten_runs_needed_leaves(mill: Mill) -> None:
 
 
 @timed
-async def test_every_kind_of_stream_is_read(mill: Mill) -> None:
+async def test_every_kind_of_stream_is_read(mill: Cluster) -> None:
     worker = await mill.process(functions={"draw": draw})
     await everything(mill, worker)
     written = {stream.kind for stream, log in mill.store._logs.items() if log.records}
@@ -137,7 +137,7 @@ async def test_every_kind_of_stream_is_read(mill: Mill) -> None:
 
 
 @timed
-async def test_a_dry_run_tells_and_changes_nothing(mill: Mill) -> None:
+async def test_a_dry_run_tells_and_changes_nothing(mill: Cluster) -> None:
     for body in GARBAGE:
         await mill.blobs.put(TENANT, body)
     told = await gc(mill, dry_run=True)
@@ -150,7 +150,7 @@ async def test_a_dry_run_tells_and_changes_nothing(mill: Mill) -> None:
 
 
 @timed
-async def test_a_young_blob_is_left_alone(mill: Mill) -> None:
+async def test_a_young_blob_is_left_alone(mill: Cluster) -> None:
     digest = await mill.blobs.put(TENANT, GARBAGE[0])
     told = await gc(mill, 0.9)
     assert (told.young, told.retired) == (1, 0)
@@ -159,7 +159,7 @@ async def test_a_young_blob_is_left_alone(mill: Mill) -> None:
 
 
 @timed
-async def test_a_kept_blob_stays_with_what_it_refers_to(mill: Mill) -> None:
+async def test_a_kept_blob_stays_with_what_it_refers_to(mill: Cluster) -> None:
     inner = await mill.blobs.put(TENANT, b"inner")
     kept = await mill.blobs.put(TENANT, encode_value({"see": inner}), keep=True)
     late = await mill.blobs.put(TENANT, b"late")
@@ -171,7 +171,7 @@ async def test_a_kept_blob_stays_with_what_it_refers_to(mill: Mill) -> None:
 
 
 @timed
-async def test_nothing_is_deleted_before_its_time(mill: Mill) -> None:
+async def test_nothing_is_deleted_before_its_time(mill: Cluster) -> None:
     digest = await mill.blobs.put(TENANT, GARBAGE[0])
     await gc(mill)
     told = await gc(mill, 23.9)
@@ -182,7 +182,7 @@ async def test_nothing_is_deleted_before_its_time(mill: Mill) -> None:
 
 
 @timed
-async def test_what_is_needed_again_comes_back_from_grace(mill: Mill) -> None:
+async def test_what_is_needed_again_comes_back_from_grace(mill: Cluster) -> None:
     worker = await mill.process()
     digest = await mill.blobs.put(TENANT, encode_value(LARGE))
     await gc(mill)
@@ -194,7 +194,7 @@ async def test_what_is_needed_again_comes_back_from_grace(mill: Mill) -> None:
 
 
 @timed
-async def test_an_address_across_two_chunks_is_found(mill: Mill) -> None:
+async def test_an_address_across_two_chunks_is_found(mill: Cluster) -> None:
     worker = await mill.process()
     target = await mill.blobs.put(TENANT, GARBAGE[0])
     worker_run = await worker.run(document(node("a", config={"pad": "x" * 70_000, "see": target})))
@@ -212,7 +212,7 @@ async def test_an_address_across_two_chunks_is_found(mill: Mill) -> None:
 
 
 @timed
-async def test_other_tenants_are_another_matter(mill: Mill) -> None:
+async def test_other_tenants_are_another_matter(mill: Cluster) -> None:
     theirs = await mill.blobs.put("rival", GARBAGE[0])
     mine = await mill.blobs.put(TENANT, GARBAGE[0])
     await worker_of_rival(mill, theirs)
@@ -221,12 +221,12 @@ async def test_other_tenants_are_another_matter(mill: Mill) -> None:
     assert await mill.blobs.get("rival", theirs) == GARBAGE[0]
 
 
-async def worker_of_rival(mill: Mill, digest: str) -> None:
+async def worker_of_rival(mill: Cluster, digest: str) -> None:
     await commit_fact(mill.store, digest, tenant="rival")
 
 
 @timed
-async def test_a_log_that_cannot_be_read_stops_everything(mill: Mill) -> None:
+async def test_a_log_that_cannot_be_read_stops_everything(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     garbage = await mill.blobs.put(TENANT, GARBAGE[0])
@@ -240,7 +240,7 @@ async def test_a_log_that_cannot_be_read_stops_everything(mill: Mill) -> None:
 
 
 @timed
-async def test_damage_that_the_store_tells_of_stops_everything(mill: Mill) -> None:
+async def test_damage_that_the_store_tells_of_stops_everything(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await mill.blobs.put(TENANT, GARBAGE[0])
@@ -259,7 +259,7 @@ async def test_damage_that_the_store_tells_of_stops_everything(mill: Mill) -> No
 
 
 @timed
-async def test_a_missing_blob_is_told_and_harms_nothing(mill: Mill) -> None:
+async def test_a_missing_blob_is_told_and_harms_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.run(document(node("a", config=LARGE)))
     missing = digest_of(encode_value(LARGE))
@@ -272,7 +272,7 @@ async def test_a_missing_blob_is_told_and_harms_nothing(mill: Mill) -> None:
 
 
 @timed
-async def test_a_place_that_does_not_answer_stops_everything(mill: Mill) -> None:
+async def test_a_place_that_does_not_answer_stops_everything(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.run(document(node("a", config=LARGE)))
     garbage = await mill.blobs.put(TENANT, GARBAGE[0])

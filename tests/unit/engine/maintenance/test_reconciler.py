@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import Call, Trouble, after_s, following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -32,7 +32,7 @@ def _job(task: JobBody) -> Job:
 
 
 @simulated
-async def test_a_missing_job_is_put_back_with_an_event_that_says_why(mill: Mill) -> None:
+async def test_a_missing_job_is_put_back_with_an_event_that_says_why(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a", "b"))
@@ -71,7 +71,7 @@ async def test_a_missing_job_is_put_back_with_an_event_that_says_why(mill: Mill)
 )
 @simulated
 async def test_a_lost_timer_comes_back_for_the_same_moment(
-    mill: Mill, nodes: list[dict[str, object]], lost: str
+    mill: Cluster, nodes: list[dict[str, object]], lost: str
 ) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(*nodes))
@@ -87,7 +87,7 @@ async def test_a_lost_timer_comes_back_for_the_same_moment(
 
 
 @simulated
-async def test_a_lost_deadline_comes_back(mill: Mill) -> None:
+async def test_a_lost_deadline_comes_back(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(node("s", type="sleep", config={"seconds": 900}), limits={"deadline_seconds": 60})
@@ -99,7 +99,7 @@ async def test_a_lost_deadline_comes_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_job_without_an_owner_is_dropped(mill: Mill) -> None:
+async def test_a_job_without_an_owner_is_dropped(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, queues=("other",))
     run_id = await worker.start(document(call("a", queue="other", args={"seconds": 40}), call("b", "a", queue="other")))
@@ -114,7 +114,7 @@ async def test_a_job_without_an_owner_is_dropped(mill: Mill) -> None:
 
 
 @simulated
-async def test_nothing_is_repaired_while_a_run_moves(mill: Mill) -> None:
+async def test_nothing_is_repaired_while_a_run_moves(mill: Cluster) -> None:
     """The run goes on between the look at its state and the look at its jobs: then nothing can be said."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
@@ -122,31 +122,31 @@ async def test_nothing_is_repaired_while_a_run_moves(mill: Mill) -> None:
         document(call("a", args={"seconds": 12}), call("b", "a", args={"seconds": 30}), call("c", "b"))
     )
     await mill.until(lambda: ledger.running == 1)
-    worker.door.next("jobs", after_s(5))
+    worker.faulty_store.next("jobs", after_s(5))
     await asyncio.sleep(16)
-    assert worker.door.fired["jobs"] == 1
+    assert worker.faulty_store.fired["jobs"] == 1
     assert (await worker.end(run_id)).status == "COMPLETED"
     assert await mill.of(run_id, RunRepaired) == []
     assert _keeper(worker).repairs == 0
 
 
 @simulated
-async def test_a_repair_that_comes_too_late_is_none(mill: Mill) -> None:
+async def test_a_repair_that_comes_too_late_is_none(mill: Cluster) -> None:
     """The run was paused after the audit and before its commit: the finding is old news."""
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", queue="nobody")))
     await mill.meddle(run_id, drop=("run/a/1/-1",))
     worker = await mill.process(queues=("default",))
-    worker.door.next("commit", following(lambda: client.engine.pause(run_id)))
+    worker.faulty_store.next("commit", following(lambda: client.engine.pause(run_id)))
     await asyncio.sleep(25)
-    assert worker.door.fired["commit"] == 1
+    assert worker.faulty_store.fired["commit"] == 1
     assert await mill.of(run_id, RunRepaired) == []
     await client.engine.resume(run_id)
     assert [view.job.key for view in await mill.jobs(run_id)] == ["run/a/1/-1"]
 
 
 @simulated
-async def test_two_keepers_repair_once(mill: Mill) -> None:
+async def test_two_keepers_repair_once(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", queue="nobody")))
     await mill.meddle(run_id, drop=("run/a/1/-1",))
@@ -157,7 +157,7 @@ async def test_two_keepers_repair_once(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_paused_run_is_not_repaired(mill: Mill) -> None:
+async def test_a_paused_run_is_not_repaired(mill: Cluster) -> None:
     """Withdrawn jobs are not missing, a running attempt's job is not surplus, and timers stay."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=1)
@@ -183,7 +183,7 @@ async def test_a_paused_run_is_not_repaired(mill: Mill) -> None:
 
 
 @simulated
-async def test_healthy_runs_of_every_kind_are_never_repaired(mill: Mill) -> None:
+async def test_healthy_runs_of_every_kind_are_never_repaired(mill: Cluster) -> None:
     ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, audit_every_ms=700) for i in range(2)]
     run = await workers[0].run(
@@ -203,7 +203,7 @@ async def test_healthy_runs_of_every_kind_are_never_repaired(mill: Mill) -> None
 
 
 @simulated
-async def test_a_run_that_nobody_serves_is_marked_stuck_within_a_minute_or_so(mill: Mill) -> None:
+async def test_a_run_that_nobody_serves_is_marked_stuck_within_a_minute_or_so(mill: Cluster) -> None:
     worker = await mill.process("w1", queues=("default",))
     run_id = await worker.start(document(node("a", queue="nobody"), limits={"deadline_seconds": 100_000}))
     await asyncio.sleep(STUCK_AFTER_MS / 1000 - 1)
@@ -217,7 +217,7 @@ async def test_a_run_that_nobody_serves_is_marked_stuck_within_a_minute_or_so(mi
 
 
 @simulated
-async def test_a_stuck_run_that_goes_on_is_not_stuck_any_more(mill: Mill) -> None:
+async def test_a_stuck_run_that_goes_on_is_not_stuck_any_more(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process("w1", queues=("default",))
     run_id = await worker.start(document(call("a", queue="late"), call("b", "a", queue="late", args={"seconds": 50})))
@@ -232,7 +232,7 @@ async def test_a_stuck_run_that_goes_on_is_not_stuck_any_more(mill: Mill) -> Non
 
 
 @simulated
-async def test_who_waits_for_something_with_a_name_is_not_stuck(mill: Mill) -> None:
+async def test_who_waits_for_something_with_a_name_is_not_stuck(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, queues=("default",))
     sleeping = await worker.start(document(node("s", type="sleep", config={"seconds": 2_000}), name="sleeping"))
@@ -265,22 +265,22 @@ async def test_who_waits_for_something_with_a_name_is_not_stuck(mill: Mill) -> N
 
 
 @simulated
-async def test_the_keeper_outlasts_an_outage(mill: Mill) -> None:
+async def test_the_keeper_outlasts_an_outage(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a"))
     await mill.meddle(run_id, drop=("run/a/1/-1",))
     worker = mill.build()
-    worker.door.next("find", refuse, refuse)
-    worker.door.next("jobs", refuse)
+    worker.faulty_store.next("find", refuse, refuse)
+    worker.faulty_store.next("jobs", refuse)
     await worker.open()
     run = await client.end(run_id)
     assert run.status == "COMPLETED"
-    assert (worker.door.fired["find"], worker.door.fired["jobs"]) == (2, 1)
+    assert (worker.faulty_store.fired["find"], worker.faulty_store.fired["jobs"]) == (2, 1)
     assert 40 <= mill.loop.now - 1_000 <= 42
 
 
 @simulated
-async def test_every_live_run_is_looked_at_page_by_page(mill: Mill) -> None:
+async def test_every_live_run_is_looked_at_page_by_page(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     reference = await client.publish(document(node("a", queue="nobody")))
     runs = [await client.start(reference) for _ in range(450)]
@@ -293,7 +293,7 @@ async def test_every_live_run_is_looked_at_page_by_page(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_audit_itself(mill: Mill) -> None:
+async def test_the_audit_itself(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 30})))
@@ -308,7 +308,7 @@ async def test_the_audit_itself(mill: Mill) -> None:
 LEASE_MS = 3_000
 
 
-async def claimed(mill: Mill, **fields: Any) -> Lease:
+async def claimed(mill: Cluster, **fields: Any) -> Lease:
     """Claim the one job there is, as a worker would."""
     given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
     (lease,) = await mill.store.claim(Claim(**given))
@@ -336,7 +336,7 @@ async def bug(call: Call) -> Any:
 
 
 @simulated
-async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None:
+async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     worker = mill.build("w", audit_every_ms=1_000, queues=("elsewhere",))
     run = await client.start(chain("a", "b"))
@@ -349,17 +349,17 @@ async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None
         )
         await settled.wait()
 
-    worker.door.next("jobs", until_then(move))
+    worker.faulty_store.next("jobs", until_then(move))
     await worker.open()
     await asyncio.sleep(1.5)
-    assert worker.door.fired["jobs"] == 1
+    assert worker.faulty_store.fired["jobs"] == 1
     assert (await mill.state(run)).peek("b").status == "QUEUED"
     assert worker.engine.reconciler is not None and worker.engine.reconciler.repairs == 0
     assert await mill.of(run, RunRepaired) == []
 
 
 @simulated
-async def test_a_job_that_was_lost_is_restored(mill: Mill) -> None:
+async def test_a_job_that_was_lost_is_restored(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     run = await client.start(chain("a"))
     await mill.meddle(run, drop=("run/a/1/-1",))
@@ -371,7 +371,7 @@ async def test_a_job_that_was_lost_is_restored(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_audit_of_a_paused_run_spares_running_attempts(mill: Mill) -> None:
+async def test_the_audit_of_a_paused_run_spares_running_attempts(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000)
     run = await worker.start(document(call("a", args={"seconds": 5})))
@@ -383,7 +383,7 @@ async def test_the_audit_of_a_paused_run_spares_running_attempts(mill: Mill) -> 
 
 
 @simulated
-async def test_a_run_that_waits_for_nothing_with_a_name_is_marked_stuck(mill: Mill) -> None:
+async def test_a_run_that_waits_for_nothing_with_a_name_is_marked_stuck(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))
     run = await worker.start(document(node("a", queue="nobody")))
     await asyncio.sleep(55)
@@ -393,13 +393,13 @@ async def test_a_run_that_waits_for_nothing_with_a_name_is_marked_stuck(mill: Mi
 
 
 @simulated
-async def test_the_keeper_goes_on_after_an_outage(mill: Mill) -> None:
+async def test_the_keeper_goes_on_after_an_outage(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
     run = await client.start(chain("a"))
     await mill.meddle(run, drop=("run/a/1/-1",))
     worker = mill.build("w", audit_every_ms=1_000)
-    worker.door.next("find", refuse, bug)
+    worker.faulty_store.next("find", refuse, bug)
     await worker.open()
     async with asyncio.timeout(60):
         assert (await client.end(run)).status == "COMPLETED"
-    assert worker.door.fired["find"] == 2
+    assert worker.faulty_store.fired["find"] == 2

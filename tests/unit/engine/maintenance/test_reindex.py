@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import tidemill
-from tests.fixtures.cluster import TENANT, Mill, simulated
+from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import history, listed, operator, shown
 from tests.fixtures.scripted_functions import Ledger, call
@@ -42,7 +42,7 @@ def _damage(rng: random.Random, row: Row) -> Row:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @simulated
-async def test_all_lists_come_back(mill: Mill, seed: int) -> None:
+async def test_all_lists_come_back(mill: Cluster, seed: int) -> None:
     rng = random.Random(seed)
     worker = await mill.process()
     await history(worker)
@@ -73,7 +73,7 @@ async def test_all_lists_come_back(mill: Mill, seed: int) -> None:
 
 
 @simulated
-async def test_what_is_shown_follows_from_the_log(mill: Mill) -> None:
+async def test_what_is_shown_follows_from_the_log(mill: Cluster) -> None:
     worker = await mill.process()
     for run_id in await history(worker):
         (tail,) = await mill.store.load({mill.stream(run_id): 0}, snapshots=False)
@@ -83,7 +83,7 @@ async def test_what_is_shown_follows_from_the_log(mill: Mill) -> None:
 
 
 @simulated
-async def test_reindexing_beside_running_workers(mill: Mill) -> None:
+async def test_reindexing_beside_running_workers(mill: Cluster) -> None:
     ledger = Ledger()
     workers = [await mill.process(f"w{n}", functions={"work": ledger.work}) for n in range(2)]
     flow = document(*[call(f"n{i}", *([f"n{i - 1}"] if i else []), args={"seconds": 0.2}) for i in range(5)])
@@ -112,7 +112,7 @@ async def test_reindexing_beside_running_workers(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_moves_on_is_derived_again(mill: Mill) -> None:
+async def test_a_run_that_moves_on_is_derived_again(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), node("b", "a", type="signal")))
     await asyncio.sleep(1)
@@ -127,7 +127,7 @@ async def test_a_run_that_moves_on_is_derived_again(mill: Mill) -> None:
         await worker.end(run_id)
         return await call_()  # type: ignore[operator]
 
-    client.door.next("commit", signal_first)
+    client.faulty_store.next("commit", signal_first)
     await client.engine.reindex()
     assert overtaken
     assert (await mill.row(run_id)).status == "COMPLETED"
@@ -138,7 +138,7 @@ def _gone(row: Row) -> Row:
 
 
 @simulated
-async def test_a_log_that_cannot_be_read_keeps_its_rows(mill: Mill) -> None:
+async def test_a_log_that_cannot_be_read_keeps_its_rows(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("b", "a", type="fail", config={"message": "no"})))
     mill.unjudged.add(run.run_id)

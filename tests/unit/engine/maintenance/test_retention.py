@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, simulated
-from tests.fixtures.faulty_store import Call, Door
+from tests.fixtures.cluster import TENANT, Cluster, simulated
+from tests.fixtures.faulty_store import Call, FaultyStore
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.fixtures.scripted_functions import Ledger
@@ -34,7 +34,7 @@ async def archived(engine: Engine) -> list[str]:
 
 
 @simulated
-async def test_a_run_is_kept_for_its_days_and_then_leaves(mill: Mill) -> None:
+async def test_a_run_is_kept_for_its_days_and_then_leaves(mill: Cluster) -> None:
     worker = await mill.process()
     default, short, long, kept = [
         (await worker.run(document(node("a"), name=name, **more))).run_id
@@ -60,7 +60,7 @@ async def test_a_run_is_kept_for_its_days_and_then_leaves(mill: Mill) -> None:
 
 
 @simulated
-async def test_how_long_is_a_setting(mill: Mill) -> None:
+async def test_how_long_is_a_setting(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -71,7 +71,7 @@ async def test_how_long_is_a_setting(mill: Mill) -> None:
 
 
 @simulated
-async def test_no_run_leaves_within_the_hour(mill: Mill) -> None:
+async def test_no_run_leaves_within_the_hour(mill: Cluster) -> None:
     """Whoever knew the run still takes its name for it."""
     worker = await mill.process()
     await worker.stop()
@@ -89,7 +89,7 @@ async def test_no_run_leaves_within_the_hour(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_is_not_over_stays(mill: Mill) -> None:
+async def test_what_is_not_over_stays(mill: Cluster) -> None:
     worker = await mill.process()
     kid = document(node("a"), name="kid", retention={"days": 0})
     await worker.publish(kid)
@@ -112,7 +112,7 @@ async def test_what_is_not_over_stays(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_rollback_under_way_is_not_over(mill: Mill) -> None:
+async def test_a_rollback_under_way_is_not_over(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     undo = {"type": "python", "config": {"function": "work", "args": {"seconds": 100}, "isolation": "inline"}}
@@ -129,7 +129,7 @@ async def test_a_rollback_under_way_is_not_over(mill: Mill) -> None:
 
 
 @simulated
-async def test_messages_are_delivered_before_a_run_leaves(mill: Mill) -> None:
+async def test_messages_are_delivered_before_a_run_leaves(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -141,7 +141,7 @@ async def test_messages_are_delivered_before_a_run_leaves(mill: Mill) -> None:
 
 
 @simulated
-async def test_restoring_brings_back_every_byte(mill: Mill) -> None:
+async def test_restoring_brings_back_every_byte(mill: Cluster) -> None:
     worker = await mill.process()
     runs = set(await history(worker))
     large = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
@@ -173,7 +173,7 @@ async def test_restoring_brings_back_every_byte(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_was_brought_back_is_kept_as_long_again(mill: Mill) -> None:
+async def test_what_was_brought_back_is_kept_as_long_again(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -193,7 +193,7 @@ async def test_what_was_brought_back_is_kept_as_long_again(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_went_on_after_it_was_brought_back_is_archived_again(mill: Mill) -> None:
+async def test_a_run_that_went_on_after_it_was_brought_back_is_archived_again(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), FAILS))
     pass_days(mill, 40)
@@ -212,7 +212,7 @@ async def test_a_run_that_went_on_after_it_was_brought_back_is_archived_again(mi
 
 
 @simulated
-async def test_the_key_of_a_retired_run_begins_a_new_one(mill: Mill) -> None:
+async def test_the_key_of_a_retired_run_begins_a_new_one(mill: Cluster) -> None:
     """Also in a process that knew the old run while it was at work, and never heard of its end."""
     worker, other = await mill.process(), await mill.process("other", work=False)
     flow = document(node("a"), node("s", "a", type="signal"), name="keyed")
@@ -239,7 +239,7 @@ async def test_the_key_of_a_retired_run_begins_a_new_one(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew(mill: Mill) -> None:
+async def test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew(mill: Cluster) -> None:
     worker, other = await mill.process(), await mill.process("other", work=False)
     reference = await worker.publish(document(node("a"), node("s", "a", type="signal"), name="keyed"))
     await other.engine.start(reference, key="daily")
@@ -296,7 +296,7 @@ class Countdown:
 
 
 @simulated
-async def test_a_sweep_may_die_anywhere(mill: Mill) -> None:
+async def test_a_sweep_may_die_anywhere(mill: Cluster) -> None:
     worker = await mill.process()
     ended = []
     for number in range(3):
@@ -333,7 +333,7 @@ async def test_a_sweep_may_die_anywhere(mill: Mill) -> None:
 
 
 @simulated
-async def test_two_sweeps_at_once_do_no_harm(mill: Mill) -> None:
+async def test_two_sweeps_at_once_do_no_harm(mill: Cluster) -> None:
     worker = await mill.process()
     reference = await worker.publish(document(node("a")))
     runs = [await worker.engine.start(reference, key=f"r{n}") for n in range(30)]
@@ -358,7 +358,7 @@ async def test_two_sweeps_at_once_do_no_harm(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_blob_that_is_gone_keeps_its_run_and_no_other(mill: Mill) -> None:
+async def test_a_blob_that_is_gone_keeps_its_run_and_no_other(mill: Cluster) -> None:
     worker = await mill.process()
     broken = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
     fine = [(await worker.run(document(node("a")))).run_id for _ in range(3)]
@@ -388,7 +388,7 @@ class Refusing(MemoryArchive):
 
 
 @simulated
-async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_passed_over(mill: Mill) -> None:
+async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_passed_over(mill: Cluster) -> None:
     worker = await mill.process()
     never = await worker.run(document(node("a"), name="never"))
     fine = await worker.run(document(node("a")))
@@ -413,7 +413,7 @@ async def _swept(retirer: RetentionSweep) -> list[tuple[str, str]]:
 
 
 @simulated
-async def test_a_preview_changes_nothing(mill: Mill) -> None:
+async def test_a_preview_changes_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.stop()
@@ -426,7 +426,7 @@ async def test_a_preview_changes_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_sweeps_by_itself(mill: Mill) -> None:
+async def test_a_worker_sweeps_by_itself(mill: Cluster) -> None:
     assert operator(mill).retention is None
     worker = await mill.process("w2")
     run = await worker.run(document(node("a")))
@@ -438,9 +438,9 @@ async def test_a_worker_sweeps_by_itself(mill: Mill) -> None:
     await sweeping.close()
 
 
-async def _with_archive(mill: Mill) -> Engine:
+async def _with_archive(mill: Cluster) -> Engine:
     engine = Engine(
-        store=mill.build("w3").door,
+        store=mill.build("w3").faulty_store,
         blobs=mill.blobs,
         ambient=SimAmbient(mill.loop, random.Random(3), "w3"),
         handlers=built_in_handlers(),
@@ -458,11 +458,11 @@ def test_what_a_run_is_found_by_when_it_is_due() -> None:
 
 
 @simulated
-async def test_a_run_that_moved_on_after_it_was_archived_stays(mill: Mill) -> None:
+async def test_a_run_that_moved_on_after_it_was_archived_stays(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), FAILS))
     pass_days(mill, 40)
-    door = Door(mill.store)
+    faulty_store = FaultyStore(mill.store)
     moved: list[str] = []
 
     async def retry_first(call: Call) -> Any:
@@ -471,15 +471,15 @@ async def test_a_run_that_moved_on_after_it_was_archived_stays(mill: Mill) -> No
         await worker.end(run.run_id)
         return await call()
 
-    door.next("forget", retry_first)
-    swept = await operator(mill, store=door).archive_sweep()
+    faulty_store.next("forget", retry_first)
+    swept = await operator(mill, store=faulty_store).archive_sweep()
     assert moved
     assert (swept.retired, swept.left) == ((), ((run.run_id, "it has moved on"),))
     assert await stored(mill) == {run.run_id}
 
 
 @simulated
-async def test_a_row_that_is_wrong_costs_no_run(mill: Mill) -> None:
+async def test_a_row_that_is_wrong_costs_no_run(mill: Cluster) -> None:
     """What a row says is only where to look; the log decides."""
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))
@@ -496,7 +496,7 @@ async def test_a_row_that_is_wrong_costs_no_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_whose_values_the_archive_has_lost_is_not_brought_back(mill: Mill) -> None:
+async def test_a_run_whose_values_the_archive_has_lost_is_not_brought_back(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
     await worker.stop()
@@ -516,7 +516,7 @@ async def test_a_run_whose_values_the_archive_has_lost_is_not_brought_back(mill:
 
 
 @simulated
-async def test_a_run_that_was_forgotten_is_not_remembered(mill: Mill) -> None:
+async def test_a_run_that_was_forgotten_is_not_remembered(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))
     await worker.ambient.sleep(1_000)
@@ -527,7 +527,7 @@ async def test_a_run_that_was_forgotten_is_not_remembered(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_ended_elsewhere_is_not_remembered(mill: Mill) -> None:
+async def test_a_run_that_ended_elsewhere_is_not_remembered(mill: Cluster) -> None:
     """Somebody who asks again and again would take a later run of the same name for it."""
     worker, other = await mill.process(), await mill.process("other", work=False)
     run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))

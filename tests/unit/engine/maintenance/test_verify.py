@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
-from tests.fixtures.faulty_store import Door, following
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
+from tests.fixtures.faulty_store import FaultyStore, following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, history, operator
 from tidemill.blobs.contract import PIECE_BYTES, digest_of
@@ -32,7 +32,7 @@ LARGE = "x" * 100_000
 
 
 @simulated
-async def test_a_store_that_nothing_happened_to_is_clean(mill: Mill) -> None:
+async def test_a_store_that_nothing_happened_to_is_clean(mill: Cluster) -> None:
     worker = await mill.process()
     runs = await history(worker)
     large = await worker.run(document(node("a", config={"text": LARGE})))
@@ -45,25 +45,25 @@ async def test_a_store_that_nothing_happened_to_is_clean(mill: Mill) -> None:
     assert seen[-1] == (verdict.runs, verdict.events)
 
 
-def _records(mill: Mill, run_id: str) -> list[bytes]:
+def _records(mill: Cluster, run_id: str) -> list[bytes]:
     return mill.store._logs[mill.stream(run_id)].records
 
 
-def _unreadable(mill: Mill, run_id: str) -> None:
+def _unreadable(mill: Cluster, run_id: str) -> None:
     _records(mill, run_id)[2] = b"\xc1"
 
 
-def _headless(mill: Mill, run_id: str) -> None:
+def _headless(mill: Cluster, run_id: str) -> None:
     del _records(mill, run_id)[0]
 
 
-def _repeated(mill: Mill, run_id: str) -> None:
+def _repeated(mill: Cluster, run_id: str) -> None:
     records = _records(mill, run_id)
     done = next(at for at, record in enumerate(records) if isinstance(decode_event(record), NodeCompleted))
     records.insert(done, records[done])
 
 
-def _miscounted(mill: Mill, run_id: str) -> None:
+def _miscounted(mill: Cluster, run_id: str) -> None:
     records = _records(mill, run_id)
     for at, record in enumerate(records):
         event = decode_event(record)
@@ -71,16 +71,16 @@ def _miscounted(mill: Mill, run_id: str) -> None:
             records[at] = encode_event(msgspec.structs.replace(event, counter=7))
 
 
-def _other_snapshot(mill: Mill, run_id: str) -> None:
+def _other_snapshot(mill: Cluster, run_id: str) -> None:
     body = encode_state(State(seq=3, status="RUNNING", workflow="other"))
     mill.store._logs[mill.stream(run_id)].snapshot = Snapshot(version=3, body=body)
 
 
-def _bad_snapshot(mill: Mill, run_id: str) -> None:
+def _bad_snapshot(mill: Cluster, run_id: str) -> None:
     mill.store._logs[mill.stream(run_id)].snapshot = Snapshot(version=3, body=bytes([SNAPSHOT_FORMAT]) + b"\xc1")
 
 
-DAMAGES: list[tuple[str, Callable[[Mill, str], None]]] = [
+DAMAGES: list[tuple[str, Callable[[Cluster, str], None]]] = [
     ("log_unreadable", _unreadable),
     ("log_headless", _headless),
     ("counter", _miscounted),
@@ -91,7 +91,9 @@ DAMAGES: list[tuple[str, Callable[[Mill, str], None]]] = [
 
 @pytest.mark.parametrize(("code", "damage"), DAMAGES)
 @simulated
-async def test_damage_is_found_and_hides_no_other(mill: Mill, code: str, damage: Callable[[Mill, str], None]) -> None:
+async def test_damage_is_found_and_hides_no_other(
+    mill: Cluster, code: str, damage: Callable[[Cluster, str], None]
+) -> None:
     worker = await mill.process()
     runs = [(await worker.run(document(node("a"), node("b", "a")))).run_id for _ in range(3)]
     for run_id in runs[:2]:
@@ -107,7 +109,7 @@ async def test_damage_is_found_and_hides_no_other(mill: Mill, code: str, damage:
 
 
 @simulated
-async def test_a_result_that_was_written_twice_is_found(mill: Mill) -> None:
+async def test_a_result_that_was_written_twice_is_found(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("b", "a")))
     _repeated(mill, run.run_id)
@@ -117,7 +119,7 @@ async def test_a_result_that_was_written_twice_is_found(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_missing_blob_is_found_with_the_event_that_refers_to_it(mill: Mill) -> None:
+async def test_a_missing_blob_is_found_with_the_event_that_refers_to_it(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config={"text": LARGE})))
     gone = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
@@ -130,7 +132,7 @@ async def test_a_missing_blob_is_found_with_the_event_that_refers_to_it(mill: Mi
 
 
 @simulated
-async def test_a_missing_workflow_is_found_in_the_run_and_in_the_catalog(mill: Mill) -> None:
+async def test_a_missing_workflow_is_found_in_the_run_and_in_the_catalog(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     digest = (await mill.state(run.run_id)).digest
@@ -142,7 +144,7 @@ async def test_a_missing_workflow_is_found_in_the_run_and_in_the_catalog(mill: M
 
 
 @simulated
-async def test_jobs_and_rows_are_compared(mill: Mill) -> None:
+async def test_jobs_and_rows_are_compared(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=10_000_000)
     asking, failed, fine = [
         await worker.start(document(node("a"), *more))
@@ -182,7 +184,7 @@ async def test_jobs_and_rows_are_compared(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_moves_on_is_not_accused(mill: Mill) -> None:
+async def test_a_run_that_moves_on_is_not_accused(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), node("b", "a", type="sleep", config={"seconds": 9_999})))
     await worker.ambient.sleep(1_000)
@@ -195,14 +197,14 @@ async def test_a_run_that_moves_on_is_not_accused(mill: Mill) -> None:
         await worker.end(run_id)
         return await call()  # type: ignore[misc]
 
-    client.door.next("jobs", cancel_first)
+    client.faulty_store.next("jobs", cancel_first)
     verdict = await client.engine.verify_log()
     assert moved
     assert (verdict.findings, verdict.moved) == ((), 1)
 
 
 @simulated
-async def test_a_sample_is_a_part_of_the_runs(mill: Mill) -> None:
+async def test_a_sample_is_a_part_of_the_runs(mill: Cluster) -> None:
     worker = await mill.process()
     reference = await worker.publish(document(node("a")))
     for number in range(200):
@@ -226,7 +228,7 @@ def test_a_verdict_with_findings_is_not_clean() -> None:
 
 
 @simulated
-async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Mill) -> None:
+async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     failing = await worker.publish(document(node("a"), FAILS, name="failing"))
     fine = await worker.publish(document(node("a"), name="fine"))
@@ -250,7 +252,7 @@ async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Mi
 
 
 @simulated
-async def test_a_finding_is_called_out_once_and_listed(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_finding_is_called_out_once_and_listed(mill: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     run = await worker.run(document(node("a"), FAILS))
     other = await worker.run(document(node("a"), FAILS))
@@ -268,7 +270,7 @@ async def test_a_finding_is_called_out_once_and_listed(mill: Mill, caplog: pytes
 
 
 @simulated
-async def test_the_sample_rests_a_hundred_times_as_long_as_it_took(mill: Mill) -> None:
+async def test_the_sample_rests_a_hundred_times_as_long_as_it_took(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     await worker.run(document(node("a"), FAILS))
     assert worker.engine.reconciler is not None
@@ -293,7 +295,7 @@ FILE = {"$blob": digest_of(BYTES), "size": len(BYTES), "media_type": "applicatio
 ASKS_FOR_ONE = node("b", "a", type="signal", config={"name": "go"})
 
 
-def _break(mill: Mill, digest: str, how: str) -> None:
+def _break(mill: Cluster, digest: str, how: str) -> None:
     if how == "missing":
         del mill.blobs._held[TENANT, digest]
     else:
@@ -318,7 +320,9 @@ async def _in_a_signal(worker: Process) -> str:
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 @pytest.mark.parametrize("given", [_as_input, _in_a_large_output, _in_a_signal])
 @simulated
-async def test_a_file_is_looked_for_wherever_it_is_described(mill: Mill, given: Callable[..., Any], how: str) -> None:
+async def test_a_file_is_looked_for_wherever_it_is_described(
+    mill: Cluster, given: Callable[..., Any], how: str
+) -> None:
     worker = await mill.process(audit_every_ms=10_000_000)
     await mill.blobs.put(TENANT, BYTES)
     run_id = await given(worker)
@@ -364,7 +368,7 @@ async def test_a_patch_may_speak_of_files_that_nobody_has_brought(tmp_path: Path
 
 
 @simulated
-async def test_the_keeper_tells_damage_and_takes_its_mark_back(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_keeper_tells_damage_and_takes_its_mark_back(mill: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     run = await worker.run(document(node("a", config={"text": LARGE}), FAILS))
     digest = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
@@ -386,7 +390,7 @@ async def test_the_keeper_tells_damage_and_takes_its_mark_back(mill: Mill, caplo
 
 
 @simulated
-async def test_an_outage_of_the_blobs_neither_makes_nor_clears_a_suspect(mill: Mill) -> None:
+async def test_an_outage_of_the_blobs_neither_makes_nor_clears_a_suspect(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     run = await worker.run(document(node("a", config={"text": LARGE}), FAILS))
     digest = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
@@ -413,7 +417,9 @@ async def test_an_outage_of_the_blobs_neither_makes_nor_clears_a_suspect(mill: M
 
 
 @simulated
-async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(
+    mill: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = await mill.process(audit_every_ms=10_000_000)
     lost = await worker.run(document(node("a"), FAILS, name="failing"))
     fine = await worker.run(document(node("a"), name="fine"))
@@ -446,11 +452,11 @@ async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(mill: Mill, capl
 
 
 @simulated
-async def test_a_run_that_is_retired_meanwhile_is_not_missed(mill: Mill) -> None:
+async def test_a_run_that_is_retired_meanwhile_is_not_missed(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=10_000_000)
     run = await worker.run(document(node("a")))
     (row,) = [row async for row in all_rows(mill.store, TENANT, RUN)]
-    door, retired = Door(mill.store), list[bool]()
+    faulty_store, retired = FaultyStore(mill.store), list[bool]()
 
     async def workflows_first(call: Callable[[], Any]) -> Any:
         return await call()
@@ -459,9 +465,9 @@ async def test_a_run_that_is_retired_meanwhile_is_not_missed(mill: Mill) -> None
         rows = (msgspec.structs.replace(row, deleted=True),)
         retired.append(await mill.store.forget(mill.stream(run.run_id), rows=rows))
 
-    door.next("load", workflows_first)
-    door.next("load", following(retire))
-    assert [row async for row in orphan_rows(door, TENANT)] == []
+    faulty_store.next("load", workflows_first)
+    faulty_store.next("load", following(retire))
+    assert [row async for row in orphan_rows(faulty_store, TENANT)] == []
     assert retired == [True]
 
 
@@ -470,7 +476,7 @@ async def test_a_run_that_is_retired_meanwhile_is_not_missed(mill: Mill) -> None
 
 @simulated
 async def test_a_worker_says_once_which_workflow_its_jobs_wait_for(
-    mill: Mill, caplog: pytest.LogCaptureFixture
+    mill: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await mill.process()
     flow = document(node("a"), node("b", "a", type="sleep", config={"seconds": 2}), node("c", "b"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.index_rows import ApprovalRow
@@ -31,7 +31,7 @@ FORM = {
 }
 
 
-async def _asked(mill: Mill, process: Process, *nodes: Any, **options: Any) -> str:
+async def _asked(mill: Cluster, process: Process, *nodes: Any, **options: Any) -> str:
     """A run that waits for somebody to decide on `ok`."""
     run_id = await process.start(document(*nodes), **options)
     await waits(mill, run_id, "ok")
@@ -58,7 +58,7 @@ async def _found(process: Process, run_id: str) -> tuple[str, list[str]]:
 
 
 @simulated
-async def test_a_pending_approval_is_found_by_whom_it_asks(mill: Mill) -> None:
+async def test_a_pending_approval_is_found_by_whom_it_asks(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(
         mill,
@@ -77,7 +77,7 @@ async def test_a_pending_approval_is_found_by_whom_it_asks(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_row_of_an_approval_that_is_delegated_and_decided(mill: Mill) -> None:
+async def test_the_row_of_an_approval_that_is_delegated_and_decided(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", approvers=["user:ada"]))
     await worker.engine.delegate(run_id, "ok", "bob", actor="ada", comments="on leave")
@@ -98,7 +98,7 @@ async def test_the_row_of_an_approval_that_is_delegated_and_decided(mill: Mill) 
 
 @pytest.mark.parametrize("act", ["cancel", "override", "rewind", "fail", "deadline"])
 @simulated
-async def test_an_approval_whose_wait_ends_otherwise_is_cancelled(mill: Mill, act: str) -> None:
+async def test_an_approval_whose_wait_ends_otherwise_is_cancelled(mill: Cluster, act: str) -> None:
     worker = await mill.process()
     run_id = await _asked(
         mill,
@@ -130,7 +130,7 @@ async def test_an_approval_whose_wait_ends_otherwise_is_cancelled(mill: Mill, ac
 
 
 @simulated
-async def test_retrying_a_rejected_node_asks_again(mill: Mill) -> None:
+async def test_retrying_a_rejected_node_asks_again(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"))
     await worker.engine.decide(run_id, "ok", "reject", actor="ada")
@@ -144,7 +144,7 @@ async def test_retrying_a_rejected_node_asks_again(mill: Mill) -> None:
 
 
 @simulated
-async def test_approvals_come_page_by_page_newest_first(mill: Mill) -> None:
+async def test_approvals_come_page_by_page_newest_first(mill: Cluster) -> None:
     worker = await mill.process()
     reference = await worker.publish(document(human("ok", approvers=["role:boss"])))
     runs = []
@@ -165,7 +165,7 @@ async def test_approvals_come_page_by_page_newest_first(mill: Mill) -> None:
 
 
 @simulated
-async def test_items_of_a_map_are_approved_one_by_one(mill: Mill) -> None:
+async def test_items_of_a_map_are_approved_one_by_one(mill: Cluster) -> None:
     worker = await mill.process()
     nodes = [human("ok", title="pay {{ item }}?", node={"map": {"over": ["a", "b", "c"]}})]
     run_id = await worker.start(document(*nodes))
@@ -183,7 +183,7 @@ async def test_items_of_a_map_are_approved_one_by_one(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_map_of_people_waits_for_something_with_a_name(mill: Mill) -> None:
+async def test_a_map_of_people_waits_for_something_with_a_name(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(human("ok", node={"map": {"over": [1, 2]}})))
     await asyncio.sleep(200)
@@ -196,7 +196,7 @@ async def test_a_map_of_people_waits_for_something_with_a_name(mill: Mill) -> No
 
 
 @simulated
-async def test_an_approval_shows_what_is_needed_to_decide(mill: Mill) -> None:
+async def test_an_approval_shows_what_is_needed_to_decide(mill: Cluster) -> None:
     worker = await mill.process()
     schema = {"type": "object", "properties": {"amount": {"const": "{{ a.output }}"}}}
     run_id = await _asked(
@@ -221,7 +221,7 @@ async def test_an_approval_shows_what_is_needed_to_decide(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_is_not_there_cannot_be_decided(mill: Mill) -> None:
+async def test_what_is_not_there_cannot_be_decided(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"), node("s", type="sleep", config={"seconds": 50}))
     engine = worker.engine
@@ -242,7 +242,7 @@ async def test_what_is_not_there_cannot_be_decided(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_form_is_checked_in_every_place(mill: Mill) -> None:
+async def test_a_form_is_checked_in_every_place(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", form=FORM))
 
@@ -265,7 +265,7 @@ async def test_a_form_is_checked_in_every_place(mill: Mill) -> None:
 
 @pytest.mark.parametrize("form", [{"x": float("nan")}, {"x": object()}, {"x": "\ud800"}])
 @simulated
-async def test_a_form_that_is_not_json_is_refused(mill: Mill, form: Any) -> None:
+async def test_a_form_that_is_not_json_is_refused(mill: Cluster, form: Any) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", form={"type": "object"}))
     asked = worker.engine.decide(run_id, "ok", "approve", actor="ada", form=form)
@@ -273,7 +273,7 @@ async def test_a_form_that_is_not_json_is_refused(mill: Mill, form: Any) -> None
 
 
 @simulated
-async def test_a_form_nobody_asked_for_is_refused(mill: Mill) -> None:
+async def test_a_form_nobody_asked_for_is_refused(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"))
     asked = worker.engine.decide(run_id, "ok", "approve", actor="ada", form={})
@@ -281,7 +281,7 @@ async def test_a_form_nobody_asked_for_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_whoever_rejects_need_not_fill_in_the_form(mill: Mill) -> None:
+async def test_whoever_rejects_need_not_fill_in_the_form(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", form=FORM))
     await worker.engine.decide(run_id, "ok", "reject", actor="ada", comments="no")
@@ -290,7 +290,7 @@ async def test_whoever_rejects_need_not_fill_in_the_form(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_schema_that_cannot_be_used_fails_the_node(mill: Mill) -> None:
+async def test_a_schema_that_cannot_be_used_fails_the_node(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(human("ok", form={"type": "{{ inputs.kind }}"})), {"kind": "nonsense"})
     assert run.error is not None and run.error["code"] == "config_invalid"
@@ -301,7 +301,7 @@ async def test_a_schema_that_cannot_be_used_fails_the_node(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_decision_whose_answer_was_lost_may_be_repeated(mill: Mill) -> None:
+async def test_a_decision_whose_answer_was_lost_may_be_repeated(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     run_id = await _asked(mill, worker, human("ok", quorum=2))
@@ -310,9 +310,9 @@ async def test_a_decision_whose_answer_was_lost_may_be_repeated(mill: Mill) -> N
         await call()
         raise Unavailable("lost")
 
-    client.door.next("commit", lost)
+    client.faulty_store.next("commit", lost)
     shown = await client.engine.decide(run_id, "ok", "approve", actor="ada", command_id="d1")
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     assert [vote.by for vote in shown.approval.votes] == ["user:ada"]
     await client.engine.decide(run_id, "ok", "approve", actor="ada", command_id="d1")
     assert len(await mill.of(run_id, ApprovalVoted)) == 1
@@ -331,7 +331,7 @@ def _document(**config: Any) -> dict[str, Any]:
     return document(human("ok", rejection_path=["no"], **config), *NODES)
 
 
-async def _inbox_time_outs_asked(mill: Mill, process: Process, **config: Any) -> str:
+async def _inbox_time_outs_asked(mill: Cluster, process: Process, **config: Any) -> str:
     run_id = await process.start(_document(**config))
     await waits(mill, run_id, "ok")
     return run_id
@@ -344,7 +344,7 @@ async def _row(process: Process, run_id: str) -> Any:
 
 @pytest.mark.parametrize(("verb", "way"), [("approve", "yes"), ("reject", "no")])
 @simulated
-async def test_time_decides(mill: Mill, verb: str, way: str) -> None:
+async def test_time_decides(mill: Cluster, verb: str, way: str) -> None:
     worker = await mill.process()
     run_id = await _inbox_time_outs_asked(mill, worker, timeout_hours=0.5, on_timeout=verb)
     run = await worker.end(run_id)
@@ -362,7 +362,7 @@ async def test_time_decides(mill: Mill, verb: str, way: str) -> None:
 
 
 @simulated
-async def test_without_another_word_time_fails_the_node(mill: Mill) -> None:
+async def test_without_another_word_time_fails_the_node(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _inbox_time_outs_asked(mill, worker, timeout_seconds=30)
     run = await worker.end(run_id)
@@ -373,7 +373,7 @@ async def test_without_another_word_time_fails_the_node(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_fresh_time_begins_when_the_node_is_retried(mill: Mill) -> None:
+async def test_a_fresh_time_begins_when_the_node_is_retried(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _inbox_time_outs_asked(mill, worker, timeout_seconds=30)
     await worker.end(run_id)
@@ -387,7 +387,7 @@ async def test_a_fresh_time_begins_when_the_node_is_retried(mill: Mill) -> None:
 
 
 @simulated
-async def test_others_are_asked_who_have_as_much_time(mill: Mill) -> None:
+async def test_others_are_asked_who_have_as_much_time(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _inbox_time_outs_asked(
         mill,
@@ -411,7 +411,7 @@ async def test_others_are_asked_who_have_as_much_time(mill: Mill) -> None:
 
 
 @simulated
-async def test_when_the_others_do_not_decide_either_it_is_over(mill: Mill) -> None:
+async def test_when_the_others_do_not_decide_either_it_is_over(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _inbox_time_outs_asked(
         mill, worker, timeout_seconds=60, on_timeout="escalate", escalate_to=["user:boss"]
@@ -424,7 +424,7 @@ async def test_when_the_others_do_not_decide_either_it_is_over(mill: Mill) -> No
 
 @pytest.mark.parametrize("on_timeout", ["approve", "reject", "fail", "escalate"])
 @simulated
-async def test_the_time_passes_also_when_no_worker_is_there(mill: Mill, on_timeout: str) -> None:
+async def test_the_time_passes_also_when_no_worker_is_there(mill: Cluster, on_timeout: str) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process()
     to = {"escalate_to": ["user:boss"]} if on_timeout == "escalate" else {}
@@ -446,7 +446,7 @@ async def test_the_time_passes_also_when_no_worker_is_there(mill: Mill, on_timeo
 
 
 @simulated
-async def test_whoever_decides_before_the_timer_is_taken_is_in_time(mill: Mill) -> None:
+async def test_whoever_decides_before_the_timer_is_taken_is_in_time(mill: Cluster) -> None:
     """No worker was there when the time was over, so nothing is in the log: the first word in it wins."""
     client = await mill.process("client", work=False)
     worker = await mill.process()
@@ -462,7 +462,7 @@ async def test_whoever_decides_before_the_timer_is_taken_is_in_time(mill: Mill) 
 
 @pytest.mark.parametrize("first", ["decision", "timer"])
 @simulated
-async def test_decision_and_expiry_exclude_each_other(mill: Mill, first: str) -> None:
+async def test_decision_and_expiry_exclude_each_other(mill: Cluster, first: str) -> None:
     """Both are on their way at the same moment; one commits just before the other."""
     client = await mill.process("client", work=False)
     worker = await mill.process()
@@ -472,23 +472,23 @@ async def test_decision_and_expiry_exclude_each_other(mill: Mill, first: str) ->
         await client.engine.decide(run_id, "ok", "approve", actor="ada")
 
     if first == "decision":
-        worker.door.next("commit", following(decide))
+        worker.faulty_store.next("commit", following(decide))
         assert (await worker.end(run_id)).status == "COMPLETED"
-        assert worker.door.fired["commit"] == 1
+        assert worker.faulty_store.fired["commit"] == 1
         assert (await _row(client, run_id)).status == "decided"
         return
 
     async def expire() -> None:
         await asyncio.sleep(70)
 
-    client.door.next("commit", following(expire))
+    client.faulty_store.next("commit", following(expire))
     assert await code_of(decide()) == "approval_expired"
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     assert (await _row(client, run_id)).status == "expired"
 
 
 @simulated
-async def test_a_decision_takes_its_timer_with_it(mill: Mill) -> None:
+async def test_a_decision_takes_its_timer_with_it(mill: Cluster) -> None:
     worker = await mill.process(queues=("other",))
     run_id = await worker.start(
         document(human("ok", node={"queue": "other"}, timeout_hours=1), node("z", "ok", queue="nobody"))
@@ -501,7 +501,7 @@ async def test_a_decision_takes_its_timer_with_it(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_node_with_a_time_out_of_its_own_uses_it_when_its_config_has_none(mill: Mill) -> None:
+async def test_a_node_with_a_time_out_of_its_own_uses_it_when_its_config_has_none(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(human("ok", node={"timeout_seconds": 20}), defaults={"timeout_seconds": 5, "retry": {}})
@@ -512,7 +512,7 @@ async def test_a_node_with_a_time_out_of_its_own_uses_it_when_its_config_has_non
 
 
 @simulated
-async def test_a_paused_run_still_takes_decisions_and_time_goes_on(mill: Mill) -> None:
+async def test_a_paused_run_still_takes_decisions_and_time_goes_on(mill: Cluster) -> None:
     worker = await mill.process()
     decided = await _inbox_time_outs_asked(mill, worker, timeout_seconds=60)
     expiring = await _inbox_time_outs_asked(mill, worker, timeout_seconds=60)

@@ -8,20 +8,20 @@ from typing import Any, cast
 import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.kernel.events import ApprovalDecided, ApprovalDelegated, ApprovalVoted, NodeCompleted, NodeScheduled
 
 
-async def _asked(mill: Mill, process: Process, *nodes: Any, **options: Any) -> str:
+async def _asked(mill: Cluster, process: Process, *nodes: Any, **options: Any) -> str:
     run_id = await process.start(document(*nodes), **options)
     await waits(mill, run_id, "ok")
     return run_id
 
 
-async def _decided(mill: Mill, run_id: str) -> list[tuple[str, str]]:
+async def _decided(mill: Cluster, run_id: str) -> list[tuple[str, str]]:
     return [(event.decision, event.by) for event in await mill.of(run_id, ApprovalDecided)]
 
 
@@ -29,7 +29,7 @@ async def _decided(mill: Mill, run_id: str) -> list[tuple[str, str]]:
 
 
 @simulated
-async def test_the_wrong_person_learns_nothing_about_the_form(mill: Mill) -> None:
+async def test_the_wrong_person_learns_nothing_about_the_form(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", approvers=["user:ada"], form={"type": "object"}))
     for form in ({}, 5, "text", {"x": LARGE}, {"x": float("nan")}):
@@ -41,7 +41,7 @@ async def test_the_wrong_person_learns_nothing_about_the_form(mill: Mill) -> Non
 
 
 @simulated
-async def test_roles_count_when_somebody_decides(mill: Mill) -> None:
+async def test_roles_count_when_somebody_decides(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", approvers=["role:boss"]))
     for roles in ((), ("clerk",), ("user:boss",)):
@@ -53,14 +53,14 @@ async def test_roles_count_when_somebody_decides(mill: Mill) -> None:
 
 @pytest.mark.parametrize("name", ["role:boss", "user:role:boss"])
 @simulated
-async def test_somebody_called_like_a_role_has_none(mill: Mill, name: str) -> None:
+async def test_somebody_called_like_a_role_has_none(mill: Cluster, name: str) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", approvers=["role:boss"]))
     assert await code_of(worker.engine.decide(run_id, "ok", "approve", actor=name)) == "approver_not_allowed"
 
 
 @simulated
-async def test_four_eyes_are_neither_the_requesters_nor_those_of_whoever_patched_the_run(mill: Mill) -> None:
+async def test_four_eyes_are_neither_the_requesters_nor_those_of_whoever_patched_the_run(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", four_eyes=True), node("z", "ok"), submitted_by="ada")
     await worker.engine.patch(run_id, [{"op": "add", "path": "/nodes/z/priority", "value": 3}], actor="bob")
@@ -84,7 +84,7 @@ WORDS = [
 
 @pytest.mark.parametrize("said", WORDS)
 @simulated
-async def test_words_that_cannot_be_stored_are_refused(mill: Mill, said: dict[str, Any]) -> None:
+async def test_words_that_cannot_be_stored_are_refused(mill: Cluster, said: dict[str, Any]) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"))
     given = {"actor": "ada", **said}
@@ -93,7 +93,7 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Mill, said: dict[st
 
 
 @simulated
-async def test_refusals_name_the_place_and_say_what_now(mill: Mill) -> None:
+async def test_refusals_name_the_place_and_say_what_now(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"), node("review", "ok"))
     engine, odd = worker.engine, cast(Any, "1")
@@ -111,7 +111,7 @@ async def test_refusals_name_the_place_and_say_what_now(mill: Mill) -> None:
 
 
 @simulated
-async def test_there_are_three_decisions(mill: Mill) -> None:
+async def test_there_are_three_decisions(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"))
     asked = worker.engine.decide(run_id, "ok", "maybe", actor="ada")  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ async def test_there_are_three_decisions(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_delegated_decision_is_the_others(mill: Mill) -> None:
+async def test_a_delegated_decision_is_the_others(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", approvers=["user:ada"]))
     engine = worker.engine
@@ -145,7 +145,7 @@ async def test_a_delegated_decision_is_the_others(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_same_decision_again_is_answered_like_the_first_and_a_contrary_one_is_not(mill: Mill) -> None:
+async def test_the_same_decision_again_is_answered_like_the_first_and_a_contrary_one_is_not(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", rejection_path=["no"]), node("no", "ok"), node("yes", "ok"))
     first = await worker.engine.decide(run_id, "ok", "reject", actor="ada", comments="no")
@@ -163,7 +163,7 @@ async def test_the_same_decision_again_is_answered_like_the_first_and_a_contrary
 
 
 @simulated
-async def test_a_repeated_decision_need_not_bring_its_form_again(mill: Mill) -> None:
+async def test_a_repeated_decision_need_not_bring_its_form_again(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok", form={"type": "object", "required": ["x"]}))
     first = await worker.engine.decide(run_id, "ok", "approve", actor="ada", form={"x": 1})
@@ -171,7 +171,7 @@ async def test_a_repeated_decision_need_not_bring_its_form_again(mill: Mill) -> 
 
 
 @simulated
-async def test_too_late_is_too_late(mill: Mill) -> None:
+async def test_too_late_is_too_late(mill: Cluster) -> None:
     worker = await mill.process()
     expired = await _asked(mill, worker, human("ok", timeout_seconds=5))
     assert (await worker.end(expired)).status == "FAILED"
@@ -189,7 +189,7 @@ async def test_too_late_is_too_late(mill: Mill) -> None:
 
 
 @simulated
-async def test_of_two_who_decide_in_two_processes_the_first_in_the_log_wins(mill: Mill) -> None:
+async def test_of_two_who_decide_in_two_processes_the_first_in_the_log_wins(mill: Cluster) -> None:
     worker = await mill.process()
     one, two = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run_id = await _asked(mill, worker, human("ok", rejection_path=["no"]), node("no", "ok"))
@@ -198,14 +198,14 @@ async def test_of_two_who_decide_in_two_processes_the_first_in_the_log_wins(mill
     async def overtake() -> None:
         await two.engine.decide(run_id, "ok", "reject", actor="bob")
 
-    one.door.next("commit", following(overtake))
+    one.faulty_store.next("commit", following(overtake))
     assert await code_of(one.engine.decide(run_id, "ok", "approve", actor="ada")) == "decision_conflict"
-    assert one.door.fired["commit"] == 1
+    assert one.faulty_store.fired["commit"] == 1
     assert await _decided(mill, run_id) == [("reject", "user:bob")]
 
 
 @simulated
-async def test_everybody_decides_at_once(mill: Mill) -> None:
+async def test_everybody_decides_at_once(mill: Cluster) -> None:
     worker = await mill.process()
     clients = [await mill.process(f"c{number}", work=False) for number in range(6)]
     run_id = await _asked(mill, worker, human("ok"))
@@ -226,7 +226,7 @@ async def test_everybody_decides_at_once(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: Mill) -> None:
+async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: Cluster) -> None:
     worker = await mill.process()
     clients = [await mill.process(f"c{number}", work=False) for number in range(3)]
     run_id = await _asked(mill, worker, human("ok", approvers=["role:boss"], quorum=3))
@@ -251,7 +251,7 @@ async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: M
 
 
 @simulated
-async def test_a_worker_finds_the_way_after_a_decision(mill: Mill) -> None:
+async def test_a_worker_finds_the_way_after_a_decision(mill: Cluster) -> None:
     """Without a `rejection_path` the branch decides, and only a worker can evaluate it."""
     client = await mill.process("client", work=False)
     worker = await mill.process()
@@ -273,7 +273,7 @@ async def test_a_worker_finds_the_way_after_a_decision(mill: Mill) -> None:
 
 
 @simulated
-async def test_people_are_asked_again_in_every_pass(mill: Mill) -> None:
+async def test_people_are_asked_again_in_every_pass(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     loop = {"condition": "output.comments == 'more'", "max_iterations": 9, "loop_back_to": "draft"}
@@ -298,7 +298,7 @@ async def test_people_are_asked_again_in_every_pass(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_decision_is_shown_also_when_the_loop_has_gone_on_before_anybody_could_look(mill: Mill) -> None:
+async def test_a_decision_is_shown_also_when_the_loop_has_gone_on_before_anybody_could_look(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     loop = {"condition": "output.comments == 'more'", "max_iterations": 9}
@@ -309,19 +309,19 @@ async def test_a_decision_is_shown_also_when_the_loop_has_gone_on_before_anybody
         return await call()
 
     async def arm(call: Any) -> Any:
-        client.door.next("load", slow)
+        client.faulty_store.next("load", slow)
         return await call()
 
-    client.door.next("commit", arm)
+    client.faulty_store.next("commit", arm)
     decided = await client.engine.decide(run_id, "ok", "approve", actor="ada", comments="more")
-    assert client.door.fired["load"] == 1
+    assert client.faulty_store.fired["load"] == 1
     assert (decided.visit, decided.status, decided.approval.decided_by) == (1, "decided", "user:ada")
     await client.engine.decide(run_id, "ok", "approve", actor="ada", comments="good")
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
 @simulated
-async def test_a_request_for_changes_goes_its_own_way(mill: Mill) -> None:
+async def test_a_request_for_changes_goes_its_own_way(mill: Cluster) -> None:
     worker = await mill.process()
     nodes = [
         node("draft"),

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.fixtures.approvers import LARGE, code_of, refused, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.index_rows import DeadLetterRow
@@ -14,7 +14,7 @@ from tidemill.engine.services.dead_letters import PAGE
 from tidemill.kernel.events import DeadLetterClosed, RunPatched
 
 
-class Shop:
+class CliStore:
     """A function that fails until it is repaired."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ def _sale(name: str = "test", **fields: Any) -> dict[str, Any]:
     return document(node("a", config="{{ inputs.x }}"), sell, node("z", "sell"), name=name)
 
 
-async def _process(mill: Mill, shop: Shop) -> Process:
-    return await mill.process(functions={"sell": shop.sell, "work": shop.ledger.quick})
+async def _process(mill: Cluster, cli_store: CliStore) -> Process:
+    return await mill.process(functions={"sell": cli_store.sell, "work": cli_store.ledger.quick})
 
 
 async def _letters(process: Process, *terms: str) -> list[DeadLetterRow]:
@@ -45,8 +45,8 @@ async def _letters(process: Process, *terms: str) -> list[DeadLetterRow]:
 
 
 @simulated
-async def test_a_letter_is_listed_with_what_failed(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_a_letter_is_listed_with_what_failed(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     run = await worker.run(_sale(), {"x": 7}, key="r")
     (row,) = await _letters(worker)
     assert (row.run_id, row.workflow, row.node, row.visit, row.index) == ("r", "test", "sell", 1, -1)
@@ -60,7 +60,7 @@ async def test_a_letter_is_listed_with_what_failed(mill: Mill) -> None:
 
 
 @simulated
-async def test_letters_come_page_by_page(mill: Mill) -> None:
+async def test_letters_come_page_by_page(mill: Cluster) -> None:
     worker = await mill.process()
     reference = await worker.publish(document(node("f", type="fail")))
     runs = [(await worker.run(reference)).run_id for _ in range(11)]
@@ -76,12 +76,12 @@ async def test_letters_come_page_by_page(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Mill) -> None:
-    shop = Shop()
-    worker = await _process(mill, shop)
+async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Cluster) -> None:
+    cli_store = CliStore()
+    worker = await _process(mill, cli_store)
     await worker.run(_sale(), {"x": 7}, key="r")
     await asyncio.sleep(50)
-    shop.open = True
+    cli_store.open = True
     now_ms = mill.now_ms()
     await worker.engine.retry("r", reason="opened again", actor="ada")
     (row,) = await _letters(worker)
@@ -91,8 +91,8 @@ async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Mill) -> No
 
 
 @simulated
-async def test_a_letter_that_fails_again_is_open_again(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_a_letter_that_fails_again_is_open_again(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     await worker.run(_sale(), {"x": 7}, key="r")
     await worker.engine.retry("r", actor="ada")
     await worker.end("r")
@@ -101,8 +101,8 @@ async def test_a_letter_that_fails_again_is_open_again(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_discarded_letter(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_a_discarded_letter(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     await worker.run(_sale(), {"x": 7}, key="r")
     engine = worker.engine
     for asked in (
@@ -124,7 +124,7 @@ async def test_a_discarded_letter(mill: Mill) -> None:
 
 
 @simulated
-async def test_letters_of_items_and_of_tolerated_failures(mill: Mill) -> None:
+async def test_letters_of_items_and_of_tolerated_failures(mill: Cluster) -> None:
     worker = await mill.process()
     maps = {"over": [0, 9, 0, 9], "tolerate": 2}
     fails = {"attempts": "{{ item }}", "kind": "bad"}
@@ -145,8 +145,8 @@ async def test_letters_of_items_and_of_tolerated_failures(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_letter_shows_what_the_node_was_given(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_a_letter_shows_what_the_node_was_given(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     await worker.run(_sale(), {"x": {"deep": [7, LARGE]}}, key="r")
     shown = await worker.engine.dead_letter("r", "sell")
     args = {"what": {"deep": [7, LARGE]}}
@@ -168,8 +168,8 @@ async def test_a_letter_shows_what_the_node_was_given(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_letter_of_an_item_shows_what_the_item_was_given(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_the_letter_of_an_item_shows_what_the_item_was_given(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     sell = call("m", "a", function="sell", args={"what": "{{ index }}: {{ item.n }} {{ a.output }}"})
     for number, over in enumerate(([{"n": 5}, {"n": 6}], [{"n": 5, "more": LARGE}, {"n": 6}])):
         maps = {"over": over, "tolerate": 2}
@@ -179,7 +179,7 @@ async def test_the_letter_of_an_item_shows_what_the_item_was_given(mill: Mill) -
 
 
 @simulated
-async def test_a_letter_about_an_input_that_cannot_be_made_has_none(mill: Mill) -> None:
+async def test_a_letter_about_an_input_that_cannot_be_made_has_none(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config="{{ inputs.nothing.there }}")))
     shown = await worker.engine.dead_letter(run.run_id, "a")
@@ -187,7 +187,7 @@ async def test_a_letter_about_an_input_that_cannot_be_made_has_none(mill: Mill) 
 
 
 @simulated
-async def test_a_letter_shows_the_values_of_its_moment(mill: Mill) -> None:
+async def test_a_letter_shows_the_values_of_its_moment(mill: Cluster) -> None:
     """The run has been patched and made again since: the letter of the first visit still tells of the first."""
     worker = await mill.process()
     loop = {"condition": "iteration < 2", "max_iterations": 5, "loop_back_to": "a"}
@@ -216,9 +216,9 @@ async def _failed_runs(worker: Process) -> None:
 
 
 @simulated
-async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Mill) -> None:
-    shop = Shop()
-    worker = await _process(mill, shop)
+async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Cluster) -> None:
+    cli_store = CliStore()
+    worker = await _process(mill, cli_store)
     await _failed_runs(worker)
     engine = worker.engine
 
@@ -241,7 +241,7 @@ async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Mill) -
     assert await counted(node="sell") == (5, 5)
     assert await counted(node="f") == (1, 1)
     assert await counted(node="nobody") == (0, 0)
-    shop.open = True
+    cli_store.open = True
     outcome = await engine.reprocess(workflow="books", reason="opened", actor="ada")
     assert {(each.run_id, each.result, each.letters) for each in outcome.runs} == {
         (f"books-{number}", "retried", 1) for number in range(3)
@@ -253,8 +253,8 @@ async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Mill) -
 
 
 @simulated
-async def test_with_a_corrected_config(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_with_a_corrected_config(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     await _failed_runs(worker)
     engine = worker.engine
     config = {"function": "work", "isolation": "inline", "args": {"value": "{{ a.output * 10 }}"}}
@@ -273,8 +273,8 @@ async def test_with_a_corrected_config(mill: Mill) -> None:
 
 
 @simulated
-async def test_with_a_patch_and_each_refusal_by_its_run(mill: Mill) -> None:
-    worker = await _process(mill, Shop())
+async def test_with_a_patch_and_each_refusal_by_its_run(mill: Cluster) -> None:
+    worker = await _process(mill, CliStore())
     await _failed_runs(worker)
     await worker.engine.retry("odd-0")
     await worker.end("odd-0")
@@ -294,9 +294,9 @@ async def test_with_a_patch_and_each_refusal_by_its_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_bounded_number_at_a_time(mill: Mill) -> None:
-    shop = Shop()
-    worker = await _process(mill, shop)
+async def test_a_bounded_number_at_a_time(mill: Cluster) -> None:
+    cli_store = CliStore()
+    worker = await _process(mill, cli_store)
     await _failed_runs(worker)
     outcome = await worker.engine.reprocess(code="exception", dry_run=True, limit=2)
     assert (outcome.matched, len(outcome.runs), outcome.more) == (2, 2, True)
@@ -304,7 +304,7 @@ async def test_a_bounded_number_at_a_time(mill: Mill) -> None:
     assert (outcome.matched, outcome.more) == (5, False)
     refusal = await refused(worker.engine.reprocess(code="exception", limit=0))
     assert (refusal.code, refusal.problems[0].path) == ("limit_invalid", "/limit")
-    shop.open = True
+    cli_store.open = True
     left = []
     while True:
         outcome = await worker.engine.reprocess(code="exception", limit=2)
@@ -315,7 +315,7 @@ async def test_a_bounded_number_at_a_time(mill: Mill) -> None:
 
 
 @simulated
-async def test_runs_that_refuse_do_not_use_up_the_limit(mill: Mill) -> None:
+async def test_runs_that_refuse_do_not_use_up_the_limit(mill: Cluster) -> None:
     worker = await mill.process()
     failed = await worker.run(document(node("f", type="fail")), key="r")
     maps = {"over": list(range(2 * PAGE)), "tolerate": 2 * PAGE}
@@ -330,7 +330,7 @@ async def test_runs_that_refuse_do_not_use_up_the_limit(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_visit_or_item_that_is_no_number_is_refused(mill: Mill) -> None:
+async def test_a_visit_or_item_that_is_no_number_is_refused(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.run(document(node("f", type="fail")), key="r")
     odd: Any = "1"
@@ -341,7 +341,7 @@ async def test_a_visit_or_item_that_is_no_number_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_letters_of_another_node_do_not_use_up_the_limit(mill: Mill) -> None:
+async def test_letters_of_another_node_do_not_use_up_the_limit(mill: Cluster) -> None:
     worker = await mill.process()
     maps = {"over": list(range(6)), "tolerate": 6}
     await worker.run(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, human, signal, waits
-from tests.fixtures.cluster import Mill, Process, simulated
-from tests.fixtures.compensations import Undoer, undo_with, undoing_process
+from tests.fixtures.cluster import Cluster, Process, simulated
+from tests.fixtures.compensations import Compensations, undo_with, undoing_process
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance import reconciler as keeping
@@ -24,7 +24,7 @@ async def _followed(process: Process, run_id: str, after: int = 0) -> list[dict[
 
 
 @simulated
-async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_run(mill: Mill) -> None:
+async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_run(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a"), call("b", "a", args={"seconds": 3}), node("c", "b")))
@@ -37,7 +37,7 @@ async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_r
 
 
 @simulated
-async def test_following_from_a_seq(mill: Mill) -> None:
+async def test_following_from_a_seq(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a"), call("b", "a", args={"seconds": 3})))
@@ -50,7 +50,7 @@ async def test_following_from_a_seq(mill: Mill) -> None:
 
 
 @simulated
-async def test_following_what_has_ended_ends(mill: Mill) -> None:
+async def test_following_what_has_ended_ends(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain("a"))
     assert await _followed(worker, run.run_id, run.events) == []
@@ -61,7 +61,7 @@ async def test_following_what_has_ended_ends(mill: Mill) -> None:
 
 
 @simulated
-async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Mill) -> None:
+async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Cluster) -> None:
     """A discarded result is written after the terminal event; whoever asks from there must not wait for ever."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
@@ -77,7 +77,7 @@ async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Mill)
 
 
 @simulated
-async def test_following_nobody_is_refused(mill: Mill) -> None:
+async def test_following_nobody_is_refused(mill: Cluster) -> None:
     client = await mill.process(work=False)
     with pytest.raises(Rejected) as refused:
         await _followed(client, "nobody")
@@ -85,7 +85,7 @@ async def test_following_nobody_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_many_followers_of_many_runs(mill: Mill) -> None:
+async def test_many_followers_of_many_runs(mill: Cluster) -> None:
     worker = await mill.process()
     reference = await worker.publish(chain("a", "b", "c"))
     runs = [await worker.start(reference) for _ in range(20)]
@@ -94,7 +94,7 @@ async def test_many_followers_of_many_runs(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Mill) -> None:
+async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 9})))
@@ -106,7 +106,7 @@ async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Mill) ->
 
 
 @simulated
-async def test_events_are_readable(mill: Mill) -> None:
+async def test_events_are_readable(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(node("a", config={"x": 1})), {"who": "ada"}, submitted_by="ada", labels={"k": "v"}
@@ -119,7 +119,7 @@ async def test_events_are_readable(mill: Mill) -> None:
 
 
 @simulated
-async def test_whoever_reads_a_log_from_the_start_reads_past_an_end_that_was_not_the_last(mill: Mill) -> None:
+async def test_whoever_reads_a_log_from_the_start_reads_past_an_end_that_was_not_the_last(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = (await worker.run(document(node("f", type="fail")))).run_id
     await worker.engine.retry(run_id)
@@ -145,7 +145,7 @@ async def _reopened_followed(process: Process, run_id: str, after: int = 0) -> l
 
 
 @simulated
-async def test_a_follower_who_comes_after_a_retry_stays_until_the_second_end(mill: Mill) -> None:
+async def test_a_follower_who_comes_after_a_retry_stays_until_the_second_end(mill: Cluster) -> None:
     works = {"now": False}
 
     async def flaky() -> None:
@@ -173,7 +173,7 @@ async def test_a_follower_who_comes_after_a_retry_stays_until_the_second_end(mil
 
 
 @simulated
-async def test_a_follower_who_was_there_leaves_with_the_first_end(mill: Mill) -> None:
+async def test_a_follower_who_was_there_leaves_with_the_first_end(mill: Cluster) -> None:
     """The run is reopened later, when nobody could know."""
     worker = await mill.process()
     client = await mill.process("client", work=False)
@@ -188,8 +188,8 @@ async def test_a_follower_who_was_there_leaves_with_the_first_end(mill: Mill) ->
 
 @pytest.mark.parametrize("how", ["automatic", "by hand"])
 @simulated
-async def test_a_run_that_is_being_rolled_back_is_not_over(mill: Mill, how: str) -> None:
-    undoer = Undoer()
+async def test_a_run_that_is_being_rolled_back_is_not_over(mill: Cluster, how: str) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     top = {"on_failure": {"compensate": "automatic"}} if how == "automatic" else {}
     run_id = await worker.start(
@@ -207,7 +207,7 @@ async def test_a_run_that_is_being_rolled_back_is_not_over(mill: Mill, how: str)
 
 
 @simulated
-async def test_following_what_was_said_behind_the_end_ends(mill: Mill) -> None:
+async def test_following_what_was_said_behind_the_end_ends(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     await worker.engine.relabel(run.run_id, {"k": "v"})
@@ -219,7 +219,7 @@ async def test_following_what_was_said_behind_the_end_ends(mill: Mill) -> None:
 # Runs that only wait
 
 
-async def _waiting_runs(mill: Mill, process: Process, count: int) -> list[str]:
+async def _waiting_runs(mill: Cluster, process: Process, count: int) -> list[str]:
     reference = await process.publish(document(human("ok"), name="asking"))
     runs = [await process.start(reference) for _ in range(count)]
     for run_id in runs:
@@ -228,7 +228,7 @@ async def _waiting_runs(mill: Mill, process: Process, count: int) -> list[str]:
 
 
 @simulated
-async def test_runs_that_only_wait_are_looked_at_in_turn(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_that_only_wait_are_looked_at_in_turn(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "WAITING_PER_SWEEP", 10)
     worker = await mill.process("w1", audit_every_ms=10**9)
     runs = await _waiting_runs(mill, worker, 35)
@@ -236,13 +236,13 @@ async def test_runs_that_only_wait_are_looked_at_in_turn(mill: Mill, monkeypatch
     worker.kill()
     second = await mill.process("w2", queues=("default",), audit_every_ms=10**9)
     looked: list[set[str]] = []
-    original = second.door.jobs
+    original = second.faulty_store.jobs
 
     async def jobs(stream: Any) -> Any:
         looked[-1].add(stream.key)
         return await original(stream)
 
-    second.door.jobs = jobs  # type: ignore[method-assign]
+    second.faulty_store.jobs = jobs  # type: ignore[method-assign]
     for _ in range(4):
         looked.append(set())
         await _keeper(second).sweep()
@@ -255,7 +255,7 @@ async def test_runs_that_only_wait_are_looked_at_in_turn(mill: Mill, monkeypatch
 
 
 @simulated
-async def test_a_waiting_run_that_lost_its_timer_gets_it_back(mill: Mill) -> None:
+async def test_a_waiting_run_that_lost_its_timer_gets_it_back(mill: Cluster) -> None:
     worker = await mill.process("w1")
     run_id = await worker.start(document(human("ok", timeout_seconds=100, on_timeout="approve")))
     await waits(mill, run_id, "ok")
@@ -270,7 +270,7 @@ async def test_a_waiting_run_that_lost_its_timer_gets_it_back(mill: Mill) -> Non
 
 
 @simulated
-async def test_a_run_is_active_or_waiting(mill: Mill) -> None:
+async def test_a_run_is_active_or_waiting(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(signal("go"), call("w", "go", args={"seconds": 20}), signal("end", "w")))
@@ -294,8 +294,8 @@ async def test_a_run_is_active_or_waiting(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_lost_undo_job_comes_back(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_a_lost_undo_job_comes_back(mill: Cluster) -> None:
+    undoer = Compensations()
     worker = await undoing_process(mill, undoer)
     run = await worker.run(document(call("a", compensator=undo_with(LARGE[:10])), call("b", "a")))
     worker.kill()
@@ -315,8 +315,8 @@ async def test_a_lost_undo_job_comes_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_back_off_of_an_undo_job_is_left_alone(mill: Mill) -> None:
-    undoer = Undoer()
+async def test_a_back_off_of_an_undo_job_is_left_alone(mill: Cluster) -> None:
+    undoer = Compensations()
     undoer.failing = {"a": 1}
     worker = await undoing_process(mill, undoer)
     slow = {**undo_with(), "retry": {"max_attempts": 2, "backoff_seconds": 55, "jitter": 0}}

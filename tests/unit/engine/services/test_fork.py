@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, human, refused, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -39,7 +39,7 @@ def _rich() -> dict[str, Any]:
 
 
 @simulated
-async def test_a_fork_at_any_event_comes_to_the_same_end(mill: Mill) -> None:
+async def test_a_fork_at_any_event_comes_to_the_same_end(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(_rich(), {"x": 10}, key="r")
     assert run.outputs == {"m": [11, 12, 13], "b": 2, "f": "again", "n": len(LARGE)}
@@ -55,7 +55,7 @@ async def test_a_fork_at_any_event_comes_to_the_same_end(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_own(mill: Mill) -> None:
+async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_own(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run_id = (await worker.run(document(call("a"), call("b", "a"), call("c", "b")))).run_id
@@ -69,7 +69,7 @@ async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_o
 
 
 @simulated
-async def test_a_fork_of_a_failed_run_goes_on(mill: Mill) -> None:
+async def test_a_fork_of_a_failed_run_goes_on(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a", args={"value": 5}), node("f", "a", type="fail"), node("z", "f")))
@@ -91,7 +91,7 @@ async def test_a_fork_of_a_failed_run_goes_on(mill: Mill) -> None:
 
 
 @simulated
-async def test_other_inputs(mill: Mill) -> None:
+async def test_other_inputs(mill: Cluster) -> None:
     worker = await mill.process()
     schema = {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}
     run = await worker.run(
@@ -104,7 +104,7 @@ async def test_other_inputs(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_fork_of_a_patched_run_has_the_graph_of_its_moment(mill: Mill) -> None:
+async def test_a_fork_of_a_patched_run_has_the_graph_of_its_moment(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), signal("go", "a"), node("z", "go")))
     await waits(mill, run_id, "go")
@@ -137,7 +137,7 @@ async def test_a_fork_of_a_patched_run_has_the_graph_of_its_moment(mill: Mill) -
 
 
 @simulated
-async def test_a_fork_asks_people_and_children_of_its_own(mill: Mill) -> None:
+async def test_a_fork_asks_people_and_children_of_its_own(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(signal("go"), name="kid"))
     run_id = await worker.start(document(human("ok"), child("c", "kid"), node("z", "ok", "c")), key="r")
@@ -159,15 +159,15 @@ async def test_a_fork_asks_people_and_children_of_its_own(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_same_key_is_the_same_fork(mill: Mill) -> None:
+async def test_the_same_key_is_the_same_fork(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     run_id = (await worker.run(chain("a", "b"))).run_id
     other = (await worker.run(chain("a", "b"))).run_id
-    client.door.next("commit", lose_reply)
+    client.faulty_store.next("commit", lose_reply)
     for process in (client, worker, client):
         assert await process.engine.fork(run_id, node="b", key="k") == "k"
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     assert len(await mill.of("k", RunCreated)) == 1
     assert await unchanged(mill, "k", worker.engine.fork(other, node="b", key="k")) == "key_reused"
     for bad in ("", "x" * 201, "new\nline", 5):
@@ -175,7 +175,7 @@ async def test_the_same_key_is_the_same_fork(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_key_that_belongs_to_a_run_of_its_own_is_refused(mill: Mill) -> None:
+async def test_a_key_that_belongs_to_a_run_of_its_own_is_refused(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = (await worker.run(chain("a", "b"))).run_id
     await worker.run(chain("a", "b"), key="mine")
@@ -187,7 +187,7 @@ async def test_a_key_that_belongs_to_a_run_of_its_own_is_refused(mill: Mill) -> 
 
 
 @simulated
-async def test_forks_that_cannot_be(mill: Mill) -> None:
+async def test_forks_that_cannot_be(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain("a", "b"))
     fork = worker.engine.fork
@@ -220,7 +220,7 @@ async def _pair(process: Process) -> tuple[str, str]:
 
 
 @simulated
-async def test_two_runs_side_by_side(mill: Mill) -> None:
+async def test_two_runs_side_by_side(mill: Cluster) -> None:
     worker = await mill.process()
     left, right = await _pair(worker)
     found = await worker.engine.compare(left, right)
@@ -237,7 +237,7 @@ async def test_two_runs_side_by_side(mill: Mill) -> None:
 
 @pytest.mark.parametrize("at", ["alive", "paused"])
 @simulated
-async def test_a_run_under_way_is_forked_without_being_touched(mill: Mill, at: str) -> None:
+async def test_a_run_under_way_is_forked_without_being_touched(mill: Cluster, at: str) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 20, "value": 1}), call("b", "a")))

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 
 from tests.fixtures.approvers import LARGE, child, code_of, human, signal, waits
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.kernel.evolve import replay
 
 
 @simulated
-async def test_events_from_any_place(mill: Mill) -> None:
+async def test_events_from_any_place(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain("a", "b"))
     events = worker.engine.events
@@ -34,15 +34,15 @@ async def test_events_from_any_place(mill: Mill) -> None:
 
 
 @simulated
-async def test_looking_at_a_part_loads_no_more_than_that(mill: Mill) -> None:
+async def test_looking_at_a_part_loads_no_more_than_that(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain(*(f"n{number}" for number in range(40))))
     client = await mill.process("client", work=False)
 
     async def loaded(asked: Awaitable[Any]) -> int:
-        before = client.door.records_loaded
+        before = client.faulty_store.records_loaded
         await asked
-        return client.door.records_loaded - before
+        return client.faulty_store.records_loaded - before
 
     engine, pages = client.engine, -(-run.events // 10)
     assert (
@@ -56,7 +56,7 @@ async def test_looking_at_a_part_loads_no_more_than_that(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_as_it_was_after_each_event(mill: Mill) -> None:
+async def test_a_run_as_it_was_after_each_event(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config=LARGE), node("b", "a", config=2), outputs={"b": "{{ b.output }}"}))
     log = await mill.events(run.run_id)
@@ -74,7 +74,7 @@ async def test_a_run_as_it_was_after_each_event(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_as_it_was_under_another_graph(mill: Mill) -> None:
+async def test_a_run_as_it_was_under_another_graph(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
@@ -86,7 +86,7 @@ async def test_a_run_as_it_was_under_another_graph(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_way_a_run_went(mill: Mill) -> None:
+async def test_the_way_a_run_went(mill: Cluster) -> None:
     worker = await mill.process()
     branch = {
         "type": "conditional",
@@ -116,7 +116,7 @@ async def test_the_way_a_run_went(mill: Mill) -> None:
 
 
 @simulated
-async def test_tokens_add_up_to_the_counter_at_every_event(mill: Mill) -> None:
+async def test_tokens_add_up_to_the_counter_at_every_event(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(node("a"), node("b", "a"), signal("go", "a"), node("z", "b", "go"), outputs={"z": "{{ z.output }}"})
@@ -135,7 +135,7 @@ async def test_tokens_add_up_to_the_counter_at_every_event(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_a_run_waits(mill: Mill) -> None:
+async def test_why_a_run_waits(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))
     await worker.publish(document(signal("never"), name="kid"))
     run_id = await worker.start(
@@ -161,7 +161,7 @@ async def test_why_a_run_waits(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_knows_the_queues_of_all_workers(mill: Mill) -> None:
+async def test_why_knows_the_queues_of_all_workers(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))
     run_id = await worker.start(document(node("a"), node("b", "a", queue="gpu")))
     await asyncio.sleep(1)
@@ -177,7 +177,7 @@ async def test_why_knows_the_queues_of_all_workers(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_leads_on_to_the_child_that_failed(mill: Mill) -> None:
+async def test_why_leads_on_to_the_child_that_failed(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(document(node("f", type="fail"), name="sub"))
     run = await worker.run(document(child("c", "sub")), key="r")
@@ -189,7 +189,7 @@ async def test_why_leads_on_to_the_child_that_failed(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_a_run_failed_and_what_runs_now(mill: Mill) -> None:
+async def test_why_a_run_failed_and_what_runs_now(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     failed = await worker.run(document(node("a"), node("f", "a", type="fail", config={"kind": "odd"}), node("z", "f")))
@@ -209,15 +209,15 @@ async def test_why_a_run_failed_and_what_runs_now(mill: Mill) -> None:
 
 
 @simulated
-async def test_looking_changes_nothing(mill: Mill) -> None:
+async def test_looking_changes_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(human("ok"), node("z", "ok")))
     await waits(mill, run_id, "ok")
     await asyncio.sleep(1)
-    before, commits = await mill.events(run_id), len(worker.door.commits)
+    before, commits = await mill.events(run_id), len(worker.faulty_store.commits)
     engine = worker.engine
     for look in (engine.show, engine.events, engine.path, engine.tokens, engine.why, engine.document):
         await look(run_id)
     await engine.approval(run_id, "ok")
     await engine.compare(run_id, run_id)
-    assert (await mill.events(run_id), len(worker.door.commits)) == (before, commits)
+    assert (await mill.events(run_id), len(worker.faulty_store.commits)) == (before, commits)

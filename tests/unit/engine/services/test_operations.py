@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.kernel.events import (
@@ -34,7 +34,7 @@ async def _failed(process: Process, **options: Any) -> str:
 
 
 @simulated
-async def test_a_repeated_request_changes_nothing_more(mill: Mill) -> None:
+async def test_a_repeated_request_changes_nothing_more(mill: Cluster) -> None:
     """The second comes from another process, which knows nothing of the first."""
     one, two = await mill.process("c1", work=False), await mill.process("c2", work=False)
     worker = await mill.process()
@@ -67,7 +67,7 @@ async def test_a_repeated_request_changes_nothing_more(mill: Mill) -> None:
 
 
 @simulated
-async def test_nobody_is_not_a_run(mill: Mill) -> None:
+async def test_nobody_is_not_a_run(mill: Cluster) -> None:
     client = await mill.process(work=False)
     engine = client.engine
     for asked in (
@@ -89,7 +89,7 @@ async def test_nobody_is_not_a_run(mill: Mill) -> None:
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry", "rewind", "override", "rollback", "patch"])
 @simulated
-async def test_words_that_cannot_be_stored_are_refused(mill: Mill, verb: str) -> None:
+async def test_words_that_cannot_be_stored_are_refused(mill: Cluster, verb: str) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
@@ -113,7 +113,7 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Mill, verb: str) ->
 
 
 @simulated
-async def test_ended_runs_refuse(mill: Mill) -> None:
+async def test_ended_runs_refuse(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = (await worker.run(chain("a"))).run_id
     engine = worker.engine
@@ -132,7 +132,7 @@ async def test_ended_runs_refuse(mill: Mill) -> None:
 
 
 @simulated
-async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Mill) -> None:
+async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run_id = await worker.start(document(call("a"), call("b", "a"), signal("go", "b")))
@@ -150,7 +150,7 @@ async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Mill) -> No
 
 
 @simulated
-async def test_retry_goes_on_where_it_stopped_also_when_nobody_remembers_the_run(mill: Mill) -> None:
+async def test_retry_goes_on_where_it_stopped_also_when_nobody_remembers_the_run(mill: Cluster) -> None:
     ledger, works = Ledger(), {"now": False}
 
     def flaky(context: Any) -> str:
@@ -173,7 +173,7 @@ async def test_retry_goes_on_where_it_stopped_also_when_nobody_remembers_the_run
 
 
 @simulated
-async def test_a_retried_run_is_found_by_what_it_is(mill: Mill) -> None:
+async def test_a_retried_run_is_found_by_what_it_is(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process()
     run_id = await _failed(worker, labels={"k": "v"})
@@ -187,7 +187,7 @@ async def test_a_retried_run_is_found_by_what_it_is(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_unknown_outcome_needs_a_word(mill: Mill) -> None:
+async def test_an_unknown_outcome_needs_a_word(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process("w1", functions={"work": ledger.work}, lease_ms=3_000)
     run_id = await worker.start(document(call("pay", args={"seconds": 60}, delivery="at_most_once"), node("z", "pay")))
@@ -207,7 +207,7 @@ async def test_an_unknown_outcome_needs_a_word(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_value_by_hand_counts_as_the_nodes_own(mill: Mill) -> None:
+async def test_a_value_by_hand_counts_as_the_nodes_own(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _failed(worker)
     engine = worker.engine
@@ -226,7 +226,7 @@ async def test_a_value_by_hand_counts_as_the_nodes_own(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_large_value_by_hand_is_kept_by_content(mill: Mill) -> None:
+async def test_a_large_value_by_hand_is_kept_by_content(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(signal("go"), node("z", "go", config="{{ go.output | length }}"), outputs={"n": "{{ z.output }}"})
@@ -241,7 +241,7 @@ async def test_a_large_value_by_hand_is_kept_by_content(mill: Mill) -> None:
 
 @pytest.mark.parametrize("chosen", [None, ["left"], []])
 @simulated
-async def test_the_way_after_a_value_by_hand(mill: Mill, chosen: list[str] | None) -> None:
+async def test_the_way_after_a_value_by_hand(mill: Cluster, chosen: list[str] | None) -> None:
     worker = await mill.process()
     branch = {
         "type": "conditional",
@@ -260,7 +260,7 @@ async def test_the_way_after_a_value_by_hand(mill: Mill, chosen: list[str] | Non
 
 
 @simulated
-async def test_an_item_by_hand(mill: Mill) -> None:
+async def test_an_item_by_hand(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("m", map={"over": [1, 2, 3]})))
     await waits(mill, run_id, "m", index=2)
@@ -274,7 +274,7 @@ async def test_an_item_by_hand(mill: Mill) -> None:
 
 
 @simulated
-async def test_labels_change_what_a_run_is_found_by(mill: Mill) -> None:
+async def test_labels_change_what_a_run_is_found_by(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(human("ok")), labels={"a": "1", "b": "2"})
     await waits(mill, run_id, "ok")
@@ -290,7 +290,7 @@ async def test_labels_change_what_a_run_is_found_by(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_with_all_its_labels_may_exchange_one(mill: Mill) -> None:
+async def test_a_run_with_all_its_labels_may_exchange_one(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(chain("a"), labels={f"k{number}": "v" for number in range(100)})
     assert await unchanged(mill, run_id, client.engine.relabel(run_id, {"more": "v"})) == "labels_invalid"
@@ -300,7 +300,7 @@ async def test_a_run_with_all_its_labels_may_exchange_one(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_command_with_a_run_that_does_other_things(mill: Mill) -> None:
+async def test_a_command_with_a_run_that_does_other_things(mill: Cluster) -> None:
     """A pause, an act and a decision that gather in one turn are decided one after the other."""
     worker = await mill.process()
     run_id = await worker.start(document(human("ok"), signal("go"), node("z", "ok", "go")))

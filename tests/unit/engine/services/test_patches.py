@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, Process, simulated
+from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -25,20 +25,20 @@ def _add(name: str, *after: str, **fields: Any) -> list[dict[str, Any]]:
     return [{"op": "add", "path": f"/nodes/{name}", "value": {"type": "value", **fields}}, *edges]
 
 
-async def _waiting(mill: Mill, process: Process, **options: Any) -> str:
+async def _waiting(mill: Cluster, process: Process, **options: Any) -> str:
     """A run that waits at `go`, between `a` and `z`."""
     run_id = await process.start(document(node("a", config=1), signal("go", "a"), node("z", "go")), **options)
     await waits(mill, run_id, "go")
     return run_id
 
 
-async def _picture(mill: Mill, run_id: str) -> Any:
+async def _picture(mill: Cluster, run_id: str) -> Any:
     """Everything that the store holds of a run."""
     return await mill.events(run_id), [view.job for view in await mill.jobs(run_id)], await mill.row(run_id)
 
 
 @simulated
-async def test_a_dry_run_tells_and_changes_nothing(mill: Mill) -> None:
+async def test_a_dry_run_tells_and_changes_nothing(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("f", "a", type="fail"), node("z", "f"), node("y", "z")))
     before, blobs = await _picture(mill, run.run_id), dict(mill.blobs._held)
@@ -59,7 +59,7 @@ async def test_a_dry_run_tells_and_changes_nothing(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Mill) -> None:
+async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("f", "a", type="fail"), node("z", "f")))
     before = await mill.events(run.run_id)
@@ -73,24 +73,24 @@ async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Mill) -> Non
 
 
 @simulated
-async def test_fix_and_continue_is_one_commit(mill: Mill) -> None:
+async def test_fix_and_continue_is_one_commit(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a"), node("f", "a", type="fail"), node("z", "f", config="{{ f.output }}")))
     assert await unchanged(mill, run.run_id, worker.engine.patch(run.run_id, FIX)) == "patch_needs_retry"
-    commits = len(worker.door.commits)
+    commits = len(worker.faulty_store.commits)
     await worker.engine.patch(run.run_id, FIX, retry=True, actor="ada", message="typo")
     (patched,), (retried,) = await mill.of(run.run_id, RunPatched), await mill.of(run.run_id, RunRetried)
     kinds = await mill.kinds(run.run_id)
     assert kinds.index("RunRetried") == kinds.index("RunPatched") + 1
-    assert len(worker.door.commits[commits].records) >= 3
+    assert len(worker.faulty_store.commits[commits].records) >= 3
     assert (patched.actor, patched.message, retried.reason) == ("ada", "typo", "typo")
     after = await worker.end(run.run_id)
     assert (after.outputs, ledger.count("a")) == ({"z": "fixed"}, 1)
 
 
 @simulated
-async def test_a_repeated_patch_is_answered_like_the_first(mill: Mill) -> None:
+async def test_a_repeated_patch_is_answered_like_the_first(mill: Cluster) -> None:
     one, two = await mill.process("c1", work=False), await mill.process("c2", work=False)
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
@@ -104,7 +104,7 @@ async def test_a_repeated_patch_is_answered_like_the_first(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_patch_that_is_published_is_a_version_also_when_the_request_is_repeated(mill: Mill) -> None:
+async def test_a_patch_that_is_published_is_a_version_also_when_the_request_is_repeated(mill: Cluster) -> None:
     """The first process dies between the two: whoever repeats the request gets what was asked for."""
     worker = await mill.process()
     client = await mill.process("client", work=False)
@@ -118,7 +118,7 @@ async def test_a_patch_that_is_published_is_a_version_also_when_the_request_is_r
 
 
 @simulated
-async def test_a_published_patch(mill: Mill) -> None:
+async def test_a_published_patch(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     outcome = await worker.engine.patch(run_id, _add("w", "z", config=9), publish=True, actor="ada", message="more")
@@ -136,7 +136,7 @@ async def test_a_published_patch(mill: Mill) -> None:
 
 
 @simulated
-async def test_every_problem_is_told_at_once(mill: Mill) -> None:
+async def test_every_problem_is_told_at_once(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     operations = [
@@ -167,7 +167,7 @@ async def test_every_problem_is_told_at_once(mill: Mill) -> None:
     ],
 )
 @simulated
-async def test_what_cannot_be_is_refused(mill: Mill, operations: Any, code: str) -> None:
+async def test_what_cannot_be_is_refused(mill: Cluster, operations: Any, code: str) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     for dry_run in (True, False):
@@ -176,7 +176,7 @@ async def test_what_cannot_be_is_refused(mill: Mill, operations: Any, code: str)
 
 
 @simulated
-async def test_a_patch_is_made_for_the_graph_that_the_run_has(mill: Mill) -> None:
+async def test_a_patch_is_made_for_the_graph_that_the_run_has(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     engine = worker.engine
@@ -194,13 +194,13 @@ async def test_a_patch_is_made_for_the_graph_that_the_run_has(mill: Mill) -> Non
 
 
 @simulated
-async def test_of_two_patches_at_once_one_is_too_late(mill: Mill) -> None:
+async def test_of_two_patches_at_once_one_is_too_late(mill: Cluster) -> None:
     worker = await mill.process()
     one, two = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run_id = await _waiting(mill, worker)
-    one.door.next("commit", following(lambda: two.engine.patch(run_id, _add("two", "z"))))
+    one.faulty_store.next("commit", following(lambda: two.engine.patch(run_id, _add("two", "z"))))
     assert await code_of(one.engine.patch(run_id, _add("one", "z"))) == "patch_stale"
-    assert one.door.fired["commit"] == 1
+    assert one.faulty_store.fired["commit"] == 1
     (patched,) = await mill.of(run_id, RunPatched)
     assert patched.added == ("two",)
     await one.engine.patch(run_id, _add("one", "z"))
@@ -212,7 +212,7 @@ async def test_of_two_patches_at_once_one_is_too_late(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_is_patched_while_its_attempts_run(mill: Mill) -> None:
+async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster) -> None:
     """Workers that hold the old graph finish what they began, and go on under the new one."""
     ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, concurrency=3) for i in range(2)]
@@ -245,7 +245,7 @@ async def test_a_run_is_patched_while_its_attempts_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_edge_from_a_finished_node_is_decided_by_what_it_did(mill: Mill) -> None:
+async def test_an_edge_from_a_finished_node_is_decided_by_what_it_did(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     await worker.engine.patch(run_id, _add("w", "a", config="{{ a.output }}"))
@@ -257,7 +257,7 @@ async def test_an_edge_from_a_finished_node_is_decided_by_what_it_did(mill: Mill
 
 
 @simulated
-async def test_the_document_has_all_patches_in_it(mill: Mill) -> None:
+async def test_the_document_has_all_patches_in_it(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
     engine = worker.engine
@@ -278,7 +278,7 @@ async def test_the_document_has_all_patches_in_it(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_patched_document_is_in_its_normal_form_again(mill: Mill) -> None:
+async def test_a_patched_document_is_in_its_normal_form_again(mill: Cluster) -> None:
     """Other spellings that a patch brought in are gone, so the next patch finds what the documentation says."""
     worker = await mill.process()
     run_id = await _waiting(mill, worker)
@@ -305,7 +305,7 @@ def _thing(major: int) -> Handler:
 
 
 @simulated
-async def test_nodes_keep_the_types_that_the_run_was_compiled_with(mill: Mill) -> None:
+async def test_nodes_keep_the_types_that_the_run_was_compiled_with(mill: Cluster) -> None:
     old = await mill.process("old", more=[_thing(1)])
     kept = {"compensator": {"type": "thing"}}
     run_id = await old.start(
@@ -328,7 +328,7 @@ async def test_nodes_keep_the_types_that_the_run_was_compiled_with(mill: Mill) -
 
 
 @simulated
-async def test_a_dry_run_asks_also_what_only_the_retry_would_be_refused_for(mill: Mill) -> None:
+async def test_a_dry_run_asks_also_what_only_the_retry_would_be_refused_for(mill: Cluster) -> None:
     async def hangs() -> None:
         await asyncio.sleep(60)
 
@@ -342,7 +342,7 @@ async def test_a_dry_run_asks_also_what_only_the_retry_would_be_refused_for(mill
 
 
 @simulated
-async def test_a_repeated_patch_is_answered_with_what_it_did_itself(mill: Mill) -> None:
+async def test_a_repeated_patch_is_answered_with_what_it_did_itself(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(human("h")))
     await waits(mill, run_id, "h")

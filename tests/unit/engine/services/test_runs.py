@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.faulty_store import after_s
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -26,7 +26,7 @@ SCHEMA = {
 
 
 @simulated
-async def test_a_run_of_all_four_types(mill: Mill) -> None:
+async def test_a_run_of_all_four_types(mill: Cluster) -> None:
     async def double(n: int) -> int:
         await asyncio.sleep(1)
         return n * 2
@@ -54,7 +54,7 @@ async def test_a_run_of_all_four_types(mill: Mill) -> None:
 
 
 @simulated
-async def test_default_outputs_are_those_of_the_terminal_nodes(mill: Mill) -> None:
+async def test_default_outputs_are_those_of_the_terminal_nodes(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(
@@ -71,7 +71,7 @@ async def test_default_outputs_are_those_of_the_terminal_nodes(mill: Mill) -> No
 
 
 @simulated
-async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Mill) -> None:
+async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(
         document(node("a", when="false"), node("b", config=1), outputs={"x": "{{ a.output.y }}", "z": "{{ b.output }}"})
@@ -85,7 +85,7 @@ async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_run_that_does_not_complete_has_no_outputs(mill: Mill) -> None:
+async def test_a_run_that_does_not_complete_has_no_outputs(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a", config=1), node("b", type="fail"), outputs={"a": "{{ a.output }}"}))
     assert (run.status, run.outputs) == ("FAILED", None)
@@ -93,7 +93,7 @@ async def test_a_run_that_does_not_complete_has_no_outputs(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_deadline_ends_a_run(mill: Mill) -> None:
+async def test_the_deadline_ends_a_run(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30}))
@@ -106,7 +106,7 @@ async def test_the_deadline_ends_a_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_deadline_that_was_met_leaves_no_timer(mill: Mill) -> None:
+async def test_a_deadline_that_was_met_leaves_no_timer(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), limits={"deadline_seconds": 30}))
     assert run.status == "COMPLETED"
@@ -114,7 +114,7 @@ async def test_a_deadline_that_was_met_leaves_no_timer(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_key_makes_a_start_idempotent(mill: Mill) -> None:
+async def test_a_key_makes_a_start_idempotent(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(chain("a"))
     first = await worker.engine.start("test", {"n": 1}, key="order-7")
@@ -128,7 +128,7 @@ async def test_a_key_makes_a_start_idempotent(mill: Mill) -> None:
 
 
 @simulated
-async def test_many_starts_with_one_key_at_once_are_one_run(mill: Mill) -> None:
+async def test_many_starts_with_one_key_at_once_are_one_run(mill: Cluster) -> None:
     ledger = Ledger()
     clients = [await mill.process(f"c{i}", functions={"work": ledger.quick}) for i in range(3)]
     await clients[0].publish(document(call("a")))
@@ -140,7 +140,7 @@ async def test_many_starts_with_one_key_at_once_are_one_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_key_that_was_used_for_something_else_is_refused(mill: Mill) -> None:
+async def test_a_key_that_was_used_for_something_else_is_refused(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(chain("a"))
     await worker.publish(chain("a", name="other"))
@@ -155,7 +155,7 @@ async def test_a_key_that_was_used_for_something_else_is_refused(mill: Mill) -> 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "é" * 101, "a\nb", "a\x00b", "\ud800", 7])
 @simulated
-async def test_a_key_is_short_printable_text(mill: Mill, key: Any) -> None:
+async def test_a_key_is_short_printable_text(mill: Cluster, key: Any) -> None:
     client = await mill.process(work=False)
     await client.publish(chain("a"))
     with pytest.raises(Rejected) as refused:
@@ -165,7 +165,7 @@ async def test_a_key_is_short_printable_text(mill: Mill, key: Any) -> None:
 
 
 @simulated
-async def test_every_problem_of_the_inputs_is_named_at_once(mill: Mill) -> None:
+async def test_every_problem_of_the_inputs_is_named_at_once(mill: Cluster) -> None:
     client = await mill.process(work=False)
     await client.publish(document(node("a"), inputs=SCHEMA))
     with pytest.raises(Rejected) as refused:
@@ -189,7 +189,7 @@ def _selfish() -> Any:
     "value", [{"x": math.nan}, {"x": object()}, {"x": "\ud800"}, {"x": _selfish()}, object(), math.inf]
 )
 @simulated
-async def test_inputs_that_are_not_json_are_refused(mill: Mill, schema: Any, value: Any) -> None:
+async def test_inputs_that_are_not_json_are_refused(mill: Cluster, schema: Any, value: Any) -> None:
     client = await mill.process(work=False)
     await client.publish(document(node("a"), **({} if schema is None else {"inputs": schema})))
     with pytest.raises(Rejected) as refused:
@@ -199,7 +199,7 @@ async def test_inputs_that_are_not_json_are_refused(mill: Mill, schema: Any, val
 
 
 @simulated
-async def test_show_is_the_run_as_it_is_now(mill: Mill) -> None:
+async def test_show_is_the_run_as_it_is_now(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a", config=1), call("b", "a", args={"seconds": 30}), node("c", "b")))
@@ -214,7 +214,7 @@ async def test_show_is_the_run_as_it_is_now(mill: Mill) -> None:
 
 
 @simulated
-async def test_waiting_for_a_result_may_take_too_long(mill: Mill) -> None:
+async def test_waiting_for_a_result_may_take_too_long(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("s", type="sleep", config={"seconds": 100})))
     with pytest.raises(TimeoutError):
@@ -227,7 +227,7 @@ async def test_waiting_for_a_result_may_take_too_long(mill: Mill) -> None:
 
 
 @simulated
-async def test_pause_and_resume(mill: Mill) -> None:
+async def test_pause_and_resume(mill: Cluster) -> None:
     """Queued jobs are withdrawn; the attempt that runs may finish; everything goes on afterwards."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=1)
@@ -254,7 +254,7 @@ async def test_pause_and_resume(mill: Mill) -> None:
 
 
 @simulated
-async def test_timers_and_back_offs_outlast_a_pause(mill: Mill) -> None:
+async def test_timers_and_back_offs_outlast_a_pause(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(
         document(
@@ -277,7 +277,7 @@ async def test_timers_and_back_offs_outlast_a_pause(mill: Mill) -> None:
 
 
 @simulated
-async def test_cancel_ends_everything_and_tells_running_handlers(mill: Mill) -> None:
+async def test_cancel_ends_everything_and_tells_running_handlers(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
@@ -326,7 +326,7 @@ WHOLE = {"town": "Bonn", "page": {}, "unit": None}
     ],
 )
 @simulated
-async def test_defaults_of_the_schema_complete_the_inputs(mill: Mill, given: Any, recorded: Any) -> None:
+async def test_defaults_of_the_schema_complete_the_inputs(mill: Cluster, given: Any, recorded: Any) -> None:
     worker = await mill.process()
     before = repr(given)
     run = await worker.run(document(node("a", config="{{ inputs }}"), inputs=DEFAULTS), inputs=given, key="k")
@@ -337,7 +337,7 @@ async def test_defaults_of_the_schema_complete_the_inputs(mill: Mill, given: Any
 
 
 @simulated
-async def test_a_default_is_checked_like_any_other_input(mill: Mill) -> None:
+async def test_a_default_is_checked_like_any_other_input(mill: Cluster) -> None:
     client = await mill.process(work=False)
     await client.publish(chain("a", inputs={"properties": {"n": {"type": "integer", "default": "many"}}}))
     with pytest.raises(Rejected) as refused:
@@ -350,7 +350,7 @@ async def test_a_default_is_checked_like_any_other_input(mill: Mill) -> None:
 
 
 @simulated
-async def test_definitions_that_refer_to_each_other_at_the_same_place_take_no_time(mill: Mill) -> None:
+async def test_definitions_that_refer_to_each_other_at_the_same_place_take_no_time(mill: Cluster) -> None:
     client = await mill.process(work=False)
     both = {"$ref": "#/$defs/one", "properties": {"a": {"$ref": "#/$defs/two"}, "n": {"default": 1}}}
     schema = {"$ref": "#/$defs/two", "$defs": {"one": {"properties": {"a": {"$ref": "#/$defs/two"}}}, "two": both}}
@@ -365,7 +365,7 @@ async def test_definitions_that_refer_to_each_other_at_the_same_place_take_no_ti
 
 
 @simulated
-async def test_a_key_stands_for_the_inputs_with_their_defaults(mill: Mill) -> None:
+async def test_a_key_stands_for_the_inputs_with_their_defaults(mill: Cluster) -> None:
     client = await mill.process(work=False)
     large = "x" * 100_000
     schema = {"properties": {"n": {"default": 1}}}
@@ -380,7 +380,7 @@ async def test_a_key_stands_for_the_inputs_with_their_defaults(mill: Mill) -> No
 
 
 @simulated
-async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
+async def test_children_and_forks_get_defaults_too(mill: Cluster) -> None:
     worker = await mill.process()
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"default": 7}}}
     await worker.publish(document(node("a", config="{{ inputs }}"), name="kid", inputs=schema))
@@ -397,16 +397,16 @@ async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Mill) -> None:
+async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run = await first.start(chain("a"))
     await second.engine.pause(run)
     await second.engine.resume(run)
-    first.door.next("load", after_s(0.01), after_s(0.02))
+    first.faulty_store.next("load", after_s(0.01), after_s(0.02))
     stream = mill.stream(run)
     await asyncio.gather(first.engine.run_cache.refresh([stream]), first.engine.run_cache.refresh([stream]))
     state = first.cached(run)
-    assert first.door.fired["load"] == 2
+    assert first.faulty_store.fired["load"] == 2
     assert state is not None and (state.seq, state.status) == (4, "RUNNING")
 
 
@@ -415,7 +415,7 @@ def snapshot_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @simulated
-async def test_a_snapshot_is_of_the_version_it_says(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_is_of_the_version_it_says(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mill's judge folds every log from its snapshot and from its first record, and compares."""
     snapshot_always(monkeypatch)
     worker = await mill.process()
@@ -426,7 +426,7 @@ async def test_a_snapshot_is_of_the_version_it_says(mill: Mill, monkeypatch: pyt
 
 
 @simulated
-async def test_a_state_older_than_the_snapshot_catches_up(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_older_than_the_snapshot_catches_up(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
     run = await first.start(chain("a"))
     snapshot_always(monkeypatch)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, signal, unchanged, waits
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.faulty_store import lose_reply
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.kernel.decide.waits import SIGNALS_MAX
@@ -16,7 +16,7 @@ from tidemill.kernel.events import BlobRef, NodeCompleted, RunCompleted, SignalR
 
 
 @simulated
-async def test_a_signal_ends_the_wait_with_its_payload(mill: Mill) -> None:
+async def test_a_signal_ends_the_wait_with_its_payload(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(signal("paid"), node("z", "paid", config="{{ paid.output.sum }}")))
@@ -29,7 +29,7 @@ async def test_a_signal_ends_the_wait_with_its_payload(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_signal_that_comes_first_is_kept_until_somebody_waits(mill: Mill) -> None:
+async def test_a_signal_that_comes_first_is_kept_until_somebody_waits(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("s", type="sleep", config={"seconds": 30}), signal("go", "s")))
     await worker.engine.signal(run_id, "go", "early")
@@ -41,7 +41,7 @@ async def test_a_signal_that_comes_first_is_kept_until_somebody_waits(mill: Mill
 
 
 @simulated
-async def test_signals_are_taken_once_and_in_order(mill: Mill) -> None:
+async def test_signals_are_taken_once_and_in_order(mill: Cluster) -> None:
     worker = await mill.process()
     names = {"name": "go"}
     run_id = await worker.start(
@@ -61,7 +61,7 @@ async def test_signals_are_taken_once_and_in_order(mill: Mill) -> None:
 
 
 @simulated
-async def test_the_same_signal_twice_is_one(mill: Mill) -> None:
+async def test_the_same_signal_twice_is_one(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     config = {"name": "go"}
@@ -78,15 +78,15 @@ async def test_the_same_signal_twice_is_one(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_signal_whose_answer_was_lost_is_taken_once(mill: Mill) -> None:
+async def test_a_signal_whose_answer_was_lost_is_taken_once(mill: Cluster) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     config = {"name": "go"}
     run_id = await worker.start(document(signal("a", config=config), signal("b", "a", config=config)))
     await waits(mill, run_id, "a")
-    client.door.next("commit", lose_reply)
+    client.faulty_store.next("commit", lose_reply)
     await client.engine.signal(run_id, "go", 1)
-    assert client.door.fired["commit"] == 1
+    assert client.faulty_store.fired["commit"] == 1
     await asyncio.sleep(5)
     assert len(await mill.of(run_id, SignalReceived)) == 1
     assert (await mill.state(run_id)).peek("b").status == "WAITING"
@@ -96,7 +96,7 @@ async def test_a_signal_whose_answer_was_lost_is_taken_once(mill: Mill) -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 @simulated
-async def test_a_large_payload_travels_as_a_reference_and_comes_out_whole(mill: Mill, early: bool) -> None:
+async def test_a_large_payload_travels_as_a_reference_and_comes_out_whole(mill: Cluster, early: bool) -> None:
     worker = await mill.process()
     gate = node("s", type="sleep", config={"seconds": 9})
     run_id = await worker.start(
@@ -114,7 +114,7 @@ async def test_a_large_payload_travels_as_a_reference_and_comes_out_whole(mill: 
 
 
 @simulated
-async def test_conditions_look_at_a_large_payload(mill: Mill) -> None:
+async def test_conditions_look_at_a_large_payload(mill: Cluster) -> None:
     worker = await mill.process()
     loop = {"condition": "size(output) < 100000", "max_iterations": 5}
     run_id = await worker.start(document(signal("go", loop=loop)))
@@ -126,7 +126,7 @@ async def test_conditions_look_at_a_large_payload(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_cannot_be_a_signal_is_refused(mill: Mill) -> None:
+async def test_what_cannot_be_a_signal_is_refused(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go")))
     await waits(mill, run_id, "go")
@@ -149,7 +149,7 @@ async def test_what_cannot_be_a_signal_is_refused(mill: Mill) -> None:
 
 
 @simulated
-async def test_after_the_end_nobody_is_told(mill: Mill) -> None:
+async def test_after_the_end_nobody_is_told(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go")))
     await worker.engine.signal(run_id, "go", 1, signal_id="s1")
@@ -160,7 +160,7 @@ async def test_after_the_end_nobody_is_told(mill: Mill) -> None:
 
 
 @simulated
-async def test_signals_that_nobody_took_are_named_at_the_end(mill: Mill) -> None:
+async def test_signals_that_nobody_took_are_named_at_the_end(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go"), node("w", type="sleep", config={"seconds": 5})))
     for number in range(3):
@@ -171,7 +171,7 @@ async def test_signals_that_nobody_took_are_named_at_the_end(mill: Mill) -> None
 
 
 @simulated
-async def test_a_run_keeps_a_bounded_number_of_signals(mill: Mill) -> None:
+async def test_a_run_keeps_a_bounded_number_of_signals(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(signal("go")))
     for number in range(SIGNALS_MAX):
@@ -182,7 +182,7 @@ async def test_a_run_keeps_a_bounded_number_of_signals(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_wait_for_a_signal_takes_no_longer_than_the_node_may(mill: Mill) -> None:
+async def test_a_wait_for_a_signal_takes_no_longer_than_the_node_may(mill: Cluster) -> None:
     worker = await mill.process()
     retry = {"max_attempts": 2, "backoff_seconds": 1, "jitter": 0}
     run_id = await worker.start(document(signal("go", timeout_seconds=10, retry=retry)))
@@ -192,7 +192,7 @@ async def test_a_wait_for_a_signal_takes_no_longer_than_the_node_may(mill: Mill)
 
 
 @simulated
-async def test_items_of_a_map_take_one_signal_each(mill: Mill) -> None:
+async def test_items_of_a_map_take_one_signal_each(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(signal("go", map={"over": [1, 2, 3]})))
     await waits(mill, run_id, "go", index=2)

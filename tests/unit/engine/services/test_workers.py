@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Mill, Process, simulated
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.faulty_store import after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -29,12 +29,12 @@ async def only(process: Process) -> WorkerView:
     return found
 
 
-async def rows(mill: Mill) -> list[WorkerRow]:
+async def rows(mill: Cluster) -> list[WorkerRow]:
     return await registered(mill.store, TENANT)
 
 
 @simulated
-async def test_a_worker_says_who_it_is_and_what_it_can_do(mill: Mill) -> None:
+async def test_a_worker_says_who_it_is_and_what_it_can_do(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     assert await client.engine.workers.find() == []
     began = mill.now_ms()
@@ -50,7 +50,7 @@ async def test_a_worker_says_who_it_is_and_what_it_can_do(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_says_what_it_holds(mill: Mill) -> None:
+async def test_a_worker_says_what_it_holds(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, beat_ms=2_000)
     client = await mill.process("client", work=False)
@@ -68,7 +68,7 @@ async def test_a_worker_says_what_it_holds(mill: Mill) -> None:
 
 
 @simulated
-async def test_what_lasts_is_told_before_the_next_beat(mill: Mill) -> None:
+async def test_what_lasts_is_told_before_the_next_beat(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, beat_ms=60_000, dead_after_ms=180_000)
     client = await mill.process("client", work=False)
@@ -79,24 +79,24 @@ async def test_what_lasts_is_told_before_the_next_beat(mill: Mill) -> None:
     await worker.end(run_id)
     await asyncio.sleep(2.1)
     assert (await only(client)).holding == 0
-    beats = worker.door.calls["beat"]
+    beats = worker.faulty_store.calls["beat"]
     for _ in range(20):
         await worker.run(document(call("a", args={"seconds": 0.1})))
     # What comes and goes is not worth a word.
-    assert worker.door.calls["beat"] <= beats + 1
+    assert worker.faulty_store.calls["beat"] <= beats + 1
 
 
 @pytest.mark.parametrize(("beat_ms", "dead_after_ms"), [(5_000, 15_000), (1_000, 3_000)])
 @simulated
 async def test_a_killed_worker_is_dead_after_a_while_and_forgotten_after_an_hour(
-    mill: Mill, beat_ms: int, dead_after_ms: int
+    mill: Cluster, beat_ms: int, dead_after_ms: int
 ) -> None:
     client = await mill.process("client", work=False)
     victim = await mill.process("w1", beat_ms=beat_ms, dead_after_ms=dead_after_ms)
     other = await mill.process("w2")
     await asyncio.sleep(60)
     assert await states(client) == {"w1": "alive", "w2": "alive"}
-    assert victim.door.calls["beat"] == pytest.approx(60_000 / beat_ms, abs=2)
+    assert victim.faulty_store.calls["beat"] == pytest.approx(60_000 / beat_ms, abs=2)
     victim.kill()
     await asyncio.sleep((dead_after_ms - beat_ms) / 1000 - 0.5)
     assert await states(client) == {"w1": "alive", "w2": "alive"}
@@ -110,7 +110,7 @@ async def test_a_killed_worker_is_dead_after_a_while_and_forgotten_after_an_hour
 
 
 @simulated
-async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Mill) -> None:
+async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=10_000)
     client = await mill.process("client", work=False)
@@ -128,7 +128,7 @@ async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Mill) -> 
 
 
 @simulated
-async def test_an_outage_stops_no_beat_and_is_told_once(mill: Mill) -> None:
+async def test_an_outage_stops_no_beat_and_is_told_once(mill: Cluster) -> None:
     worker = mill.build()
     told: list[str | None] = []
     assert worker.engine.registry is not None
@@ -137,67 +137,67 @@ async def test_an_outage_stops_no_beat_and_is_told_once(mill: Mill) -> None:
     client = await mill.process("client", work=False)
     await asyncio.sleep(7)
     for verb in ("beat", "find", "look"):
-        worker.door.always(verb, refuse)
+        worker.faulty_store.always(verb, refuse)
     await asyncio.sleep(100)
     assert await states(client) == {"w1": "dead"} and told == ["the store does not answer"]
-    assert worker.door.fired["beat"] >= 19 and worker.door.fired["look"] >= 19
+    assert worker.faulty_store.fired["beat"] >= 19 and worker.faulty_store.fired["look"] >= 19
     for verb in ("beat", "find", "look"):
-        worker.door.always(verb, None)
+        worker.faulty_store.always(verb, None)
     await asyncio.sleep(6)
     assert await states(client) == {"w1": "alive"} and told == ["the store does not answer", None]
 
 
 @simulated
-async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Mill) -> None:
+async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Cluster) -> None:
     worker = mill.build()
     told: list[tuple[int, str | None]] = []
     assert worker.engine.registry is not None
     worker.engine.registry.on_reach = lambda trouble: told.append(
         (round(mill.loop.now), str(trouble) if trouble else None)
     )
-    worker.door.next("beat", after_s(60))
+    worker.faulty_store.next("beat", after_s(60))
     await worker.open()
     await asyncio.sleep(100)
-    assert worker.door.fired["beat"] == 1
+    assert worker.faulty_store.fired["beat"] == 1
     assert told == [(1_015, "it has said nothing for 15 s"), (1_060, None)]
 
 
 @simulated
-async def test_a_drain_does_not_wait_for_long_for_its_row(mill: Mill) -> None:
+async def test_a_drain_does_not_wait_for_long_for_its_row(mill: Cluster) -> None:
     worker = await mill.process()
     await asyncio.sleep(1)
-    worker.door.always("beat", after_s(600))
+    worker.faulty_store.always("beat", after_s(600))
     began = mill.loop.now
     await worker.stop()
-    assert worker.door.fired["beat"] >= 1 and mill.loop.now - began <= 2.5
+    assert worker.faulty_store.fired["beat"] >= 1 and mill.loop.now - began <= 2.5
 
 
 @simulated
-async def test_a_surprise_stops_no_beat(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_surprise_stops_no_beat(mill: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     async def surprise(call: Any) -> Any:
         raise ZeroDivisionError
 
     worker = mill.build()
-    worker.door.next("beat", surprise)
+    worker.faulty_store.next("beat", surprise)
     await worker.open()
     client = await mill.process("client", work=False)
     await asyncio.sleep(6)
-    assert worker.door.fired["beat"] == 1 and "could not say that it is alive" in caplog.text
+    assert worker.faulty_store.fired["beat"] == 1 and "could not say that it is alive" in caplog.text
     assert await states(client) == {"w1": "alive"}
 
 
 @simulated
-async def test_a_drain_without_a_store_still_ends(mill: Mill) -> None:
+async def test_a_drain_without_a_store_still_ends(mill: Cluster) -> None:
     worker = await mill.process()
     await asyncio.sleep(1)
-    worker.door.always("beat", refuse)
+    worker.faulty_store.always("beat", refuse)
     await worker.stop()
-    assert worker.door.fired["beat"] >= 1
+    assert worker.faulty_store.fired["beat"] >= 1
     assert [row.name for row in await rows(mill)] == ["w1"]
 
 
 @simulated
-async def test_rows_of_a_later_format_are_left_alone(mill: Mill) -> None:
+async def test_rows_of_a_later_format_are_left_alone(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     strange = Row(kind=WORKER, key="w9", sort=1, body=b"\x01")
     await mill.store.commit([Commit(stream=Stream(TENANT, WORKER, "w9"), expected=None, rows=(strange,))])
@@ -216,7 +216,7 @@ async def blocker(process: Process, run_id: str) -> Any:
 
 
 @simulated
-async def test_why_says_that_nobody_is_there(mill: Mill) -> None:
+async def test_why_says_that_nobody_is_there(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a")))
     found = await blocker(client, run_id)
@@ -230,7 +230,7 @@ async def test_why_says_that_nobody_is_there(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_knows_of_a_dead_worker_that_it_is_none(mill: Mill) -> None:
+async def test_why_knows_of_a_dead_worker_that_it_is_none(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1", queues=("other",))
     run_id = await client.start(document(node("a", queue="gpu")))
@@ -242,7 +242,7 @@ async def test_why_knows_of_a_dead_worker_that_it_is_none(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Mill) -> None:
+async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Cluster) -> None:
     """It may have been renewed after the last sign of life, so for a moment both are so."""
     ledger = Ledger()
     client = await mill.process("client", work=False)
@@ -260,7 +260,7 @@ async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_says_when_no_live_worker_knows_a_type(mill: Mill) -> None:
+async def test_why_says_when_no_live_worker_knows_a_type(mill: Cluster) -> None:
     client = await mill.process("client", work=False, more=[SPECIAL])
     await mill.process("plain")
     run_id = await client.start(document(node("b", type="special")))
@@ -279,7 +279,7 @@ async def test_why_says_when_no_live_worker_knows_a_type(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_that_drains_is_nobody_to_wait_for(mill: Mill) -> None:
+async def test_a_worker_that_drains_is_nobody_to_wait_for(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     worker = await mill.process("w1", functions={"work": ledger.work}, concurrency=1)

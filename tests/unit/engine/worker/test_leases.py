@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, Process, simulated
-from tests.fixtures.faulty_store import Call, Door, refuse
+from tests.fixtures.cluster import Cluster, Process, simulated
+from tests.fixtures.faulty_store import Call, FaultyStore, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Handler, NodeContext, Return
@@ -19,56 +19,56 @@ from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
 
 
-async def _codes(mill: Mill, run_id: str) -> list[str]:
+async def _codes(mill: Cluster, run_id: str) -> list[str]:
     return [event.error.code for event in await mill.of(run_id, NodeFailed)]
 
 
 @simulated
-async def test_a_lease_is_renewed_three_times_in_its_life(mill: Mill) -> None:
+async def test_a_lease_is_renewed_three_times_in_its_life(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 100})))
     run = await worker.end(run_id)
     assert (run.status, run.nodes["a"]["attempts"], ledger.count("a")) == ("COMPLETED", 1, 1)
-    assert 18 <= worker.door.calls["renew"] <= 21
+    assert 18 <= worker.faulty_store.calls["renew"] <= 21
 
 
 @pytest.mark.parametrize(("lease_ms", "beat_ms", "every_ms"), [(3_000, 5_000, 1_000), (600_000, 5_000, 5_000)])
 @simulated
 async def test_renewals_follow_from_the_lease_and_come_with_every_beat(
-    mill: Mill, lease_ms: int, beat_ms: int, every_ms: int
+    mill: Cluster, lease_ms: int, beat_ms: int, every_ms: int
 ) -> None:
     """A short lease is renewed often enough to last; a long one makes nobody wait who has to learn that it is lost."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=lease_ms, beat_ms=beat_ms)
     await worker.end(await worker.start(document(call("a", args={"seconds": 100}))))
     assert ledger.count("a") == 1
-    assert worker.door.calls["renew"] == pytest.approx(100_000 / every_ms, abs=2)
+    assert worker.faulty_store.calls["renew"] == pytest.approx(100_000 / every_ms, abs=2)
 
 
 @simulated
-async def test_nothing_in_hand_nothing_renewed(mill: Mill) -> None:
+async def test_nothing_in_hand_nothing_renewed(mill: Cluster) -> None:
     worker = await mill.process()
     await asyncio.sleep(100)
-    assert worker.door.calls["renew"] == 0
+    assert worker.faulty_store.calls["renew"] == 0
 
 
 @simulated
-async def test_a_few_missed_beats_lose_nothing(mill: Mill) -> None:
+async def test_a_few_missed_beats_lose_nothing(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process("w1", functions={"work": ledger.work})
     other = await mill.process("w2", functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
     holder = next(process for process in (worker, other) if process.engine.worker and process.engine.worker._held_jobs)
-    holder.door.next("renew", refuse)
+    holder.faulty_store.next("renew", refuse)
     await worker.end(run_id)
-    assert holder.door.fired["renew"] == 1
+    assert holder.faulty_store.fired["renew"] == 1
     assert ledger.count("a") == 1 and await _codes(mill, run_id) == []
 
 
 @simulated
-async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewhere(mill: Mill) -> None:
+async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewhere(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await first.start(document(call("a", args={"seconds": 8, "value": 1}, retry={"max_attempts": 1})))
@@ -90,7 +90,7 @@ async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewh
 
 
 @simulated
-async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(mill: Mill) -> None:
+async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(mill: Cluster) -> None:
     """Its job is not to be done now, but what it may have done must not be forgotten with the job."""
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=6_000)
@@ -109,7 +109,7 @@ async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(m
 
 
 @simulated
-async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Mill) -> None:
+async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", args={"seconds": 100}), node("b", "a")))
@@ -128,7 +128,7 @@ async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Mill) -
 
 
 @simulated
-async def test_a_result_in_between_forgives_the_lost_ones(mill: Mill) -> None:
+async def test_a_result_in_between_forgives_the_lost_ones(mill: Cluster) -> None:
     """Only five in a row count: an attempt that ended by itself starts the count anew."""
     calls = 0
 
@@ -156,7 +156,7 @@ async def test_a_result_in_between_forgives_the_lost_ones(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(mill: Mill) -> None:
+async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 50}, delivery="at_most_once"), node("b", "a")))
@@ -173,7 +173,7 @@ async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(
 
 
 @simulated
-async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Mill) -> None:
+async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", delivery="at_most_once")))
@@ -184,15 +184,15 @@ async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Mill) -> N
 
 
 @simulated
-async def test_a_worker_that_lost_a_lease_stops_working_on_it(mill: Mill) -> None:
+async def test_a_worker_that_lost_a_lease_stops_working_on_it(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": partial(ledger.work, seconds=200)}, concurrency=1)
     run_id = await first.start(document(call("a")))
     await mill.until(lambda: ledger.running == 1)
-    first.door.always("renew", refuse)
+    first.faulty_store.always("renew", refuse)
     await mill.process("w2", functions={"work": partial(ledger.work, seconds=60)})
     await mill.until(lambda: ledger.running == 2)
-    first.door.always("renew", None)
+    first.faulty_store.always("renew", None)
     assert await mill.until(lambda: bool(ledger.cancelled)) <= 5.1
     run = await first.end(run_id)
     assert run.status == "COMPLETED"
@@ -221,7 +221,7 @@ class Stubborn:
 
 
 @simulated
-async def test_what_comes_after_the_cancellation_is_on_record_and_kept_its_place(mill: Mill) -> None:
+async def test_what_comes_after_the_cancellation_is_on_record_and_kept_its_place(mill: Cluster) -> None:
     stubborn = Stubborn(seconds=2)
     worker = await mill.process(more=[stubborn.handler], concurrency=1)
     run_id = await worker.start(document(node("a", type="stubborn")))
@@ -237,7 +237,7 @@ async def test_what_comes_after_the_cancellation_is_on_record_and_kept_its_place
 
 
 @simulated
-async def test_what_a_drain_cut_short_is_no_result(mill: Mill) -> None:
+async def test_what_a_drain_cut_short_is_no_result(mill: Cluster) -> None:
     stubborn = Stubborn(seconds=0)
     worker = await mill.process(more=[stubborn.handler], grace_ms=0)
     run_id = await worker.start(document(node("a", type="stubborn")))
@@ -250,15 +250,15 @@ async def test_what_a_drain_cut_short_is_no_result(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(mill: Mill) -> None:
+async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(mill: Cluster) -> None:
     """Its renewals were lost, the lease expired, and its own claim took the job over: the first call is void."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": partial(ledger.work, seconds=40)}, lease_ms=6_000)
     run_id = await worker.start(document(call("a")))
     await mill.until(lambda: ledger.running == 1)
-    worker.door.always("renew", refuse)
+    worker.faulty_store.always("renew", refuse)
     await mill.until(lambda: len(ledger.calls) == 2)
-    worker.door.always("renew", None)
+    worker.faulty_store.always("renew", None)
     run = await worker.end(run_id)
     assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 2)
     assert await _codes(mill, run_id) == ["worker_lost"]
@@ -267,7 +267,7 @@ async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(
 
 @pytest.mark.parametrize("answer", ["fails", "returns", "takes its time"])
 @simulated
-async def test_what_a_cancelled_handler_does_is_nobody_s_trouble(mill: Mill, answer: str) -> None:
+async def test_what_a_cancelled_handler_does_is_nobody_s_trouble(mill: Cluster, answer: str) -> None:
     """It may fail, return or linger while it is told to stop: the run is over, and so is the worker's interest."""
     ended: list[str] = []
 
@@ -293,23 +293,23 @@ async def test_what_a_cancelled_handler_does_is_nobody_s_trouble(mill: Mill, ans
 
 
 @simulated
-async def test_an_expired_lease_that_nobody_took_over_still_commits(mill: Mill) -> None:
+async def test_an_expired_lease_that_nobody_took_over_still_commits(mill: Cluster) -> None:
     """Good work is not thrown away because a heartbeat was late: the token is the fence, not the clock."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000, concurrency=1)
     run_id = await worker.start(document(call("a", args={"seconds": 60, "value": "kept"})))
-    worker.door.always("renew", refuse)
+    worker.faulty_store.always("renew", refuse)
     run = await worker.end(run_id)
-    assert worker.door.fired["renew"] > 5
+    assert worker.faulty_store.fired["renew"] > 5
     assert (run.outputs, run.nodes["a"]["attempts"], ledger.count("a")) == ({"a": "kept"}, 1, 1)
 
 
 @simulated
-async def test_rendering_outputs_is_a_job_with_a_lease_too(mill: Mill) -> None:
+async def test_rendering_outputs_is_a_job_with_a_lease_too(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a", config=1), outputs={"x": "{{ a.output }}"}))
     first = await mill.process("w1")
-    await mill.until(lambda: first.door.claimed >= 1)
+    await mill.until(lambda: first.faulty_store.claimed >= 1)
     first.kill()
     second = await mill.process("w2")
     run = await second.end(run_id)
@@ -317,7 +317,7 @@ async def test_rendering_outputs_is_a_job_with_a_lease_too(mill: Mill) -> None:
 
 
 @simulated
-async def test_outputs_that_kill_five_workers_fail_the_run(mill: Mill) -> None:
+async def test_outputs_that_kill_five_workers_fail_the_run(mill: Cluster) -> None:
     """The job waits for a blob that is gone until its worker is dead; then ghosts claim it and die, one by one."""
     big = "x" * 70_000
     worker = await mill.process("w1")
@@ -349,7 +349,7 @@ async def test_outputs_that_kill_five_workers_fail_the_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_timer_s_claimer_may_die(mill: Mill) -> None:
+async def test_a_timer_s_claimer_may_die(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1")
     run_id = await client.start(document(node("s", type="sleep", config={"seconds": 30}), node("b", "s")))
@@ -364,13 +364,13 @@ async def test_a_timer_s_claimer_may_die(mill: Mill) -> None:
 
 
 def _renewals(process: Process) -> int:
-    door: Door = process.door
-    return door.calls["renew"]
+    faulty_store: FaultyStore = process.faulty_store
+    return faulty_store.calls["renew"]
 
 
 @pytest.mark.parametrize("seconds", [4, 9])
 @simulated
-async def test_renewals_go_on_through_a_drain(mill: Mill, seconds: int) -> None:
+async def test_renewals_go_on_through_a_drain(mill: Cluster, seconds: int) -> None:
     ledger = Ledger()
     functions: dict[str, Any] = {"work": partial(ledger.work, seconds=seconds)}
     first = await mill.process("w1", functions=functions, lease_ms=3_000, grace_ms=60_000)
@@ -393,7 +393,7 @@ async def bug(call: Call) -> Any:
 
 
 @simulated
-async def test_a_lease_is_renewed_while_its_attempt_runs(mill: Mill) -> None:
+async def test_a_lease_is_renewed_while_its_attempt_runs(mill: Cluster) -> None:
     ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
     assert (await workers[0].run(document(call("a", args={"seconds": 30})))).status == "COMPLETED"
@@ -401,11 +401,11 @@ async def test_a_lease_is_renewed_while_its_attempt_runs(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_missed_beat_loses_nothing(mill: Mill) -> None:
+async def test_a_missed_beat_loses_nothing(mill: Cluster) -> None:
     ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
     for worker in workers:
-        worker.door.next("renew", refuse, lambda call: call(), bug)
+        worker.faulty_store.next("renew", refuse, lambda call: call(), bug)
     assert (await workers[0].run(document(call("a", args={"seconds": 30})))).status == "COMPLETED"
-    assert sum(worker.door.fired["renew"] for worker in workers) == 3
+    assert sum(worker.faulty_store.fired["renew"] for worker in workers) == 3
     assert ledger.count("a") == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.faulty_store import Call, after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -149,7 +149,7 @@ async def test_what_gathers_is_given_back_in_one_call_for_each_delay() -> None:
 
 @pytest.mark.parametrize("ignorant", [1, 3])
 @simulated
-async def test_whoever_can_run_it_gets_it_soon(mill: Mill, ignorant: int) -> None:
+async def test_whoever_can_run_it_gets_it_soon(mill: Cluster, ignorant: int) -> None:
     """However many others are as quick to ask: whoever had to give it back stands back for a moment."""
     client = await mill.process("client", work=False, more=[SPECIAL])
     for number in range(ignorant):
@@ -166,7 +166,7 @@ async def test_whoever_can_run_it_gets_it_soon(mill: Mill, ignorant: int) -> Non
 
 
 @simulated
-async def test_whoever_becomes_able_gets_it_within_a_second(mill: Mill) -> None:
+async def test_whoever_becomes_able_gets_it_within_a_second(mill: Cluster) -> None:
     """Those who met it before all stand back at the same moment."""
     client = await mill.process("client", work=False, more=[SPECIAL])
     for number in range(3):
@@ -180,7 +180,7 @@ async def test_whoever_becomes_able_gets_it_within_a_second(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Mill) -> None:
+async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster) -> None:
     """Also when they are older and more important than what the worker can do."""
     ledger = Ledger()
     client = await mill.process("client", work=False, more=[SPECIAL])
@@ -199,15 +199,15 @@ async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Mill) -> None:
         waits.append(mill.loop.now - began)
         await asyncio.sleep(0.9)
     assert max(waits) <= 0.5, waits
-    claims = worker.door.calls["claim"]
+    claims = worker.faulty_store.calls["claim"]
     await asyncio.sleep(60)
     # Two hundred of them are looked at in a second, eight at a time, and it asks in vain a few times besides.
-    assert worker.door.calls["claim"] - claims <= 60 * (1_000 / EACH_MS / 8 + 10)
+    assert worker.faulty_store.calls["claim"] - claims <= 60 * (1_000 / EACH_MS / 8 + 10)
     assert {(await client.engine.show(run_id)).status for run_id in blocked} == {"RUNNING"}
 
 
 @simulated
-async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Mill) -> None:
+async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
@@ -222,7 +222,7 @@ async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Mill) -> No
 
 
 @simulated
-async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Mill) -> None:
+async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Cluster) -> None:
     """The commit was under way, and kept a job for a worker that has stopped since."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
@@ -234,8 +234,8 @@ async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill
         await asyncio.sleep(0.3)
         return answer
 
-    worker.door.next("commit", slow_answer)
-    await mill.until(lambda: worker.door.fired["commit"] == 1)
+    worker.faulty_store.next("commit", slow_answer)
+    await mill.until(lambda: worker.faulty_store.fired["commit"] == 1)
     assert [view.owner for view in await mill.jobs(run_id)] == ["w1"]
     began = mill.loop.now
     await worker.stop()
@@ -244,7 +244,7 @@ async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill
 
 
 @simulated
-async def test_a_second_word_ends_the_grace_period(mill: Mill) -> None:
+async def test_a_second_word_ends_the_grace_period(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=600_000)
     run_id = await worker.start(document(call("a", args={"seconds": 300})))
@@ -260,7 +260,7 @@ async def test_a_second_word_ends_the_grace_period(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_result_that_is_being_committed_is_not_given_back(mill: Mill) -> None:
+async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster) -> None:
     """The attempt ended within the grace period; that the store is slow is no reason to do it again."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
@@ -271,41 +271,41 @@ async def test_a_result_that_is_being_committed_is_not_given_back(mill: Mill) ->
         await asyncio.sleep(0.5)
         return await call()
 
-    worker.door.always("commit", slow)
+    worker.faulty_store.always("commit", slow)
     await mill.until(lambda: ledger.running == 0)
     await worker.stop()
-    worker.door.always("commit", None)
-    assert worker.door.fired["commit"] >= 1 and worker.engine.worker is not None
+    worker.faulty_store.always("commit", None)
+    assert worker.faulty_store.fired["commit"] >= 1 and worker.engine.worker is not None
     assert worker.engine.worker.returned == 0
     assert len(await mill.of(run_id, NodeCompleted, "a")) == 1
 
 
 @simulated
-async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Mill) -> None:
+async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster) -> None:
     """The handler has ended, but nobody will ever know: its job is done again, so it was given back."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     await worker.start(document(call("a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
-    worker.door.always("commit", refuse)
+    worker.faulty_store.always("commit", refuse)
     await worker.stop()
-    assert worker.door.fired["commit"] >= 1 and worker.engine.worker is not None
+    assert worker.faulty_store.fired["commit"] >= 1 and worker.engine.worker is not None
     assert (worker.engine.worker.returned, ledger.cancelled) == (1, [])
 
 
 @simulated
-async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(mill: Mill) -> None:
+async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(mill: Cluster) -> None:
     client = await mill.process("client", work=False, more=[SPECIAL])
     worker = mill.build("plain", handlers=built_in_handlers())
-    worker.door.next("release", refuse)
+    worker.faulty_store.next("release", refuse)
     await worker.open()
     await client.start(document(node("b", type="special")))
-    await mill.until(lambda: worker.door.calls["release"] >= 3)
-    assert worker.door.fired["release"] == 1
+    await mill.until(lambda: worker.faulty_store.calls["release"] >= 3)
+    assert worker.faulty_store.fired["release"] == 1
 
 
 @simulated
-async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill) -> None:
+async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster) -> None:
     ledger = Ledger()
     poor = await mill.process("poor")
     run_id = await poor.start(document(call("a")))
@@ -322,21 +322,21 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill)
 
 
 @simulated
-async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Mill) -> None:
+async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Cluster) -> None:
     ledger = Ledger()
     poor = await mill.process("poor")
     rich = await mill.process("rich", functions={"work": ledger.work})
     await asyncio.sleep(6)
-    poor.door.always("look", after_s(0.2))
+    poor.faulty_store.always("look", after_s(0.2))
     reference = await poor.publish(document(node("v"), call("b", "v")))
     runs = [await client.engine.start(reference) for client in (poor, rich) * 5]
     assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
-    assert poor.door.fired["look"] and ledger.count("b") == len(runs)
+    assert poor.faulty_store.fired["look"] and ledger.count("b") == len(runs)
 
 
 @simulated
 async def test_a_standing_worker_waits_for_one_that_has_the_function(
-    mill: Mill, caplog: pytest.LogCaptureFixture
+    mill: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever has it may be starting again just now: that is no reason to fail the run for good."""
     ledger, undo = Ledger(), {"type": "python", "config": {"function": "work"}}
@@ -365,7 +365,7 @@ async def test_a_standing_worker_waits_for_one_that_has_the_function(
 
 @pytest.mark.parametrize("options", [{}, {"standing": True, "only": "r"}], ids=["embedded", "for one run"])
 @simulated
-async def test_where_nobody_will_come_it_fails_at_once(mill: Mill, options: dict[str, Any]) -> None:
+async def test_where_nobody_will_come_it_fails_at_once(mill: Cluster, options: dict[str, Any]) -> None:
     worker = await mill.process("alone", **options)
     await worker.start(document(call("a")), key="r")
     run = await worker.end("r")
@@ -373,7 +373,7 @@ async def test_where_nobody_will_come_it_fails_at_once(mill: Mill, options: dict
 
 
 @simulated
-async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Mill) -> None:
+async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Cluster) -> None:
     def fail(context: Any) -> Return:
         raise CapabilityMissing("process_unavailable", "no process", retryable=True)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Mill, simulated
-from tests.fixtures.faulty_store import Call, Door, after_s, lose_reply, refuse
+from tests.fixtures.cluster import Cluster, simulated
+from tests.fixtures.faulty_store import Call, FaultyStore, after_s, lose_reply, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -29,7 +29,7 @@ from tidemill.stores.memory import MemoryStore
 
 @pytest.mark.parametrize("concurrency", [1, 3, 10])
 @simulated
-async def test_never_more_at_once_than_agreed(mill: Mill, concurrency: int) -> None:
+async def test_never_more_at_once_than_agreed(mill: Cluster, concurrency: int) -> None:
     """Claims and hand-overs together keep the bound, and use it."""
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=concurrency)
@@ -45,7 +45,7 @@ async def test_never_more_at_once_than_agreed(mill: Mill, concurrency: int) -> N
 
 
 @simulated
-async def test_higher_priority_first(mill: Mill) -> None:
+async def test_higher_priority_first(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     reference = await client.publish(
@@ -58,7 +58,7 @@ async def test_higher_priority_first(mill: Mill) -> None:
 
 
 @simulated
-async def test_equal_priority_in_the_order_of_readiness(mill: Mill) -> None:
+async def test_equal_priority_in_the_order_of_readiness(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     reference = await client.publish(document(call("a", args={"seconds": 1})))
@@ -73,7 +73,7 @@ async def test_equal_priority_in_the_order_of_readiness(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_serves_only_its_queues(mill: Mill) -> None:
+async def test_a_worker_serves_only_its_queues(mill: Cluster) -> None:
     ledger = Ledger()
     plain = await mill.process("plain", functions={"work": ledger.work}, queues=("default",))
     run_id = await plain.start(document(call("a"), call("g", "a", queue="gpu"), node("z", "g")))
@@ -86,7 +86,7 @@ async def test_a_worker_serves_only_its_queues(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_worker_without_named_queues_serves_all(mill: Mill) -> None:
+async def test_a_worker_without_named_queues_serves_all(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a"), call("g", "a", queue="gpu"), call("h", "g", queue="other")))
@@ -94,7 +94,7 @@ async def test_a_worker_without_named_queues_serves_all(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill: Mill) -> None:
+async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill: Cluster) -> None:
     special = Handler(NodeType(name="special"), lambda context: Return("done"))
     client = await mill.process("client", work=False, more=[special])
     run_id = await client.start(document(node("a"), node("b", "a", type="special"), node("c", "b")))
@@ -106,7 +106,7 @@ async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill:
         "QUEUED",
         0,
     )
-    assert 10 <= ignorant.door.calls["release"] <= 20_000 / STEP_MS + 2
+    assert 10 <= ignorant.faulty_store.calls["release"] <= 20_000 / STEP_MS + 2
     await mill.process("knowing", more=[special])
     began = mill.loop.now
     run = await client.end(run_id)
@@ -119,7 +119,7 @@ async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill:
 
 
 @simulated
-async def test_a_drain_lets_attempts_finish(mill: Mill) -> None:
+async def test_a_drain_lets_attempts_finish(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=30_000)
     run_id = await worker.start(document(call("a", args={"seconds": 10}), call("b", "a")))
@@ -134,7 +134,7 @@ async def test_a_drain_lets_attempts_finish(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_idle_worker_stops_at_once(mill: Mill) -> None:
+async def test_an_idle_worker_stops_at_once(mill: Cluster) -> None:
     worker = await mill.process()
     assert (await worker.run(chain("a"))).status == "COMPLETED"
     began = mill.loop.now
@@ -144,7 +144,9 @@ async def test_an_idle_worker_stops_at_once(mill: Mill) -> None:
 
 @pytest.mark.parametrize("seconds_before", [1, 12])
 @simulated
-async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(mill: Mill, seconds_before: int) -> None:
+async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
+    mill: Cluster, seconds_before: int
+) -> None:
     """It is no attempt, also when a heartbeat has told the log of it."""
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=2_000)
@@ -165,7 +167,7 @@ async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(m
 
 
 @simulated
-async def test_a_drain_without_grace_gives_everything_back(mill: Mill) -> None:
+async def test_a_drain_without_grace_gives_everything_back(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=0)
     run_id = await worker.start(document(call("m", args={"seconds": 9}, map={"over": list(range(20))})))
@@ -177,15 +179,15 @@ async def test_a_drain_without_grace_gives_everything_back(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(mill: Mill) -> None:
+async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(mill: Cluster) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     first = mill.build("w1", functions={"work": ledger.work}, grace_ms=0)
-    first.door.next("load", after_s(5))
+    first.faulty_store.next("load", after_s(5))
     await first.open()
-    await mill.until(lambda: first.door.fired["load"] == 1)
-    first.door.next("release", after_s(0.3))
+    await mill.until(lambda: first.faulty_store.fired["load"] == 1)
+    first.faulty_store.next("release", after_s(0.3))
     await first.stop()
     assert [view.token for view in await mill.jobs(run_id)] == [0]
     second = await mill.process("w2", functions={"work": ledger.work})
@@ -195,85 +197,85 @@ async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(m
 
 
 @simulated
-async def test_a_drain_does_not_fail_when_the_store_is_gone(mill: Mill) -> None:
+async def test_a_drain_does_not_fail_when_the_store_is_gone(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
-    worker.door.always("release", refuse)
+    worker.faulty_store.always("release", refuse)
     await worker.stop()
-    assert worker.door.fired["release"] == 1 and worker.door.calls["close"] == 1
+    assert worker.faulty_store.fired["release"] == 1 and worker.faulty_store.calls["close"] == 1
     second = await mill.process("w2", functions={"work": ledger.work})
     run = await second.end(run_id)
     assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 2)
 
 
 @simulated
-async def test_closing_what_was_never_opened_and_closing_twice(mill: Mill) -> None:
+async def test_closing_what_was_never_opened_and_closing_twice(mill: Cluster) -> None:
     worker = mill.build()
     await worker.engine.close()
     for _ in range(3):
         await worker.open()
-        claimed = worker.door.claimed
+        claimed = worker.faulty_store.claimed
         assert (await worker.run(chain(*(f"n{i}" for i in range(20))))).status == "COMPLETED"
-        assert worker.door.claimed - claimed <= 2
+        assert worker.faulty_store.claimed - claimed <= 2
         await worker.engine.close()
         await worker.engine.close()
-        claims = worker.door.calls["claim"]
+        claims = worker.faulty_store.calls["claim"]
         await asyncio.sleep(10)
-        assert worker.door.calls["claim"] == claims
+        assert worker.faulty_store.calls["claim"] == claims
 
 
 # Trouble with the store
 
 
 @simulated
-async def test_a_worker_outlasts_an_outage(mill: Mill) -> None:
+async def test_a_worker_outlasts_an_outage(mill: Cluster) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 3}), node("b", "a"), call("c", "b")))
     await mill.until(lambda: ledger.running == 1)
     for verb in ("commit", "claim", "load", "renew", "release", "find", "jobs"):
-        worker.door.always(verb, refuse)
+        worker.faulty_store.always(verb, refuse)
     await asyncio.sleep(120)
     for verb in ("commit", "claim", "load", "renew", "release", "find", "jobs"):
-        worker.door.always(verb, None)
+        worker.faulty_store.always(verb, None)
     run = await worker.end(run_id)
     assert run.status == "COMPLETED"
-    assert worker.door.fired["claim"] > 100
+    assert worker.faulty_store.fired["claim"] > 100
 
 
 @pytest.mark.parametrize("times", [1, 6])
 @simulated
-async def test_a_load_that_fails_is_not_a_lost_worker(mill: Mill, times: int) -> None:
+async def test_a_load_that_fails_is_not_a_lost_worker(mill: Cluster, times: int) -> None:
     """A blip between claim and call uses up neither attempts nor the patience with lost workers."""
     ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     worker = mill.build(functions={"work": ledger.work})
-    worker.door.next("load", *[refuse] * times)
+    worker.faulty_store.next("load", *[refuse] * times)
     await worker.open()
     run = await client.end(run_id)
-    assert worker.door.fired["load"] == times
+    assert worker.faulty_store.fired["load"] == times
     assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 1)
     assert await mill.of(run_id, NodeFailed) == []
 
 
 @simulated
-async def test_a_claim_whose_reply_is_lost_delays_and_loses_nothing(mill: Mill) -> None:
+async def test_a_claim_whose_reply_is_lost_delays_and_loses_nothing(mill: Cluster) -> None:
     ledger = Ledger()
     worker = mill.build(functions={"work": ledger.work})
-    worker.door.next("claim", lose_reply)
+    worker.faulty_store.next("claim", lose_reply)
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     await worker.open()
     run = await client.end(run_id)
-    assert worker.door.fired["claim"] == 1
+    assert worker.faulty_store.fired["claim"] == 1
     assert run.status == "COMPLETED" and ledger.count("a") == 1
 
 
 @simulated
-async def test_a_worker_whose_clock_is_wrong_works_all_the_same(mill: Mill) -> None:
+async def test_a_worker_whose_clock_is_wrong_works_all_the_same(mill: Cluster) -> None:
     worker = await mill.process()
     worker.ambient.skew_ms = 86_400_000
     run = await worker.run(
@@ -288,18 +290,18 @@ async def test_a_worker_whose_clock_is_wrong_works_all_the_same(mill: Mill) -> N
 
 
 @simulated
-async def test_a_store_that_somebody_else_closed_is_not_asked_in_a_hurry(mill: Mill) -> None:
+async def test_a_store_that_somebody_else_closed_is_not_asked_in_a_hurry(mill: Cluster) -> None:
     """Two engines on one store, and one of them closes it: claims then answer at once, with nothing."""
     worker = await mill.process(claim_wait_ms=1_000)
     await mill.store.close()
     await asyncio.sleep(10)
-    assert worker.door.calls["claim"] <= 3_000
+    assert worker.faulty_store.calls["claim"] <= 3_000
     await mill.store.open()
     assert (await worker.run(chain("a"))).status == "COMPLETED"
 
 
 @simulated
-async def test_many_runs_at_once(mill: Mill) -> None:
+async def test_many_runs_at_once(mill: Cluster) -> None:
     workers = [await mill.process(f"w{i}", concurrency=16) for i in range(2)]
     reference = await workers[0].publish(
         document(node("a"), *(node(f"b{i}", "a") for i in range(4)), node("c", *(f"b{i}" for i in range(4))))
@@ -318,17 +320,17 @@ async def bug(call: Call) -> Any:
 
 
 @simulated
-async def test_a_claim_that_fails_is_made_again(mill: Mill) -> None:
+async def test_a_claim_that_fails_is_made_again(mill: Cluster) -> None:
     worker = mill.build()
-    worker.door.next("claim", refuse, bug)
+    worker.faulty_store.next("claim", refuse, bug)
     await worker.open()
     async with asyncio.timeout(60):
         assert (await worker.run(chain("a"))).status == "COMPLETED"
-    assert worker.door.fired["claim"] == 2
+    assert worker.faulty_store.fired["claim"] == 2
 
 
 @simulated
-async def test_a_drain_fails_nothing_that_it_interrupts(mill: Mill) -> None:
+async def test_a_drain_fails_nothing_that_it_interrupts(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
     run = await first.start(document(call("a", args={"seconds": 20})))
@@ -340,7 +342,7 @@ async def test_a_drain_fails_nothing_that_it_interrupts(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_lost_worker_is_written_down(mill: Mill) -> None:
+async def test_a_lost_worker_is_written_down(mill: Cluster) -> None:
     ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=LEASE_MS)
     run = await first.start(document(call("a", args={"seconds": 60})))
@@ -361,17 +363,17 @@ LEASE_MS_OF_REAL_TIME = 400
 @asynccontextmanager
 async def _engine(
     store: MemoryStore, blobs: MemoryBlobs, name: str, functions: dict[str, Callable[..., Any]], **options: Any
-) -> AsyncIterator[tuple[Engine, Door]]:
-    door = Door(store)
+) -> AsyncIterator[tuple[Engine, FaultyStore]]:
+    faulty_store = FaultyStore(store)
     engine = Engine(
-        store=door,
+        store=faulty_store,
         blobs=blobs,
         ambient=RealAmbient(),
         handlers=built_in_handlers(functions),
         worker=WorkerOptions(name=name, **{"lease_ms": LEASE_MS_OF_REAL_TIME, "grace_ms": 2_000, **options}),
     )
     async with engine:
-        yield engine, door
+        yield engine, faulty_store
 
 
 def _function(isolation: str = "inline", **more: Any) -> dict[str, Any]:
@@ -392,9 +394,9 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
         return "kept"
 
     async def wait_for_a_chance() -> None:
-        async with _engine(store, blobs, "rival", {"work": block}) as (_, door):
+        async with _engine(store, blobs, "rival", {"work": block}) as (_, faulty_store):
             await asyncio.to_thread(stop.wait)
-            claimed.append(door.claimed)
+            claimed.append(faulty_store.claimed)
 
     def rival() -> None:
         """Another process, in a loop of its own, that would love to have the job."""
@@ -403,7 +405,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
 
     thread = threading.Thread(target=rival)
     thread.start()
-    async with _engine(store, blobs, "w1", {"work": block}) as (engine, door):
+    async with _engine(store, blobs, "w1", {"work": block}) as (engine, faulty_store):
         await engine.publish(document(_function()))
         run_id = await engine.start("test")
         try:
@@ -413,7 +415,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
             await asyncio.to_thread(thread.join)
     assert (run.status, run.outputs, run.nodes["a"]["attempts"]) == ("COMPLETED", {"a": "kept"}, 1)
     assert (calls, claimed) == ([1], [0])
-    assert door.calls["renew"] >= 3
+    assert faulty_store.calls["renew"] >= 3
 
 
 async def test_a_blocking_function_runs_in_a_thread_and_others_go_on() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fixtures.scopes import AFTER, SCOPE, Watched
+from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope
 from tests.pace import allowed
 from tidemill.errors import Problem
 from tidemill.expressions.cel.evaluate import EXPRESSION_MAX, Cel, parse_cel
@@ -381,7 +381,7 @@ def test_the_keys_that_are_read(expression: str, tree: object) -> None:
 
 
 def test_only_the_nodes_that_are_named_are_asked_for() -> None:
-    nodes = Watched(AFTER.nodes)
+    nodes = WatchedScope(AFTER.nodes)
     assert decided(program("ctx.enrich.output.score == 87"), replace(AFTER, nodes=nodes))
     assert nodes.asked == {"enrich"}
 

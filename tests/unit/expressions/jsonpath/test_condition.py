@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fixtures.scopes import AFTER, SCOPE, Watched, evaluate
+from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope, evaluate
 from tests.pace import allowed
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import decide_leaf, normal, parse_condition
@@ -353,7 +353,7 @@ def test_the_nodes_that_a_query_reads_are_known(query: str, nodes: set[str], dyn
     assert condition.references.nodes == nodes
     assert condition.references.dynamic is dynamic
     assert condition.references.roots == {"ctx"}
-    watched = Watched(SCOPE.nodes)
+    watched = WatchedScope(SCOPE.nodes)
     scope = replace(AFTER, nodes=watched)
     condition.holds(condition.bind(scope), scope)
     assert dynamic or watched.asked <= nodes

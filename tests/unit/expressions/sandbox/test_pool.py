@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.child_processes import children_of, deciders, runs, until, worked_ms
-from tests.fixtures.scopes import AFTER, SCOPE, Watched
+from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError
@@ -97,7 +97,7 @@ async def test_a_failure_keeps_its_words(processes: SandboxPool) -> None:
 
 
 def test_nothing_travels_but_what_is_referred_to() -> None:
-    nodes = Watched(SCOPE.nodes)
+    nodes = WatchedScope(SCOPE.nodes)
     frame = packed(errand("ctx.enrich.output.score > 1", replace(AFTER, nodes=nodes)))
     assert nodes.asked == {"enrich"}
     assert b"acme" not in frame and b"s3cr3t" not in frame and b'"tags"' not in frame

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.fixtures.scopes import AFTER, SCOPE, Watched, is_plain
+from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope, is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.expressions.templates import template
@@ -303,7 +303,7 @@ def test_plain_json_is_plain(value: Json) -> None:
 @example("{{ ([1, 2] | map('upper'))[0] }}")
 def test_any_template_gives_plain_json_or_says_why_not(source: str) -> None:
     problems, references = check_template(source, "")
-    nodes = Watched(AFTER.nodes)
+    nodes = WatchedScope(AFTER.nodes)
     failure = None
     try:
         found = compile_template(source).render(replace(AFTER, nodes=nodes))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import Run, asked, begun, choose, human, loop, rows
 from tidemill.kernel.commands import Delegate, WaitExpired
 from tidemill.kernel.decide.approvals import DELEGATIONS_MAX
@@ -639,7 +639,7 @@ def test_items_are_passed_on_one_by_one() -> None:
 
 def test_four_eyes_of_whoever_forked_the_run() -> None:
     """The question is asked anew in the fork, by whoever forked it."""
-    run = Acts("h > z", {"h": human()})
+    run = OperatorSteps("h > z", {"h": human()})
     run.start(submitted_by="rita")
     run.ask("h", four_eyes=True)
     other = run.fork(submitted_by="fred")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import Run, begun, choose, error, flow, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import CloseDeadLetter, Done, Failed, OutputsRendered, Result
@@ -340,13 +340,13 @@ def test_default_outputs_hold_every_terminal_node_with_an_output() -> None:
 # Dead letters: one for every failure that nobody tries again by itself, until somebody takes care of it
 
 
-def failed(graph: str = "a > b", nodes: dict[str, Any] | None = None) -> Acts:
-    run = Acts(graph, nodes).begun()
+def failed(graph: str = "a > b", nodes: dict[str, Any] | None = None) -> OperatorSteps:
+    run = OperatorSteps(graph, nodes).begun()
     run.fail("a")
     return run
 
 
-def closings(run: Acts) -> str:
+def closings(run: OperatorSteps) -> str:
     """What became of letters, as `a/1/-1:reprocessed`."""
     return " ".join(f"{each.node}/{each.visit}/{each.index}:{each.status}" for each in run.of(ev.DeadLetterClosed))
 
@@ -375,7 +375,7 @@ def test_only_failures_have_letters() -> None:
 
 
 def test_a_retry_closes_the_letters_of_what_it_reopens() -> None:
-    run = Acts("a b", {"b": {"on_error": "continue"}}).begun()
+    run = OperatorSteps("a b", {"b": {"on_error": "continue"}}).begun()
     run.fail("b")
     run.fail("a")
     run.retry(reason="fixed")
@@ -401,7 +401,7 @@ def test_failing_again_opens_it_again() -> None:
 
 
 def test_a_map_and_its_items_have_letters_of_their_own() -> None:
-    run = Acts("m", {"m": {"map": {"over": [1], "tolerate": 1}}}).begun()
+    run = OperatorSteps("m", {"m": {"map": {"over": [1], "tolerate": 1}}}).begun()
     run.expand("m", 3)
     run.fail("m[2]")
     run.fail("m[0]")
@@ -412,7 +412,7 @@ def test_a_map_and_its_items_have_letters_of_their_own() -> None:
 
 def test_a_list_that_is_made_anew_leaves_no_letter_behind() -> None:
     """The item failed before anybody called it, so nothing speaks against another list."""
-    run = Acts("m > z", {"m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("m > z", {"m": {"map": {"over": [1]}}}).begun()
     run.expand("m", 2)
     run.fail("m[1]", called=False)
     run.patch(flow("m > z", {"m": {"map": {"over": [1, 2, 3]}}}), retry=True)
@@ -420,7 +420,7 @@ def test_a_list_that_is_made_anew_leaves_no_letter_behind() -> None:
 
 
 def test_letters_of_earlier_passes_stay_and_can_be_discarded() -> None:
-    run = Acts("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
+    run = OperatorSteps("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
     run.fail("a")
     run.done("l", again=True)
     run.fail("a")
@@ -430,7 +430,7 @@ def test_letters_of_earlier_passes_stay_and_can_be_discarded() -> None:
 
 
 def test_a_letter_of_a_node_that_is_gone_can_be_discarded() -> None:
-    run = Acts("a > b; c").begun()
+    run = OperatorSteps("a > b; c").begun()
     run.fail("a")
     run.patch(flow("b; c"), retry=True)
     assert run.letters == "a/1/-1"

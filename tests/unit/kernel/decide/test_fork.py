@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, flow, loop, rows
-from tests.model.operator_walks import Branched, Meddled, Steady, interrupt, override, patch, retry, rewind
+from tests.model.operator_walks import Branched, OperatedWalk, Steady, interrupt, override, patch, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, WaitRequested
 from tidemill.kernel.decide.fork import shared_prefix
@@ -24,7 +24,7 @@ CUTS_MAX = 40
 
 
 def test_the_prefix_is_shared_and_what_was_under_way_begins_anew() -> None:
-    run = Acts("a > b c > d").begun()
+    run = OperatorSteps("a > b c > d").begun()
     run.end("a", "b")
     run.begin("c", token=77)
     before = encode_state(run.kernel.state)
@@ -43,7 +43,7 @@ def test_the_prefix_is_shared_and_what_was_under_way_begins_anew() -> None:
 
 
 def test_it_says_whose_it_is() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     other = run.fork(labels={"try": "2"}, inputs=b'{"x":1}', submitted_by="ann", id="f1")
     state, event = other.kernel.state, other.of(ev.RunForked)[0]
     assert (state.forked_from, event.run, event.at) == (("other", 2), "other", 2)
@@ -52,14 +52,14 @@ def test_it_says_whose_it_is() -> None:
 
 
 def test_a_fork_is_done_once_per_command() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     other = run.fork(id="f1")
     assert other.do(run.forking(id="f1")) == []
     assert other.refused(run.forking(id="f2")) == "run_exists"
 
 
 def test_commands_letters_and_steps_to_undo_belong_to_the_other_run() -> None:
-    run = Acts("a > b > c; x", {"a": {"compensator": {"type": "value"}}, "b": {"on_error": "continue"}})
+    run = OperatorSteps("a > b > c; x", {"a": {"compensator": {"type": "value"}}, "b": {"on_error": "continue"}})
     run.do(Start(version=1, digest=run.flow.digest, inputs=b"{}", id="s1"))
     run.done("a")
     run.fail("b")
@@ -71,7 +71,7 @@ def test_commands_letters_and_steps_to_undo_belong_to_the_other_run() -> None:
 
 
 def test_a_child_of_another_run_has_no_parent() -> None:
-    run = Acts("a")
+    run = OperatorSteps("a")
     parent = ("p", "n", 1, -1)
     run.do(Start(version=1, digest=run.flow.digest, inputs=b"{}", parent=parent, close="cancel", depth=2))
     other = run.fork()
@@ -80,7 +80,7 @@ def test_a_child_of_another_run_has_no_parent() -> None:
 
 
 def test_the_deadline_is_a_fresh_one() -> None:
-    run = Acts("a", limits={"deadline_seconds": 5}).begun()
+    run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 5_000
     assert run.fork().kernel.state.deadline_ms == 10_000
     run.deadline()
@@ -91,14 +91,14 @@ def test_the_deadline_is_a_fresh_one() -> None:
 
 
 def test_a_paused_run_goes_on_in_its_fork() -> None:
-    run = Acts("a b").begun()
+    run = OperatorSteps("a b").begun()
     run.pause()
     other = run.fork()
     assert (other.status, other.jobs) == ("RUNNING", "run a; run b")
 
 
 def test_timers_and_back_offs_are_there_in_the_fork() -> None:
-    run = Acts("a b").begun()
+    run = OperatorSteps("a b").begun()
     run.wait("a")
     run.fail("b", retryable=True)
     other = run.fork()
@@ -107,7 +107,7 @@ def test_timers_and_back_offs_are_there_in_the_fork() -> None:
 
 
 def test_a_child_is_asked_for_again() -> None:
-    run = Acts("c", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
+    run = OperatorSteps("c", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
     run.call("c")
     run.do(ChildBegan(node="c", visit=1, child="child-1", workflow="x", version=1, digest="d"), "child/c/1/-1")
     other = run.fork()
@@ -115,7 +115,7 @@ def test_a_child_is_asked_for_again() -> None:
 
 
 def test_held_nodes_are_held_in_the_fork() -> None:
-    run = Acts("a b c", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c", limits={"max_parallel": 1}).begun()
     other = run.fork()
     other.end("a", "b", "c")
     assert other.status == "COMPLETED"
@@ -125,7 +125,7 @@ def test_held_nodes_are_held_in_the_fork() -> None:
 
 
 def test_a_failed_run_is_taken_up_where_it_stopped() -> None:
-    run = Acts("a > b > c; m", {"b": {"delivery": "at_most_once"}, "m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("a > b > c; m", {"b": {"delivery": "at_most_once"}, "m": {"map": {"over": [1]}}}).begun()
     run.done("a")
     run.expand("m", 2)
     run.done("m[1]")
@@ -139,10 +139,10 @@ def test_a_failed_run_is_taken_up_where_it_stopped() -> None:
 
 
 def test_a_completed_run_is_taken_up_at_a_node_or_at_an_earlier_event() -> None:
-    run = Acts("a > b > c", outputs={"x": 1}).begun()
+    run = OperatorSteps("a > b > c", outputs={"x": 1}).begun()
     run.end("a", "b", "c")
     run.render()
-    fresh = Acts(run.flow)
+    fresh = OperatorSteps(run.flow)
     assert fresh.refused(run.forking()) == "nothing_to_fork"
     until = shared_prefix(run.kernel.events, rewinds=True)
     assert until == len(run.kernel.events) - 1
@@ -154,7 +154,7 @@ def test_a_completed_run_is_taken_up_at_a_node_or_at_an_earlier_event() -> None:
 
 
 def test_a_failed_run_is_taken_up_at_an_earlier_node() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.done("a")
     run.fail("b")
     other = run.fork(rewind="a")
@@ -162,7 +162,7 @@ def test_a_failed_run_is_taken_up_at_an_earlier_node() -> None:
 
 
 def test_a_run_that_was_rolled_back_is_taken_up_too() -> None:
-    run = Acts("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
+    run = OperatorSteps("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
     run.done("a")
     run.fail("b")
     run.rollback()
@@ -174,7 +174,7 @@ def test_a_run_that_was_rolled_back_is_taken_up_too() -> None:
 
 
 def test_a_fork_may_have_another_graph() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.done("a")
     run.fail("b")
     new = flow("a > b n > c", {"b": {"timeout_seconds": 5}})
@@ -185,18 +185,18 @@ def test_a_fork_may_have_another_graph() -> None:
 
 
 def test_what_failed_may_be_left_out_of_the_fork() -> None:
-    run = Acts("a > b; x").begun()
+    run = OperatorSteps("a > b; x").begun()
     run.fail("a")
     other = run.fork(patch=run.patching(flow("b; x")))
     assert (other.nodes(), other.jobs) == ("b=QUEUED x=QUEUED", "run b; run x")
 
 
 def test_a_finished_node_is_changed_by_going_back_to_it() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.end("a", "b")
     until = shared_prefix(run.kernel.events, rewinds=True)
     new = flow("a > b", {"b": {"timeout_seconds": 5}})
-    fresh = Acts(run.flow)
+    fresh = OperatorSteps(run.flow)
     assert fresh.refused(run.forking(until, patch=run.patching(new))) == "patch_finished_node"
     changed = flow("a > n > b", {"b": {"timeout_seconds": 5}})
     other = run.fork(until, rewind="b")
@@ -204,8 +204,8 @@ def test_a_finished_node_is_changed_by_going_back_to_it() -> None:
 
 
 def test_what_is_refused() -> None:
-    run = Acts("a > b").begun()
-    fresh = Acts(run.flow)
+    run = OperatorSteps("a > b").begun()
+    fresh = OperatorSteps(run.flow)
     assert fresh.refused(Fork(run="x", prefix=())) == "event_unknown"
     assert fresh.refused(Fork(run="x", prefix=tuple(run.kernel.events[1:]))) == "event_unknown"
     assert fresh.refused(run.forking(rewind="b")) == "node_not_begun"
@@ -216,7 +216,7 @@ def test_what_is_refused() -> None:
 # At any event
 
 
-def answered() -> Acts:
+def answered() -> OperatorSteps:
     """A run that waits for people, signals and children, and hears from all of them."""
     nodes: dict[str, Any] = {
         "h": {"type": "human", "config": {"title": "?"}, "branch": choose("x", default="y")},
@@ -224,7 +224,7 @@ def answered() -> Acts:
         "t": {"type": "signal", "config": {"name": "go"}},
         "c": {"type": "workflow", "config": {"workflow": "w"}},
     }
-    run = Acts("h > x y; s t c > z", nodes).begun()
+    run = OperatorSteps("h > x y; s t c > z", nodes).begun()
     run.ask("h")
     run.result("s", WaitRequested(on="signal", name="go"))
     run.do(Signal(name="go", signal="1", payload=b"5"))
@@ -240,7 +240,7 @@ def answered() -> Acts:
     return run
 
 
-def play_out(run: Acts) -> None:
+def play_out(run: OperatorSteps) -> None:
     """Give a fork every answer it still waits for."""
     for turn in range(40):
         if not run.kernel.state.live:
@@ -260,7 +260,7 @@ def play_out(run: Acts) -> None:
     raise AssertionError("the fork does not end")
 
 
-def _attempt(run: Acts, name: str) -> None:
+def _attempt(run: OperatorSteps, name: str) -> None:
     if name == "h" and run.cell("h").resumed is None:
         run.ask("h")
     elif name in ("s", "t"):
@@ -306,7 +306,7 @@ def empty(event: ev.AnyEvent) -> bool:
 @pytest.mark.parametrize("batch", range(4))
 def test_a_fork_at_any_event_comes_out_like_the_run_itself(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = Meddled(seed, ())
+        walk = OperatedWalk(seed, ())
         walk.left, walk.script = 0, Steady(walk.flow, seed, walk.script.trouble)
         walk.run()
         for until in cuts(walk.kernel.events, walk.rng):
@@ -317,7 +317,7 @@ def test_a_fork_at_any_event_comes_out_like_the_run_itself(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_whatever_was_done_to_a_run_its_forks_end(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = Meddled(seed, (patch, retry, rewind, override, interrupt)).run()
+        walk = OperatedWalk(seed, (patch, retry, rewind, override, interrupt)).run()
         for until in cuts(walk.kernel.events, walk.rng)[::3]:
             graph = walk.flows[replay(walk.kernel.events[:until]).digest]
             other = Branched(walk, graph, until, seed).run()
@@ -325,7 +325,7 @@ def test_whatever_was_done_to_a_run_its_forks_end(batch: int) -> None:
 
 
 def test_a_loop_whose_pass_had_just_ended_makes_that_pass_again() -> None:
-    run = Acts("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
     run.done("e")
     run.done("l", again=True)
     ended = next(n for n, event in enumerate(run.kernel.events) if isinstance(event, ev.LoopContinued))
@@ -335,7 +335,7 @@ def test_a_loop_whose_pass_had_just_ended_makes_that_pass_again() -> None:
 
 
 def test_a_loop_that_had_just_waited_for_its_body_goes_on() -> None:
-    run = Acts("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
     run.end("e", "x")
     run.done("l", again=True)
     before = len(run.kernel.events)
@@ -347,7 +347,7 @@ def test_a_loop_that_had_just_waited_for_its_body_goes_on() -> None:
 
 
 def test_half_an_end_did_not_happen() -> None:
-    run = Acts("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
     run.expand("m", 3)
     run.done("m[2]")
     begun = len(run.kernel.events)
@@ -359,14 +359,14 @@ def test_half_an_end_did_not_happen() -> None:
 
 
 def test_the_rows_of_a_fork() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.done("a")
-    fresh = Acts(run.flow)
+    fresh = OperatorSteps(run.flow)
     assert fresh.do(run.forking())[-3:] == rows("NodeScheduled b; RunForked; put run b")
 
 
 def test_a_fork_knows_the_signals_that_its_own_log_has() -> None:
-    run = Acts("s > t", {name: {"type": "signal", "config": {"name": "paid"}} for name in "st"}).begun()
+    run = OperatorSteps("s > t", {name: {"type": "signal", "config": {"name": "paid"}} for name in "st"}).begun()
     run.listen("s")
     run.signal("s1")
     other = run.fork()

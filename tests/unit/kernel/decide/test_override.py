@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import agent, choose, loop, rows
-from tests.model.operator_walks import Meddled, interrupt, override, retry
+from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
 from tidemill.errors import Problem
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, WaitRequested
@@ -21,7 +21,7 @@ SEEDS = 1_000
 
 
 def test_a_node_whose_join_has_not_fired_is_settled_and_absorbs_what_comes_later() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     assert run.override("b") == rows("NodeOverridden b; NodeScheduled c; put run c")
     assert (run.counter, run.act("b").output) == (2, b"9")
     assert run.done("a") == rows("NodeStarted a; NodeCompleted a taken=b counter=1")
@@ -30,7 +30,7 @@ def test_a_node_whose_join_has_not_fired_is_settled_and_absorbs_what_comes_later
 
 
 def test_tokens_that_stood_at_it_are_consumed() -> None:
-    run = Acts("a b > j > z").begun()
+    run = OperatorSteps("a b > j > z").begun()
     run.done("a")
     run.override("j")
     event = run.of(ev.NodeOverridden)[-1]
@@ -40,14 +40,14 @@ def test_tokens_that_stood_at_it_are_consumed() -> None:
 
 
 def test_a_skip_kills_its_edges() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     assert run.override("b", None)[1] == "NodeSkipped c counter=1"
     run.done("a")
     assert (run.status, run.nodes("b c")) == ("COMPLETED", "b=SKIPPED c=SKIPPED")
 
 
 def test_a_held_node_leaves_the_queue() -> None:
-    run = Acts("a b c d", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c d", limits={"max_parallel": 1}).begun()
     run.override("c")
     run.override("b")
     run.done("a")
@@ -57,14 +57,14 @@ def test_a_held_node_leaves_the_queue() -> None:
 
 
 def test_the_last_node_held_leaves_the_queue_too() -> None:
-    run = Acts("a b c > e", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c > e", limits={"max_parallel": 1}).begun()
     run.override("c", None)
     run.end("a", "b", "e")
     assert run.status == "COMPLETED"
 
 
 def test_while_paused_nothing_is_dispatched() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.pause()
     assert run.override("b") == rows("NodeOverridden b; NodeScheduled c")
     assert run.resume() == rows("RunResumed; put run a; put run c")
@@ -74,13 +74,13 @@ def test_while_paused_nothing_is_dispatched() -> None:
 
 
 def test_a_timer_goes_with_its_wait() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.wait("a")
     assert run.override("a") == rows("NodeOverridden a; NodeScheduled b; drop wake a; put run b")
 
 
 def test_a_signal_that_comes_later_finds_another_taker() -> None:
-    run = Acts("s t", {"s": {"type": "signal", "config": {"name": "go"}}, "t": {"type": "signal"}}).begun()
+    run = OperatorSteps("s t", {"s": {"type": "signal", "config": {"name": "go"}}, "t": {"type": "signal"}}).begun()
     for name in "st":
         run.result(name, WaitRequested(on="signal", name="go"))
     run.override("s")
@@ -89,16 +89,16 @@ def test_a_signal_that_comes_later_finds_another_taker() -> None:
 
 
 def test_a_child_that_nobody_waits_for_is_told() -> None:
-    run = Acts("c > z", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
+    run = OperatorSteps("c > z", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
     run.call("c")
     assert run.override("c")[-4:] == rows("NodeScheduled z; drop child c; put close c; put run z")
-    run = Acts("c > z", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
+    run = OperatorSteps("c > z", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
     run.call("c", close="abandon")
     assert run.override("c")[-2:] == rows("drop child c; put run z")
 
 
-def human(**options: Any) -> Acts:
-    run = Acts("h > x y", {"h": {"type": "human", "config": {"title": "?"}, **options}}).begun()
+def human(**options: Any) -> OperatorSteps:
+    run = OperatorSteps("h > x y", {"h": {"type": "human", "config": {"title": "?"}, **options}}).begun()
     run.ask("h", timeout_ms=5_000)
     return run
 
@@ -124,7 +124,7 @@ def test_an_approval_is_closed_also_when_conditions_are_still_to_be_evaluated() 
 
 
 def test_a_worker_evaluates_the_conditions_unless_the_way_is_given() -> None:
-    run = Acts("a > b > x y", {"b": {"branch": choose("x", default="y")}}).begun()
+    run = OperatorSteps("a > b > x y", {"b": {"branch": choose("x", default="y")}}).begun()
     assert run.override("b") == rows("NodeOverridden b; put run b")
     assert (run.nodes("b x"), run.counter, run.cell("b").tokens) == ("b=QUEUED x=PENDING", 2, 1)
     assert run.done("b", "x", called=False)[0] == "NodeCompleted b attempt=0 taken=x dead=y counter=2"
@@ -134,7 +134,7 @@ def test_a_worker_evaluates_the_conditions_unless_the_way_is_given() -> None:
 
 def test_what_is_queued_by_hand_holds_a_token_of_its_own() -> None:
     """No edge has reached it; without a token the run would be over before its conditions are evaluated."""
-    run = Acts("a > b > x", {"b": {"branch": choose("x")}}).begun()
+    run = OperatorSteps("a > b > x", {"b": {"branch": choose("x")}}).begun()
     run.override("b")
     run.done("a")
     assert (run.status, run.counter) == ("RUNNING", 1)
@@ -144,7 +144,7 @@ def test_what_is_queued_by_hand_holds_a_token_of_its_own() -> None:
 
 
 def test_what_is_queued_by_hand_is_retried_with_the_rest_when_its_conditions_fail() -> None:
-    run = Acts("a > b > x", {"b": {"branch": choose("x")}}).begun()
+    run = OperatorSteps("a > b > x", {"b": {"branch": choose("x")}}).begun()
     run.override("b")
     run.fail("b", "condition_failed", called=False)
     run.retry()
@@ -157,7 +157,7 @@ def test_what_is_queued_by_hand_is_retried_with_the_rest_when_its_conditions_fai
 
 @pytest.mark.parametrize("branch", [choose("x", default="y"), agent("x y")])
 def test_the_way_can_be_given(branch: Any) -> None:
-    run = Acts("b > x y", {"b": {"branch": branch}}, limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("b > x y", {"b": {"branch": branch}}, limits={"max_parallel": 1}).begun()
     run.fail("b")
     assert run.override("b", next_nodes=("y",)) == rows(
         """
@@ -168,12 +168,12 @@ def test_the_way_can_be_given(branch: Any) -> None:
 
 
 def test_a_value_for_a_looping_node_may_leave_the_loop_or_go_on_with_it() -> None:
-    run = Acts("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
     run.done("e")
     run.fail("l")
     run.override("l", next_nodes=())
     assert run.nodes() == "e=COMPLETED l=COMPLETED z=QUEUED"
-    run = Acts("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
     run.done("e")
     run.fail("l")
     run.override("l")
@@ -184,7 +184,7 @@ def test_a_value_for_a_looping_node_may_leave_the_loop_or_go_on_with_it() -> Non
 
 def test_a_loop_does_not_overtake_the_tokens_that_stand_at_its_entry() -> None:
     """The entry waits for `b`; a looping node settled by hand waits with its next pass until that is over."""
-    run = Acts("a b > e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("a b > e > l > z", {"l": {"loop": loop(back_to="e")}}).begun()
     run.done("a")
     run.override("l")
     assert run.done("l", again=True, called=False) == rows("NodeWaiting l attempt=0 on=loop")
@@ -198,7 +198,7 @@ def test_a_loop_does_not_overtake_the_tokens_that_stand_at_its_entry() -> None:
 
 
 def test_a_failed_node_is_settled_and_everything_else_that_was_cut_off_goes_on() -> None:
-    run = Acts("a > b > c; d").begun()
+    run = OperatorSteps("a > b > c; d").begun()
     run.done("a")
     run.fail("b")
     assert run.override("b", reason="by phone", actor="ann") == rows(
@@ -214,10 +214,10 @@ def test_a_failed_node_is_settled_and_everything_else_that_was_cut_off_goes_on()
 
 
 def test_the_last_word_can_complete_the_run() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.fail("a")
     assert run.override("a")[-2:] == rows("RunCompleted; drop report")
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.fail("a")
     assert run.override("a")[-1] == "put outputs"
     run.render()
@@ -225,7 +225,7 @@ def test_the_last_word_can_complete_the_run() -> None:
 
 
 def test_a_cancelled_node_of_a_cancelled_run() -> None:
-    run = Acts("a b > c").begun()
+    run = OperatorSteps("a b > c").begun()
     run.cancel()
     run.override("a", None)
     assert run.nodes() == "a=SKIPPED b=QUEUED c=PENDING"
@@ -233,12 +233,12 @@ def test_a_cancelled_node_of_a_cancelled_run() -> None:
 
 def test_an_unknown_outcome_is_settled_but_others_are_still_in_question() -> None:
     once = {"delivery": "at_most_once"}
-    run = Acts("a b", {"a": once, "b": once}).begun()
+    run = OperatorSteps("a b", {"a": once, "b": once}).begun()
     run.begin("a", token=1)
     run.begin("b", token=2)
     run.lost("a")
     assert run.refused(run.overriding("a")) == "outcome_unknown"
-    run = Acts("a > b", {"a": once}).begun()
+    run = OperatorSteps("a > b", {"a": once}).begun()
     run.begin("a", token=1)
     run.lost("a")
     run.override("a")
@@ -246,7 +246,7 @@ def test_an_unknown_outcome_is_settled_but_others_are_still_in_question() -> Non
 
 
 def test_a_limit_may_be_met_again_on_the_way() -> None:
-    run = Acts("a > b > c", limits={"max_visits": 2}).begun()
+    run = OperatorSteps("a > b > c", limits={"max_visits": 2}).begun()
     run.end("a", "b")
     run.override("c")
     assert run.status == "COMPLETED"
@@ -255,8 +255,8 @@ def test_a_limit_may_be_met_again_on_the_way() -> None:
 # Items of maps
 
 
-def mapped(count: int = 3, graph: str = "m > z", **options: Any) -> Acts:
-    run = Acts(graph, {"m": {"map": {"over": [1], **options}}}).begun()
+def mapped(count: int = 3, graph: str = "m > z", **options: Any) -> OperatorSteps:
+    run = OperatorSteps(graph, {"m": {"map": {"over": [1], **options}}}).begun()
     run.expand("m", count)
     return run
 
@@ -304,7 +304,7 @@ def test_a_map_that_failed_is_settled_as_a_whole() -> None:
 
 
 def test_items_of_a_map_that_is_over_are_over() -> None:
-    run = Acts("m > z", {"m": {"map": {"over": [1]}, "on_error": "continue"}}).begun()
+    run = OperatorSteps("m > z", {"m": {"map": {"over": [1]}, "on_error": "continue"}}).begun()
     run.expand("m", 2)
     run.fail("m[0]")
     assert run.nodes() == "m=FAILED z=QUEUED"
@@ -318,7 +318,7 @@ def test_items_of_a_map_that_is_over_are_over() -> None:
 
 
 def test_what_is_refused() -> None:
-    run = Acts("a > b > c > x; d", {"b": {"on_error": "continue"}, "c": {"branch": choose("x")}}).begun()
+    run = OperatorSteps("a > b > c > x; d", {"b": {"on_error": "continue"}, "c": {"branch": choose("x")}}).begun()
     assert run.refused(run.overriding("a")) == "node_live"
     assert run.refused(Override(node="b", visit=2, output=b"1")) == "visit_over"
     assert run.refused(Override(node="b", visit=1, index=0, output=b"1")) == "item_unknown"
@@ -346,14 +346,14 @@ def test_items_that_are_worked_on_or_were_never_queued_are_refused() -> None:
 
 
 def test_a_looping_node_that_has_its_result_is_refused() -> None:
-    run = Acts("e > x y > l", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > x y > l", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
     run.end("e", "x")
     run.done("l", again=True)
     assert run.refused(run.overriding("l")) == "node_live"
 
 
 def test_a_run_that_was_rolled_back_is_refused() -> None:
-    run = Acts("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
+    run = OperatorSteps("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
     run.done("a")
     run.fail("b")
     run.rollback()
@@ -361,7 +361,7 @@ def test_a_run_that_was_rolled_back_is_refused() -> None:
 
 
 def test_an_override_is_done_once_per_command() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.fail("a")
     run.override("a", id="o1")
     run.fail("b")
@@ -369,7 +369,7 @@ def test_an_override_is_done_once_per_command() -> None:
 
 
 def test_what_was_settled_by_hand_can_be_undone() -> None:
-    run = Acts("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
+    run = OperatorSteps("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
     run.wait("a")
     run.override("a")
     run.cancel()
@@ -382,12 +382,12 @@ def test_what_was_settled_by_hand_can_be_undone() -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_whatever_is_settled_by_hand_the_run_ends_without_losing_a_token(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = Meddled(seed, (override, override, override, retry, interrupt)).run()
+        walk = OperatedWalk(seed, (override, override, override, retry, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
 def test_every_refusal_says_what_can_be_done() -> None:
-    run = Acts("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
     run.done("a")
     for command, code in (
         (Override(node="a", visit=2), "visit_over"),

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, flow, loop, rows
-from tests.model.operator_walks import Meddled, interrupt, override, patch, retry, rewind
+from tests.model.operator_walks import OperatedWalk, interrupt, override, patch, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Patch
 from tidemill.kernel.decide.patch import problems, verdict
@@ -18,7 +18,7 @@ from tidemill.kernel.model import Workflow
 SEEDS = 2_000
 
 
-def joins(run: Acts) -> str:
+def joins(run: OperatorSteps) -> str:
     """What the latest patch said about joins, as `b a:taken *1`."""
     words = {True: "taken", False: "dead"}
     told = []
@@ -32,7 +32,7 @@ def joins(run: Acts) -> str:
 
 
 def test_a_node_behind_a_finished_one_begins_at_once() -> None:
-    run = Acts("a; x").begun()
+    run = OperatorSteps("a; x").begun()
     run.done("a")
     assert run.patch(flow("a > n; x"), actor="ann", message="more") == rows("RunPatched; NodeScheduled n; put run n")
     event = run.of(ev.RunPatched)[-1]
@@ -52,7 +52,7 @@ def test_a_node_behind_a_finished_one_begins_at_once() -> None:
     ],
 )
 def test_an_edge_from_a_finished_node_is_decided_by_how_it_went_on(end: str, nodes: Any, status: str) -> None:
-    run = Acts("a > e; x", nodes).begun()
+    run = OperatorSteps("a > e; x", nodes).begun()
     getattr(run, end)("a")
     run.patch(flow("a > e n; x", nodes))
     assert run.cell("n").status == status
@@ -61,7 +61,7 @@ def test_an_edge_from_a_finished_node_is_decided_by_how_it_went_on(end: str, nod
 @pytest.mark.parametrize(("again", "status"), [(True, "SKIPPED"), (False, "QUEUED")])
 def test_behind_a_loop_it_matters_whether_its_passes_were_used_up(again: bool, status: str) -> None:
     nodes = {"l": {"loop": loop(1, break_path="z", timeout_path="z")}}
-    run = Acts("l > z; x", nodes).begun()
+    run = OperatorSteps("l > z; x", nodes).begun()
     run.done("l", again=again)
     run.patch(flow("l > z n; x", nodes))
     assert run.cell("n").status == status
@@ -70,7 +70,7 @@ def test_behind_a_loop_it_matters_whether_its_passes_were_used_up(again: bool, s
 @pytest.mark.parametrize(("verb", "status"), [("approve", "QUEUED"), ("reject", "SKIPPED")])
 def test_behind_a_decision_it_matters_whether_it_was_an_exit(verb: Any, status: str) -> None:
     human = {"type": "human", "config": {"title": "?", "rejection_path": ["f"]}}
-    run = Acts("h > f; x", {"h": human}).begun()
+    run = OperatorSteps("h > f; x", {"h": human}).begun()
     run.ask("h")
     run.do(Decide(node="h", visit=1, verb=verb, actor="user:ann"))
     run.patch(flow("h > f n; x", {"h": human}))
@@ -78,7 +78,7 @@ def test_behind_a_decision_it_matters_whether_it_was_an_exit(verb: Any, status: 
 
 
 def test_a_node_before_a_pending_join_makes_it_wait() -> None:
-    run = Acts("a b > j").begun()
+    run = OperatorSteps("a b > j").begun()
     run.done("a")
     assert run.patch(flow("a b n > j"))[1:] == rows("NodeScheduled n; put run n")
     assert (joins(run), run.counter) == ("n *1; j a:taken *1", 3)
@@ -89,7 +89,7 @@ def test_a_node_before_a_pending_join_makes_it_wait() -> None:
 
 
 def test_an_edge_between_nodes_that_are_there() -> None:
-    run = Acts("a > b > c; d").begun()
+    run = OperatorSteps("a > b > c; d").begun()
     run.done("a")
     run.patch(flow("a > b > c; d > c"))
     run.done("b")
@@ -100,14 +100,14 @@ def test_an_edge_between_nodes_that_are_there() -> None:
 
 def test_a_branch_decides_for_its_own_targets_only() -> None:
     nodes = {"a": {"branch": choose("x", default="y")}}
-    run = Acts("a > x y", nodes).begun()
+    run = OperatorSteps("a > x y", nodes).begun()
     run.done("a", "x")
     run.patch(flow("a > x y n", nodes))
     assert run.nodes() == "a=COMPLETED x=QUEUED y=SKIPPED n=QUEUED"
 
 
 def test_more_to_do_withdraws_the_rendering_of_the_outputs() -> None:
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
     assert run.patch(flow("a > n", outputs={"x": 1})) == rows("RunPatched; NodeScheduled n; drop outputs; put run n")
     assert run.counter == 1
@@ -117,7 +117,7 @@ def test_more_to_do_withdraws_the_rendering_of_the_outputs() -> None:
 
 
 def test_outputs_that_are_being_rendered_go_on_when_nothing_is_added() -> None:
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
     assert run.patch(flow("a", outputs={"x": 2})) == rows("RunPatched")
     assert (run.counter, run.jobs) == (1, "outputs")
@@ -128,7 +128,7 @@ def test_outputs_that_are_being_rendered_go_on_when_nothing_is_added() -> None:
 
 
 def test_a_pending_node_goes_with_the_tokens_that_stood_at_it() -> None:
-    run = Acts("a b > j > z; c").begun()
+    run = OperatorSteps("a b > j > z; c").begun()
     run.done("a")
     run.patch(flow("a b c"))
     event = run.of(ev.RunPatched)[-1]
@@ -138,13 +138,13 @@ def test_a_pending_node_goes_with_the_tokens_that_stood_at_it() -> None:
 
 
 def test_a_node_without_an_edge_left_begins_by_itself() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.patch(flow("a; c"))
     assert (joins(run), run.nodes(), run.counter) == ("c *1", "a=QUEUED c=QUEUED", 2)
 
 
 def test_a_join_fires_when_its_last_open_edge_goes() -> None:
-    run = Acts("a b > j").begun()
+    run = OperatorSteps("a b > j").begun()
     run.done("a")
     run.patch(flow("a > j; b"))
     assert run.nodes("j") == "j=QUEUED"
@@ -153,7 +153,7 @@ def test_a_join_fires_when_its_last_open_edge_goes() -> None:
 
 
 def test_a_held_node_leaves_the_queue() -> None:
-    run = Acts("a b c d", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c d", limits={"max_parallel": 1}).begun()
     run.patch(flow("a b d", limits={"max_parallel": 1}))
     assert run.counter == 3
     run.end("a", "b", "d")
@@ -163,7 +163,7 @@ def test_a_held_node_leaves_the_queue() -> None:
 def test_a_loop_goes_on_when_what_it_waited_for_is_gone() -> None:
     """`p` was settled before the loop began, so that its token stands at `j` and `l` has its result early."""
     nodes = {"l": {"join": "any", "loop": loop(back_to="e")}}
-    run = Acts("a > e > p q > j > k > l > z; q > k; p > l", nodes).begun()
+    run = OperatorSteps("a > e > p q > j > k > l > z; q > k; p > l", nodes).begun()
     run.override("p")
     assert run.done("l", again=True)[1] == "NodeWaiting l on=loop"
     assert run.patch(flow("a > e > p q; q > k > l > z; p > l", nodes))[1:4] == rows(
@@ -174,7 +174,7 @@ def test_a_loop_goes_on_when_what_it_waited_for_is_gone() -> None:
 
 
 def test_a_node_that_comes_back_counts_its_visits_on() -> None:
-    run = Acts("a > b > c; x").begun()
+    run = OperatorSteps("a > b > c; x").begun()
     run.done("a")
     run.fail("b")
     run.patch(flow("a; x"), retry=True)
@@ -186,7 +186,7 @@ def test_a_node_that_comes_back_counts_its_visits_on() -> None:
 
 
 def test_a_pending_node_is_another_one_when_it_begins() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     assert run.patch(flow("a > b", {"b": {"timeout_seconds": 5}})) == rows("RunPatched")
     assert run.of(ev.RunPatched)[-1].changed == ("b",)
     run.done("a")
@@ -194,7 +194,7 @@ def test_a_pending_node_is_another_one_when_it_begins() -> None:
 
 
 def test_a_join_of_another_kind_fires_by_the_edges_it_has() -> None:
-    run = Acts("a b > j").begun()
+    run = OperatorSteps("a b > j").begun()
     run.done("a")
     assert run.patch(flow("a b > j", {"j": {"join": "any"}}))[1:] == rows("NodeScheduled j; put run j")
     run.end("b", "j")
@@ -202,13 +202,13 @@ def test_a_join_of_another_kind_fires_by_the_edges_it_has() -> None:
 
 
 def test_limits_may_change() -> None:
-    run = Acts("a b c", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c", limits={"max_parallel": 1}).begun()
     assert run.patch(flow("a b c", limits={"max_parallel": 2}))[1:] == rows("NodeScheduled b; put run b")
     assert run.patch(flow("a b c"))[1:] == rows("NodeScheduled c; put run c")
 
 
 def test_a_deadline_is_counted_from_the_same_moment() -> None:
-    run = Acts("a", limits={"deadline_seconds": 5}).begun()
+    run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 3_000
     assert run.patch(flow("a", limits={"deadline_seconds": 9})) == rows(
         "RunPatched; drop deadline; put deadline at=+7000"
@@ -220,7 +220,7 @@ def test_a_deadline_is_counted_from_the_same_moment() -> None:
 
 
 def test_while_paused_nothing_is_dispatched() -> None:
-    run = Acts("a; x").begun()
+    run = OperatorSteps("a; x").begun()
     run.done("a")
     run.pause()
     assert run.patch(flow("a > n; x")) == rows("RunPatched; NodeScheduled n")
@@ -238,7 +238,7 @@ def body(looped: bool) -> Workflow:
 
 
 def test_an_error_path_is_decided_when_the_loop_that_kept_it_open_is_gone() -> None:
-    run = Acts(body(looped=True)).begun()
+    run = OperatorSteps(body(looped=True)).begun()
     run.end("e", "s")
     assert run.edges("t") == "s:undecided y:undecided"
     run.rewind("s")
@@ -251,7 +251,7 @@ def test_an_error_path_is_decided_when_the_loop_that_kept_it_open_is_gone() -> N
 
 
 def test_an_error_path_is_open_again_when_a_loop_is_made_around_it() -> None:
-    run = Acts(body(looped=False)).begun()
+    run = OperatorSteps(body(looped=False)).begun()
     run.done("e")
     run.done("s")
     assert run.edges("t") == "s:dead y:undecided"
@@ -272,7 +272,7 @@ def test_what_an_earlier_pass_took_stays_taken_when_the_loop_is_gone() -> None:
         nodes = {"s": {"on_error": {"route": ["t"]}}, "l": {"join": "any", **more}}
         return flow("e > s x > l > z; y > t", nodes)
 
-    run = Acts(graph(loop=loop(back_to="e"))).begun()
+    run = OperatorSteps(graph(loop=loop(back_to="e"))).begun()
     run.done("e")
     run.fail("s")
     run.done("x")
@@ -286,7 +286,7 @@ def test_what_an_earlier_pass_took_stays_taken_when_the_loop_is_gone() -> None:
 
 
 def test_no_loop_is_made_around_an_error_path_that_has_been_settled() -> None:
-    run = Acts("e > s > l; s > t", {"s": {"on_error": {"route": ["t"]}}}).begun()
+    run = OperatorSteps("e > s > l; s > t", {"s": {"on_error": {"route": ["t"]}}}).begun()
     run.end("e", "s")
     assert run.nodes("t") == "t=SKIPPED"
     run.cancel()
@@ -298,7 +298,7 @@ def test_no_loop_is_made_around_an_error_path_that_has_been_settled() -> None:
 
 
 def test_what_failed_is_corrected_and_goes_on() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.done("a")
     run.fail("b")
     fixed = flow("a > b > n > c", {"b": {"timeout_seconds": 9}})
@@ -311,7 +311,7 @@ def test_what_failed_is_corrected_and_goes_on() -> None:
 
 
 def test_what_failed_may_be_left_out() -> None:
-    run = Acts("a > b > c; x").begun()
+    run = OperatorSteps("a > b > c; x").begun()
     run.end("a", "x")
     run.fail("b")
     run.patch(flow("a > c; x"), retry=True)
@@ -321,14 +321,14 @@ def test_what_failed_may_be_left_out() -> None:
 
 
 def test_outputs_may_be_left_out() -> None:
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
     run.render("template_failed")
     assert run.patch(flow("a"), retry=True)[:3] == rows("RunPatched; RunRetried; RunCompleted")
 
 
 def test_an_entry_that_failed_may_get_something_before_it() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.fail("a")
     run.patch(flow("n > a > b"), retry=True)
     assert run.nodes() == "n=QUEUED a=PENDING b=PENDING"
@@ -341,7 +341,7 @@ def mapped(**options: Any) -> dict[str, Any]:
 
 
 def test_a_map_keeps_the_items_that_completed() -> None:
-    run = Acts("m", mapped()).begun()
+    run = OperatorSteps("m", mapped()).begun()
     run.expand("m", 3)
     run.done("m[0]")
     run.fail("m[1]")
@@ -353,7 +353,7 @@ def test_a_map_keeps_the_items_that_completed() -> None:
 
 
 def test_another_list_is_made_if_no_item_has_begun() -> None:
-    run = Acts("m", mapped()).begun()
+    run = OperatorSteps("m", mapped()).begun()
     run.expand("m", 3)
     run.cancel()
     run.patch(flow("m", mapped(over=[1, 2])), retry=True)
@@ -366,7 +366,7 @@ def test_another_list_is_made_if_no_item_has_begun() -> None:
 
 def test_items_of_another_list_are_not_taken_for_those_that_have_begun() -> None:
     """They would have the effect keys of the old ones."""
-    run = Acts("m", mapped()).begun()
+    run = OperatorSteps("m", mapped()).begun()
     run.expand("m", 2)
     run.done("m[0]")
     run.fail("m[1]")
@@ -380,7 +380,7 @@ def test_items_of_another_list_are_not_taken_for_those_that_have_begun() -> None
 @pytest.mark.parametrize("batch", range(8))
 def test_whatever_is_changed_the_run_ends_without_losing_a_token(batch: int) -> None:
     for seed in range(batch * SEEDS // 8, (batch + 1) * SEEDS // 8):
-        walk = Meddled(seed, (patch, patch, patch, retry, rewind, override, interrupt)).run()
+        walk = OperatedWalk(seed, (patch, patch, patch, retry, rewind, override, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
@@ -391,7 +391,7 @@ UNDO = {"compensator": {"type": "value"}}
 
 
 def test_a_stale_patch_is_refused() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     new = flow("a > b c")
     assert run.refused(Patch(base="sha256:other", workflow=new, patch=b"[]")) == "patch_stale"
     assert run.refused(run.patching(new, expected_seq=1)) == "patch_stale"
@@ -415,7 +415,7 @@ def test_a_stale_patch_is_refused() -> None:
 )
 def test_what_has_happened_stays(graph: str, nodes: Any, code: str) -> None:
     """`a` has completed, `b` is queued."""
-    run = Acts("a > b > c > d").begun()
+    run = OperatorSteps("a > b > c > d").begun()
     run.done("a")
     found = {each.code for each in problems(run.flow, run.kernel.state, run.patching(flow(graph, nodes)))}
     assert found and found <= set(code.split())
@@ -424,7 +424,7 @@ def test_what_has_happened_stays(graph: str, nodes: Any, code: str) -> None:
 
 def test_the_hint_is_a_way_that_is_open() -> None:
     """Only a live run can be rewound; one that has ended is forked with the patch."""
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.done("a")
     changed, joined = flow("a > b > c", {"a": {"timeout_seconds": 5}}), flow("n > a > b > c")
     patches = [run.patching(changed), run.patching(joined)]
@@ -439,17 +439,17 @@ def test_the_hint_is_a_way_that_is_open() -> None:
 
 
 def test_other_refusals() -> None:
-    run = Acts("a > b", {"a": UNDO}).begun()
+    run = OperatorSteps("a > b", {"a": UNDO}).begun()
     renamed = msgspec.structs.replace(run.flow, name="other")
     assert run.refused(run.patching(renamed)) == "patch_name"
     run.done("a")
     run.fail("b")
     run.rollback()
     assert run.refused(run.patching(flow("a > c", {"a": UNDO}), retry=True)) == "run_rolled_back"
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.done("a")
     assert run.refused(run.patching(flow("a > b"), retry=True)) == "run_completed"
-    run = Acts("a", {"a": {"delivery": "at_most_once"}}).begun()
+    run = OperatorSteps("a", {"a": {"delivery": "at_most_once"}}).begun()
     run.begin("a", token=1)
     run.lost("a")
     new = flow("a > b", {"a": {"delivery": "at_most_once"}})
@@ -458,7 +458,7 @@ def test_other_refusals() -> None:
 
 
 def test_a_patch_is_done_once_per_command() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     new = run.patching(flow("a b"), id="p1")
     run.do(new)
     assert run.do(new) == []
@@ -466,11 +466,11 @@ def test_a_patch_is_done_once_per_command() -> None:
 
 
 def test_the_verdict_says_what_would_happen() -> None:
-    run = Acts("a > b > c > d; x").begun()
+    run = OperatorSteps("a > b > c > d; x").begun()
     run.end("a", "x")
     run.fail("b")
     seen = verdict(run.flow, flow("a > b > n > d; x", {"b": {"timeout_seconds": 5}}), run.kernel.state)
     assert (seen.added, seen.removed, seen.changed) == (("n",), ("c",), ("b",))
     assert (seen.rerun, seen.kept) == (("b",), ("a", "x"))
-    live = Acts("a > b").begun()
+    live = OperatorSteps("a > b").begun()
     assert verdict(live.flow, flow("a > b c"), live.kernel.state).rerun == ()

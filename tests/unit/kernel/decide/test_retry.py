@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import loop, rows
-from tests.model.operator_walks import Meddled, interrupt, override, retry
+from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Retry, Signal, WaitRequested
 
 SEEDS = 1_000
 
 
-def reopened(run: Acts) -> str:
+def reopened(run: OperatorSteps) -> str:
     """What the latest retry opened, as `b*1 c*0`: a node and its tokens."""
     return " ".join(f"{each.node}*{each.tokens}" for each in run.of(ev.RunRetried)[-1].nodes)
 
@@ -24,7 +24,7 @@ def reopened(run: Acts) -> str:
 
 
 def test_what_failed_is_scheduled_again_and_what_completed_stays() -> None:
-    run = Acts("a > b c > d > e").begun()
+    run = OperatorSteps("a > b c > d > e").begun()
     run.end("a", "b")
     run.fail("c")
     assert run.nodes() == "a=COMPLETED b=COMPLETED c=FAILED d=FAILED e=FAILED"
@@ -38,7 +38,7 @@ def test_what_failed_is_scheduled_again_and_what_completed_stays() -> None:
 
 
 def test_attempts_count_on_and_the_policy_begins_anew() -> None:
-    run = Acts("a", {"a": {"retry": {"max_attempts": 2}}}).begun()
+    run = OperatorSteps("a", {"a": {"retry": {"max_attempts": 2}}}).begun()
     run.fail("a", retryable=True)
     run.fail("a", retryable=True)
     run.retry()
@@ -49,7 +49,7 @@ def test_attempts_count_on_and_the_policy_begins_anew() -> None:
 
 
 def test_a_checkpoint_outlives_the_retry() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.checkpoint("a", b"7", token=3)
     run.fail("a", token=3)
     run.retry()
@@ -57,7 +57,7 @@ def test_a_checkpoint_outlives_the_retry() -> None:
 
 
 def test_a_cancelled_run_goes_on_with_everything_that_was_cut_off() -> None:
-    run = Acts("a > c; b > c; c > d").begun()
+    run = OperatorSteps("a > c; b > c; c > d").begun()
     run.done("a")
     run.cancel()
     assert run.retry() == rows("RunRetried; NodeScheduled b; drop report; put run b")
@@ -67,7 +67,7 @@ def test_a_cancelled_run_goes_on_with_everything_that_was_cut_off() -> None:
 
 
 def test_what_waited_waits_anew() -> None:
-    run = Acts("a b s", {"s": {"type": "signal"}}).begun()
+    run = OperatorSteps("a b s", {"s": {"type": "signal"}}).begun()
     run.wait("a")
     run.result("s", WaitRequested(on="signal", name="s"))
     run.fail("b")
@@ -78,7 +78,7 @@ def test_what_waited_waits_anew() -> None:
 
 
 def test_a_person_is_asked_again() -> None:
-    run = Acts("h > x; b", {"h": {"type": "human", "config": {"title": "?"}}}).begun()
+    run = OperatorSteps("h > x; b", {"h": {"type": "human", "config": {"title": "?"}}}).begun()
     run.ask("h")
     run.fail("b")
     assert run.act("h").approval.status == "cancelled"  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ def test_a_person_is_asked_again() -> None:
 )
 def test_joins_are_recomputed(join: Any, expected: str) -> None:
     """`x` is dead, `b` is taken, `c` is undecided; the join may have fired before the run failed."""
-    run = Acts("a x b c; x b c > j", {"x": {"when": "inputs.no"}, "j": {"join": join}}).begun()
+    run = OperatorSteps("a x b c; x b c > j", {"x": {"when": "inputs.no"}, "j": {"join": join}}).begun()
     run.skip("x")
     run.end("a", "b")
     run.fail("c")
@@ -118,7 +118,7 @@ def test_joins_are_recomputed(join: Any, expected: str) -> None:
 
 def test_every_taken_edge_of_a_join_that_had_fired_brings_its_token_again() -> None:
     """The second was absorbed the first time; now the visit that consumes it has not begun."""
-    run = Acts("a b > j > z", {"j": {"join": "any"}}).begun()
+    run = OperatorSteps("a b > j > z", {"j": {"join": "any"}}).begun()
     run.end("a", "b")
     run.fail("j")
     run.retry()
@@ -128,7 +128,7 @@ def test_every_taken_edge_of_a_join_that_had_fired_brings_its_token_again() -> N
 
 
 def test_tokens_that_stood_at_a_half_arrived_join_stand_there_again() -> None:
-    run = Acts("a b c d > j", {"j": {"join": {"quorum": 3}}}).begun()
+    run = OperatorSteps("a b c d > j", {"j": {"join": {"quorum": 3}}}).begun()
     run.end("a", "b")
     run.fail("c")
     run.retry()
@@ -141,9 +141,9 @@ def test_tokens_that_stood_at_a_half_arrived_join_stand_there_again() -> None:
 # Loops
 
 
-def looped(passes: int = 5) -> Acts:
+def looped(passes: int = 5) -> OperatorSteps:
     """A loop over e, x and l, entered behind s and left to z."""
-    return Acts("s > e > x > l > z", {"l": {"loop": loop(passes, back_to="e")}}).begun()
+    return OperatorSteps("s > e > x > l > z", {"l": {"loop": loop(passes, back_to="e")}}).begun()
 
 
 @pytest.mark.parametrize("at", ["e", "x", "l"])
@@ -174,7 +174,7 @@ def test_the_entry_of_a_later_pass_begins_by_the_loops_own_token() -> None:
 
 
 def test_late_tokens_from_outside_are_absorbed_by_an_entry_that_was_reopened() -> None:
-    run = Acts("s t > e > l", {"e": {"join": "any"}, "l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("s t > e > l", {"e": {"join": "any"}, "l": {"loop": loop(back_to="e")}}).begun()
     run.end("s", "e")
     run.done("l", again=True)
     run.fail("e")
@@ -186,7 +186,7 @@ def test_late_tokens_from_outside_are_absorbed_by_an_entry_that_was_reopened() -
 
 
 def test_a_looping_node_that_waited_for_its_body_runs_again() -> None:
-    run = Acts("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
     run.end("e", "x")
     assert run.done("l", again=True)[1] == "NodeWaiting l on=loop"
     run.fail("y")
@@ -198,7 +198,7 @@ def test_a_looping_node_that_waited_for_its_body_runs_again() -> None:
 
 def test_nested_loops_keep_their_counts() -> None:
     nodes = {"i": {"loop": loop(4, back_to="b")}, "o": {"loop": loop(4, back_to="a")}}
-    run = Acts("a > b > i > o > z", nodes).begun()
+    run = OperatorSteps("a > b > i > o > z", nodes).begun()
     run.end("a", "b", "i")
     run.done("o", again=True)
     run.end("a", "b")
@@ -213,7 +213,9 @@ def test_nested_loops_keep_their_counts() -> None:
 
 
 def test_an_error_path_out_of_a_loop_stays_open() -> None:
-    run = Acts("e > x > l > z", {"x": {"on_error": {"route": ["z"]}}, "l": {"loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps(
+        "e > x > l > z", {"x": {"on_error": {"route": ["z"]}}, "l": {"loop": loop(back_to="e")}}
+    ).begun()
     run.end("e", "x")
     run.fail("l")
     run.retry()
@@ -228,7 +230,7 @@ def test_an_error_path_out_of_a_loop_stays_open() -> None:
 
 
 def test_after_its_deadline_a_run_gets_a_fresh_one() -> None:
-    run = Acts("a", limits={"deadline_seconds": 5}).begun()
+    run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 7_000
     run.deadline()
     assert run.retry()[-2:] == rows("put deadline at=+5000; put run a")
@@ -236,7 +238,7 @@ def test_after_its_deadline_a_run_gets_a_fresh_one() -> None:
 
 
 def test_a_deadline_that_has_not_passed_stays() -> None:
-    run = Acts("a", limits={"deadline_seconds": 5}).begun()
+    run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 2_000
     run.fail("a")
     run.retry()
@@ -244,7 +246,7 @@ def test_a_deadline_that_has_not_passed_stays() -> None:
 
 
 def test_outputs_that_could_not_be_rendered_are_rendered_again() -> None:
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
     run.render("template_failed")
     assert run.retry() == rows("RunRetried; drop report; put outputs")
@@ -254,7 +256,7 @@ def test_outputs_that_could_not_be_rendered_are_rendered_again() -> None:
 
 
 def test_a_run_cancelled_while_its_outputs_were_rendered_renders_them() -> None:
-    run = Acts("a", outputs={"x": 1}).begun()
+    run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
     run.cancel()
     assert run.retry()[-1] == "put outputs"
@@ -262,7 +264,7 @@ def test_a_run_cancelled_while_its_outputs_were_rendered_renders_them() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_visits": 2}, {"max_hops": 2}])
 def test_a_limit_is_met_again_and_nothing_creeps(limits: dict[str, int]) -> None:
-    run = Acts("a > b > c", limits=limits).begun()
+    run = OperatorSteps("a > b > c", limits=limits).begun()
     run.end("a", "b")
     for _ in range(4):
         assert (run.status, run.nodes("c"), run.kernel.state.visits) == ("FAILED", "c=CANCELLED", 2)
@@ -271,7 +273,7 @@ def test_a_limit_is_met_again_and_nothing_creeps(limits: dict[str, int]) -> None
 
 @pytest.mark.parametrize("limits", [{"max_visits": 3}, {"max_hops": 3}])
 def test_retries_use_up_neither_visits_nor_hops(limits: dict[str, int]) -> None:
-    run = Acts("a > b > c", limits=limits).begun()
+    run = OperatorSteps("a > b > c", limits=limits).begun()
     run.end("a", "b")
     for _ in range(5):
         run.fail("c")
@@ -282,7 +284,7 @@ def test_retries_use_up_neither_visits_nor_hops(limits: dict[str, int]) -> None:
 
 
 def test_held_nodes_are_held_again() -> None:
-    run = Acts("a b c", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a b c", limits={"max_parallel": 1}).begun()
     run.fail("a")
     run.retry()
     assert run.jobs == "run a"
@@ -291,7 +293,7 @@ def test_held_nodes_are_held_again() -> None:
 
 
 def test_a_failure_that_was_tolerated_stays() -> None:
-    run = Acts("a > b > c", {"a": {"on_error": "continue"}}).begun()
+    run = OperatorSteps("a > b > c", {"a": {"on_error": "continue"}}).begun()
     run.fail("a")
     run.fail("b")
     run.retry()
@@ -302,11 +304,11 @@ def test_a_failure_that_was_tolerated_stays() -> None:
 
 
 def test_what_is_refused() -> None:
-    run = Acts("a", {"a": {"compensator": {"type": "value"}}}).begun()
+    run = OperatorSteps("a", {"a": {"compensator": {"type": "value"}}}).begun()
     assert run.refused(Retry()) == "run_not_ended"
     run.done("a")
     assert run.refused(Retry()) == "run_completed"
-    run = Acts("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
+    run = OperatorSteps("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
     run.done("a")
     run.fail("b")
     run.rollback()
@@ -316,7 +318,7 @@ def test_what_is_refused() -> None:
 
 
 def test_an_unknown_outcome_runs_again_only_if_somebody_is_sure() -> None:
-    run = Acts("a b", {"a": {"delivery": "at_most_once"}}).begun()
+    run = OperatorSteps("a b", {"a": {"delivery": "at_most_once"}}).begun()
     run.begin("a", token=1)
     run.lost("a")
     assert run.refused(Retry()) == "outcome_unknown"
@@ -329,7 +331,7 @@ def test_an_unknown_outcome_runs_again_only_if_somebody_is_sure() -> None:
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
 def test_an_attempt_that_was_abandoned_has_an_unknown_outcome_too(end: str) -> None:
     """It was announced and may have happened; nobody will ever report it to this run."""
-    run = Acts("a", {"a": {"delivery": "at_most_once"}}, limits={"deadline_seconds": 9}).begun()
+    run = OperatorSteps("a", {"a": {"delivery": "at_most_once"}}, limits={"deadline_seconds": 9}).begun()
     run.begin("a", token=1)
     getattr(run, end)()
     assert run.refused(Retry()) == "outcome_unknown"
@@ -338,7 +340,7 @@ def test_an_attempt_that_was_abandoned_has_an_unknown_outcome_too(end: str) -> N
 
 
 def test_an_attempt_that_was_never_announced_did_not_happen() -> None:
-    run = Acts("a b", {"a": {"delivery": "at_most_once"}, "b": {"delivery": "at_most_once"}}).begun()
+    run = OperatorSteps("a b", {"a": {"delivery": "at_most_once"}, "b": {"delivery": "at_most_once"}}).begun()
     run.begin("b", token=1)
     run.fail("b", retryable=True, token=1)
     run.cancel()
@@ -347,7 +349,7 @@ def test_an_attempt_that_was_never_announced_did_not_happen() -> None:
 
 
 def test_a_retry_is_done_once_per_command() -> None:
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.fail("a")
     assert run.retry(id="r1")
     run.fail("a")
@@ -361,7 +363,7 @@ def test_a_retry_is_done_once_per_command() -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_whatever_is_retried_ends_without_losing_a_token(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = Meddled(seed, (retry, retry, retry, override, interrupt)).run()
+        walk = OperatedWalk(seed, (retry, retry, retry, override, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
@@ -369,7 +371,7 @@ ONCE: dict[str, Any] = {"delivery": "at_most_once"}
 
 
 def test_an_item_that_was_abandoned_has_an_unknown_outcome() -> None:
-    run = Acts("m", {"m": {**ONCE, "map": {"over": [1, 2]}}}).begun()
+    run = OperatorSteps("m", {"m": {**ONCE, "map": {"over": [1, 2]}}}).begun()
     run.expand("m", 2)
     run.begin("m[1]", token=9)
     run.cancel()
@@ -377,7 +379,7 @@ def test_an_item_that_was_abandoned_has_an_unknown_outcome() -> None:
 
 
 def test_letters_of_earlier_passes_are_not_closed_by_a_retry() -> None:
-    run = Acts("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
+    run = OperatorSteps("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
     run.fail("a")
     run.done("l", again=True)
     run.cancel()
@@ -388,8 +390,8 @@ def test_letters_of_earlier_passes_are_not_closed_by_a_retry() -> None:
 # Maps
 
 
-def mapped(count: int = 4, **options: Any) -> Acts:
-    run = Acts("m > z", {"m": {"map": {"over": [1], **options}}}).begun()
+def mapped(count: int = 4, **options: Any) -> OperatorSteps:
+    run = OperatorSteps("m > z", {"m": {"map": {"over": [1], **options}}}).begun()
     run.expand("m", count)
     return run
 
@@ -426,7 +428,7 @@ def test_the_window_holds_for_what_is_left() -> None:
 
 
 def test_max_parallel_of_the_run_holds_a_map_that_goes_on() -> None:
-    run = Acts("a m", {"m": {"map": {"over": [1]}}}, limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a m", {"m": {"map": {"over": [1]}}}, limits={"max_parallel": 1}).begun()
     run.done("a")
     run.expand("m", 3)
     run.done("m[0]")
@@ -455,7 +457,7 @@ def test_items_that_were_tolerated_stay_and_count() -> None:
 
 
 def test_a_list_that_could_not_be_made_is_made_again() -> None:
-    run = Acts("m", {"m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("m", {"m": {"map": {"over": [1]}}}).begun()
     run.fail("m", called=False)
     assert run.retry()[-1] == "put run m"
     run.expand("m", 1)

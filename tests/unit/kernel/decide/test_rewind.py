@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, loop, rows
-from tests.model.operator_walks import Meddled, interrupt, retry, rewind
+from tests.model.operator_walks import OperatedWalk, interrupt, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Done, Result, Rewind
 
 SEEDS = 1_000
 
 
-def anew(run: Acts) -> str:
+def anew(run: OperatorSteps) -> str:
     """What the latest rewind begins again, as `b#2*1`: a node, its visit and its tokens."""
     return " ".join(f"{each.node}#{each.visit}*{each.tokens}" for each in run.of(ev.RunRewound)[-1].nodes)
 
@@ -23,7 +23,7 @@ def anew(run: Acts) -> str:
 
 
 def test_a_node_and_its_descendants_get_their_next_visit() -> None:
-    run = Acts("a > b > c > d; x").begun()
+    run = OperatorSteps("a > b > c > d; x").begun()
     run.end("a", "b", "c")
     assert run.rewind("b", reason="wrong list") == rows(
         "NodeCancelled d counter=1; RunRewound; NodeScheduled b#2; drop run d; put run b#2"
@@ -36,7 +36,7 @@ def test_a_node_and_its_descendants_get_their_next_visit() -> None:
 
 
 def test_what_has_not_happened_yet_keeps_its_visit() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     run.done("a")
     run.rewind("a")
     assert anew(run) == "a#2*1 b#2*0"
@@ -44,14 +44,14 @@ def test_what_has_not_happened_yet_keeps_its_visit() -> None:
 
 
 def test_an_entry_node_begins_with_its_own_token() -> None:
-    run = Acts("a > b; c").begun()
+    run = OperatorSteps("a > b; c").begun()
     run.done("a")
     assert run.rewind("a")[-3:] == rows("NodeScheduled a#2; drop run b; put run a#2")
     assert (run.counter, run.cell("a").has_start_token) == (2, True)
 
 
 def test_in_flight_attempts_are_fenced_off() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.done("a")
     run.begin("b", token=50)
     run.rewind("b")
@@ -61,7 +61,7 @@ def test_in_flight_attempts_are_fenced_off() -> None:
 
 
 def test_waits_and_children_go_with_their_visits() -> None:
-    run = Acts("a > t c", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
+    run = OperatorSteps("a > t c", {"c": {"type": "workflow", "config": {"workflow": "x"}}}).begun()
     run.done("a")
     run.wait("t")
     run.call("c")
@@ -70,7 +70,7 @@ def test_waits_and_children_go_with_their_visits() -> None:
 
 
 def test_a_map_is_expanded_anew() -> None:
-    run = Acts("a > m", {"m": {"map": {"over": [1]}}}).begun()
+    run = OperatorSteps("a > m", {"m": {"map": {"over": [1]}}}).begun()
     run.done("a")
     run.expand("m", 3)
     run.done("m[1]")
@@ -83,7 +83,7 @@ def test_a_map_is_expanded_anew() -> None:
 
 
 def test_a_skipped_node_is_looked_at_again() -> None:
-    run = Acts("a > b > c; x", {"b": {"when": "inputs.go"}}).begun()
+    run = OperatorSteps("a > b > c; x", {"b": {"when": "inputs.go"}}).begun()
     run.done("a")
     run.skip("b")
     run.rewind("b")
@@ -91,7 +91,7 @@ def test_a_skipped_node_is_looked_at_again() -> None:
 
 
 def test_letters_of_what_happens_anew_are_closed() -> None:
-    run = Acts("a > b > c; x", {"b": {"on_error": "continue"}}).begun()
+    run = OperatorSteps("a > b > c; x", {"b": {"on_error": "continue"}}).begun()
     run.done("a")
     run.fail("b")
     assert "DeadLetterClosed b" in run.rewind("a")
@@ -102,7 +102,7 @@ def test_letters_of_what_happens_anew_are_closed() -> None:
 
 
 def test_edges_from_outside_stay_decided_and_bring_their_token_again() -> None:
-    run = Acts("a > b; x > b; b > z").begun()
+    run = OperatorSteps("a > b; x > b; b > z").begun()
     run.end("a", "x", "b")
     run.rewind("a")
     assert (run.edges("b"), anew(run)) == ("a:undecided x:taken", "a#2*1 b#2*1 z#2*0")
@@ -111,7 +111,7 @@ def test_edges_from_outside_stay_decided_and_bring_their_token_again() -> None:
 
 
 def test_tokens_that_stood_at_a_join_are_counted_once() -> None:
-    run = Acts("a b c > j").begun()
+    run = OperatorSteps("a b c > j").begun()
     run.end("a", "b")
     run.rewind("a")
     event = run.of(ev.RunRewound)[-1]
@@ -121,7 +121,7 @@ def test_tokens_that_stood_at_a_join_are_counted_once() -> None:
 
 
 def test_an_any_join_fires_at_once_by_the_edge_that_stays() -> None:
-    run = Acts("a b > j > z", {"j": {"join": "any"}}).begun()
+    run = OperatorSteps("a b > j > z", {"j": {"join": "any"}}).begun()
     run.end("a", "j", "b")
     run.rewind("b")
     assert (anew(run), run.nodes()) == ("b#2*1 j#2*1 z#2*0", "a=COMPLETED b=QUEUED j=QUEUED z=PENDING")
@@ -130,7 +130,7 @@ def test_an_any_join_fires_at_once_by_the_edge_that_stays() -> None:
 
 
 def test_a_branch_may_go_another_way() -> None:
-    run = Acts("a > x y > j", {"a": {"branch": choose("x", default="y")}}).begun()
+    run = OperatorSteps("a > x y > j", {"a": {"branch": choose("x", default="y")}}).begun()
     run.done("a", "x")
     run.done("x")
     run.rewind("a")
@@ -144,7 +144,7 @@ def test_a_branch_may_go_another_way() -> None:
 
 
 def test_the_rendering_of_outputs_is_withdrawn() -> None:
-    run = Acts("a > b", outputs={"x": 1}).begun()
+    run = OperatorSteps("a > b", outputs={"x": 1}).begun()
     run.end("a", "b")
     assert run.rewind("b") == rows("RunRewound; NodeScheduled b#2; drop outputs; put run b#2")
     assert run.counter == 1
@@ -152,7 +152,7 @@ def test_the_rendering_of_outputs_is_withdrawn() -> None:
 
 
 def test_while_paused_nothing_is_dispatched() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.done("a")
     run.pause()
     assert run.rewind("a") == rows("NodeCancelled b counter=0; RunRewound; NodeScheduled a#2; drop run b")
@@ -160,7 +160,7 @@ def test_while_paused_nothing_is_dispatched() -> None:
 
 
 def test_the_queue_of_held_nodes_stays_in_order() -> None:
-    run = Acts("a > b c d e", limits={"max_parallel": 1}).begun()
+    run = OperatorSteps("a > b c d e", limits={"max_parallel": 1}).begun()
     run.done("a")
     assert run.kernel.state.first_held == "c"
     run.rewind("d")
@@ -173,14 +173,14 @@ def test_the_queue_of_held_nodes_stays_in_order() -> None:
 
 
 def test_a_limit_may_be_met_on_the_way_back() -> None:
-    run = Acts("a > b", limits={"max_visits": 2}).begun()
+    run = OperatorSteps("a > b", limits={"max_visits": 2}).begun()
     run.done("a")
     run.rewind("a")
     assert (run.status, run.nodes(), run.counter) == ("FAILED", "a=CANCELLED b=CANCELLED", 0)
 
 
 def test_hops_are_counted_from_what_stays() -> None:
-    run = Acts("a > b > c", limits={"max_hops": 3}).begun()
+    run = OperatorSteps("a > b > c", limits={"max_hops": 3}).begun()
     run.end("a", "b")
     for _ in range(5):
         run.rewind("b")
@@ -191,8 +191,8 @@ def test_hops_are_counted_from_what_stays() -> None:
 # Loops
 
 
-def looped(graph: str = "s > e > x > l > z; w", back_to: str = "e") -> Acts:
-    return Acts(graph, {"l": {"loop": loop(4, back_to=back_to)}}).begun()
+def looped(graph: str = "s > e > x > l > z; w", back_to: str = "e") -> OperatorSteps:
+    return OperatorSteps(graph, {"l": {"loop": loop(4, back_to=back_to)}}).begun()
 
 
 def test_inside_a_loop_the_pass_goes_on_counting() -> None:
@@ -231,7 +231,7 @@ def test_before_a_loop_it_begins_anew_at_its_first_pass() -> None:
 
 def test_of_nested_loops_the_inner_one_begins_anew() -> None:
     nodes = {"i": {"loop": loop(4, back_to="b")}, "o": {"loop": loop(4, back_to="a")}}
-    run = Acts("a > b > i > o > z", nodes).begun()
+    run = OperatorSteps("a > b > i > o > z", nodes).begun()
     run.end("a", "b", "i")
     run.done("o", again=True)
     run.end("a", "b")
@@ -252,7 +252,7 @@ def test_a_loop_that_had_ended_goes_on() -> None:
 
 
 def test_a_looping_node_that_waits_for_its_body_is_rewound_with_it() -> None:
-    run = Acts("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
+    run = OperatorSteps("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
     run.end("e", "x")
     run.done("l", again=True)
     run.rewind("x")
@@ -262,10 +262,10 @@ def test_a_looping_node_that_waits_for_its_body_is_rewound_with_it() -> None:
     assert run.status == "COMPLETED"
 
 
-def escaping(join: str) -> Acts:
+def escaping(join: str) -> OperatorSteps:
     """`s` has an error path to `t`, outside of the loop over e, s, x and l; `t` also waits for `y`."""
     nodes = {"s": {"on_error": {"route": ["t"]}}, "l": {"loop": loop(back_to="e")}, "t": {"join": join}}
-    run = Acts("e > s x > l > z; y > t > u", nodes).begun()
+    run = OperatorSteps("e > s x > l > z; y > t > u", nodes).begun()
     run.end("e", "s", "x", "l")
     assert run.edges("t") == "s:dead y:undecided"
     return run
@@ -297,7 +297,7 @@ def test_and_dies_again_when_the_loop_ends_again() -> None:
 
 def test_what_an_earlier_pass_took_out_of_the_loop_stays() -> None:
     nodes = {"s": {"on_error": {"route": ["t"]}}, "l": {"join": "any", "loop": loop(back_to="e")}}
-    run = Acts("e > s x > l > z; s > t > u", nodes).begun()
+    run = OperatorSteps("e > s x > l > z; s > t > u", nodes).begun()
     run.done("e")
     run.fail("s")
     run.end("x", "t")
@@ -312,18 +312,18 @@ def test_what_an_earlier_pass_took_out_of_the_loop_stays() -> None:
 
 
 def test_what_is_refused() -> None:
-    run = Acts("a > b > c").begun()
+    run = OperatorSteps("a > b > c").begun()
     assert run.refused(Rewind(node="b")) == "node_not_begun"
     assert run.refused(Rewind(node="nobody")) == "node_unknown"
     run.end("a", "b", "c")
     assert run.refused(Rewind(node="a")) == "run_ended"
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.cancel()
     assert run.refused(Rewind(node="a")) == "run_ended"
 
 
 def test_a_rewind_is_done_once_per_command() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     run.done("a")
     run.rewind("a", id="w1")
     assert run.rewind("a", id="w1") == []
@@ -336,12 +336,12 @@ def test_a_rewind_is_done_once_per_command() -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_wherever_it_goes_back_to_the_run_ends_without_losing_a_token(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = Meddled(seed, (rewind, rewind, rewind, retry, interrupt)).run()
+        walk = OperatedWalk(seed, (rewind, rewind, rewind, retry, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
 def test_rewinds_use_up_no_hops() -> None:
-    run = Acts("a > b", limits={"max_hops": 2}).begun()
+    run = OperatorSteps("a > b", limits={"max_hops": 2}).begun()
     for _ in range(3):
         run.rewind("a")
     run.end("a", "b")
@@ -349,7 +349,7 @@ def test_rewinds_use_up_no_hops() -> None:
 
 
 def test_a_repeated_result_of_a_visit_that_was_taken_back_leaves_nothing() -> None:
-    run = Acts("a > b").begun()
+    run = OperatorSteps("a > b").begun()
     result = Result(node="a", visit=1, token=7, outcome=Done(output=b"1"))
     run.do(result, "run/a/1/-1")
     run.rewind("a")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import flow, loop, rows
-from tests.model.operator_walks import Meddled, interrupt, override, retry, rewind
+from tests.model.operator_walks import OperatedWalk, interrupt, override, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Cancel, CompensationResult, Done, RequeueJob, Rollback
 
@@ -16,19 +16,19 @@ UNDO = {"compensator": {"type": "value"}}
 ONCE: dict[str, Any] = {"delivery": "at_most_once", **UNDO}
 
 
-def undoing(graph: str, names: str, nodes: dict[str, Any] | None = None, **top: Any) -> Acts:
+def undoing(graph: str, names: str, nodes: dict[str, Any] | None = None, **top: Any) -> OperatorSteps:
     """A run whose named nodes have compensators."""
     given = {name: dict(options) for name, options in (nodes or {}).items()}
     for name in names.split():
         given[name] = {**UNDO, **given.get(name, {})}
-    return Acts(graph, given, **top).begun()
+    return OperatorSteps(graph, given, **top).begun()
 
 
-def left(run: Acts) -> str:
+def left(run: OperatorSteps) -> str:
     return " ".join(run.of(ev.RollbackFinished)[-1].left)
 
 
-def undone(run: Acts) -> str:
+def undone(run: OperatorSteps) -> str:
     """What was undone, in order."""
     return " ".join(f"{each.node}/{each.visit}/{each.index}" for each in run.of(ev.CompensationCompleted))
 
@@ -226,7 +226,7 @@ def test_a_deadline_and_failed_outputs_roll_back_too() -> None:
 
 
 def test_nothing_to_undo_is_no_rollback() -> None:
-    run = Acts("a", on_failure={"compensate": "automatic"}).begun()
+    run = OperatorSteps("a", on_failure={"compensate": "automatic"}).begun()
     run.fail("a")
     assert run.kernel.state.rollback == "none"
 
@@ -235,7 +235,7 @@ def test_nothing_to_undo_is_no_rollback() -> None:
 
 
 def test_an_unknown_outcome_is_named_and_never_a_green_tick() -> None:
-    run = Acts("a > b", {"a": UNDO, "b": ONCE}, on_failure={"compensate": "automatic"}).begun()
+    run = OperatorSteps("a > b", {"a": UNDO, "b": ONCE}, on_failure={"compensate": "automatic"}).begun()
     run.done("a")
     run.begin("b", token=5)
     run.lost("b")
@@ -244,7 +244,7 @@ def test_an_unknown_outcome_is_named_and_never_a_green_tick() -> None:
 
 
 def test_it_is_named_also_when_there_is_nothing_else() -> None:
-    run = Acts("b", {"b": ONCE}).begun()
+    run = OperatorSteps("b", {"b": ONCE}).begun()
     run.begin("b", token=5)
     run.lost("b")
     assert run.rollback() == rows("RollbackStarted; RollbackFinished")
@@ -254,7 +254,7 @@ def test_it_is_named_also_when_there_is_nothing_else() -> None:
 
 def test_an_item_and_a_tolerated_visit_are_named_too() -> None:
     nodes = {"m": {**ONCE, "map": {"over": [1], "tolerate": 1}}, "t": {**ONCE, "on_error": "continue"}}
-    run = Acts("m > t > z", nodes).begun()
+    run = OperatorSteps("m > t > z", nodes).begun()
     run.expand("m", 2)
     run.done("m[1]")
     run.begin("m[0]", token=50)
@@ -270,7 +270,7 @@ def test_an_item_and_a_tolerated_visit_are_named_too() -> None:
 
 def test_an_earlier_pass_is_named_too() -> None:
     nodes = {"t": {**ONCE, "on_error": "continue"}, "l": {"loop": loop(back_to="t")}}
-    run = Acts("t > l", nodes).begun()
+    run = OperatorSteps("t > l", nodes).begun()
     run.begin("t", token=50)
     run.lost("t")
     run.done("l", again=True)
@@ -281,7 +281,7 @@ def test_an_earlier_pass_is_named_too() -> None:
 
 
 def test_what_somebody_was_sure_about_is_not_named() -> None:
-    run = Acts("b > c", {"b": ONCE}).begun()
+    run = OperatorSteps("b > c", {"b": ONCE}).begun()
     run.begin("b", token=5)
     run.lost("b")
     run.retry(confirmed_not_done=("b",))
@@ -333,7 +333,7 @@ def test_what_is_refused() -> None:
     run.rollback(id="r1")
     assert run.rollback(id="r1") == []
     assert run.refused(Rollback()) == "rollback_running"
-    run = Acts("a").begun()
+    run = OperatorSteps("a").begun()
     run.done("a")
     assert run.refused(Rollback()) == "nothing_to_roll_back"
 
@@ -376,12 +376,12 @@ def test_a_node_that_a_patch_took_away_is_missed_and_named() -> None:
 
 def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
     for seed in range(150):
-        walk = Meddled(seed, (retry, rewind, override, interrupt), undoes=True).run()
+        walk = OperatedWalk(seed, (retry, rewind, override, interrupt), undoes=True).run()
         walk.roll_back()
         assert walk.kernel.state.rollback in ("none", "done", "partial"), f"seed {seed}"
 
 
-def late(run: Acts, node: str) -> CompensationResult:
+def late(run: OperatorSteps, node: str) -> CompensationResult:
     """A worker's report about a step, under a lease that is newer than any before."""
     return CompensationResult(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.kernel.operator_steps import Acts
+from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.reasons import blocker, facts, shown, why
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, WaitRequested
@@ -497,8 +497,8 @@ def test_a_run_that_does_not_exist_is_explained_too() -> None:
 # Rollback
 
 
-def undoing() -> Acts:
-    run = Acts("a > b > c", {"a": {"compensator": UNDO}, "b": {"compensator": UNDO}}).begun()
+def undoing() -> OperatorSteps:
+    run = OperatorSteps("a > b > c", {"a": {"compensator": UNDO}, "b": {"compensator": UNDO}}).begun()
     run.end("a", "b")
     run.fail("c")
     run.rollback()

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.kernel.log_changes import (
     Change,
     Log,
-    Told,
+    Reason,
     again,
     before,
     behind,
@@ -377,7 +377,7 @@ def patched_to(new: Workflow, **more: Any) -> str:
     """The invariant that a log breaks first when its patch led to another graph than it says."""
     case = LOGS["patched"]()
     changed = change(ev.RunPatched, digest=new.digest, **more)(case.log)
-    return check(Told(case.flow, changed, {new.digest: new}))[0].law
+    return check(Reason(case.flow, changed, {new.digest: new}))[0].law
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_items_that_have_begun_are_not_made_again_by_another_name() -> None:
         ev.RunRetried(nodes=(ev.Reopened("m", 1, 1),), emitted=1, counter=1),
         ev.NodeScheduled(node="m", visit=1, hop=1),
     ]
-    assert [found.law for found in check(Told(old, log, {new.digest: new}))] == ["relisted"]
+    assert [found.law for found in check(Reason(old, log, {new.digest: new}))] == ["relisted"]
 
 
 def test_nothing_is_said_about_a_run_behind_a_graph_that_nobody_knows() -> None:
@@ -460,13 +460,13 @@ def test_a_fork_of_a_fork_names_where_it_came_from_last() -> None:
 
 def test_what_may_stand_behind_the_end() -> None:
     case = LOGS["discarded"]()
-    assert check(Told(case.flow, [*case.log, LABELS, LATE], {})) == []
+    assert check(Reason(case.flow, [*case.log, LABELS, LATE], {})) == []
 
 
 def test_whoever_patched_the_run_has_no_second_pair_of_eyes() -> None:
     case = LOGS["approved"]()
     changed = before(ev.ApprovalDecided, PATCHED)(case.log)
-    assert check(Told(case.flow, changed, {"": case.flow}))[-1].law == "four-eyes"
+    assert check(Reason(case.flow, changed, {"": case.flow}))[-1].law == "four-eyes"
 
 
 def test_a_role_may_be_anybodys() -> None:
@@ -483,4 +483,4 @@ def test_who_waits_anew_waits_at_the_end_of_the_line() -> None:
     case = LOGS["in_order"]()
     first, second = (place for place, event in enumerate(case.log) if isinstance(event, ev.NodeWaiting))
     moved = [*case.log[:first], *case.log[first + 1 : second + 1], case.log[first], *case.log[second + 1 :]]
-    assert check(Told(case.flow, moved, {}))[0].law == "signal-order"
+    assert check(Reason(case.flow, moved, {}))[0].law == "signal-order"

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 import tidemill
-from tests.conformance.stores.harness import RUN, row
+from tests.conformance.stores.harness import RUN
+from tests.conformance.stores.harness import row as harness_row
 from tidemill.stores.contract import Commit, Row, Stream
 from tidemill.stores.sqlite import rows
 from tidemill.stores.sqlite.database import connect, migrate
@@ -294,7 +295,7 @@ async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.
     """Two common terms that never meet: pages come back short, each with a cursor, and end."""
     monkeypatch.setattr(rows, "WALKED_AT_ONCE", 50)
     monkeypatch.setattr(rows, "RARE", 20)
-    written = tuple(row(f"r{n:04}", n, "even" if n % 2 == 0 else "odd", "all") for n in range(1_000))
+    written = tuple(harness_row(f"r{n:04}", n, "even" if n % 2 == 0 else "odd", "all") for n in range(1_000))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
     steps: list[int] = []
     monkeypatch.setattr(rows, "_step", lambda *given, step=rows._step: steps.append(1) or step(*given))
@@ -316,7 +317,7 @@ async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.
 async def test_terms_that_share_a_number_do_not_share_rows(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "number_of", lambda tenant, kind, term: 7)
     monkeypatch.setattr(rows, "numbers_of", rows.numbers_of.__wrapped__)
-    written = (row("a", 1, "red"), row("b", 2, "blue"))
+    written = (harness_row("a", 1, "red"), harness_row("b", 2, "blue"))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
     assert [found.key for found in (await store.find("acme", "run", ["red"])).rows] == ["a"]
     assert [found.key for found in (await store.find("acme", "run", ["blue"])).rows] == ["b"]
@@ -324,7 +325,7 @@ async def test_terms_that_share_a_number_do_not_share_rows(store: SqliteStore, m
 
 async def test_a_row_that_moves_leaves_no_trace(store: SqliteStore) -> None:
     for sort, terms in ((1, ("a", "b")), (2, ("b", "c")), (2, ())):
-        await store.commit([Commit(stream=RUN, expected=None, rows=(row("r", sort, *terms),))])
+        await store.commit([Commit(stream=RUN, expected=None, rows=(harness_row("r", sort, *terms),))])
         assert store._read("SELECT count(*) FROM terms").fetchall() == [(1 + len(terms),)]
-    await store.commit([Commit(stream=RUN, expected=None, rows=(row("r", deleted=True),))])
+    await store.commit([Commit(stream=RUN, expected=None, rows=(harness_row("r", deleted=True),))])
     assert store._read("SELECT count(*) FROM terms").fetchall() == [(0,)]
