@@ -43,9 +43,12 @@ def test_a_slow_suite_passes_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "run_suite", lambda suite: replace(GOOD, suite=suite, seconds=suite.seconds * 100))
-    assert run.main(["house", "sim"]) == 0
+    assert run.main(["house", "simulation"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines if line.startswith(("SLOW", "FAILED"))] == ["SLOW house", "SLOW sim"]
+    assert [line.split(":")[0] for line in lines if line.startswith(("SLOW", "FAILED"))] == [
+        "SLOW house",
+        "SLOW simulation",
+    ]
     assert lines[-1] == "6 passed, 0 failed"
 
 

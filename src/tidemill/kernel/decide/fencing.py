@@ -50,6 +50,7 @@ def outcome_allowed(phase: Phase, result: Result) -> bool:
         case MapExpanded():
             return phase == "expand" and result.outcome.count >= 0
         case WaitRequested():
-            return phase == "call"
+            # Only the kernel starts a wait for a loop's body: it keeps the result that such a wait holds.
+            return phase == "call" and result.outcome.on != "loop"
         case SkipRequested():
             return phase in ("call", "expand")

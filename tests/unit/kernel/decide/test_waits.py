@@ -44,6 +44,13 @@ def test_a_timer_of_zero_is_a_timer() -> None:
     assert run.wake("a")[0] == "NodeCompleted a taken=z counter=1"
 
 
+def test_only_the_kernel_waits_for_the_body_of_a_loop() -> None:
+    """A handler that asks for such a wait has no result to hold: the visit fails instead of looping without one."""
+    run = begun("a > b", {"b": {"loop": loop(back_to="a")}})
+    run.end("a")
+    assert "code=outcome_not_allowed" in run.wait("b", on="loop")[0]
+
+
 def test_waiting_for_something_with_a_name_has_no_timer() -> None:
     run = one()
     assert run.wait("a", None, on="signal") == rows("NodeStarted a; NodeWaiting a on=signal")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.golden_world import Clock, forget, prepare
+from tests.e2e.cli.golden_world import Clock, forget, prepare
 from tests.fixtures.command_line import InProcessCli, process
 from tidemill.cli.main import call
 
