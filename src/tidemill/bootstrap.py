@@ -136,7 +136,6 @@ class NodeTypes(NamedTuple):
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Their code."""
         return tuple(offer.handler for offer in self.offers)
 
     @property
@@ -166,13 +165,10 @@ def node_types(
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
-    """What the compiler knows of the node types that come with Tidemill, by name."""
     return NodeTypes(tuple(NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers())).by_name
 
 
 class Storage(NamedTuple):
-    """Where runs and their large values are kept."""
-
     store: Store
     blobs: Blobs
     lodging: BlobPlaceOwnership | None = None
@@ -311,7 +307,6 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
 
 
 def _file_of(url: str) -> Path:
-    """The file that a URL names, as it names it."""
     return Path(unquote(urlsplit(url).path[1:]))
 
 
@@ -425,7 +420,6 @@ ENCRYPTIONS = ("AES256", "aws:kms")
 
 
 def place_of(url: str) -> Path | Bucket:
-    """The folder or bucket that a URL names."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

@@ -45,14 +45,12 @@ def shell_here() -> bool:
 
 
 def mail_server_here() -> Server | None:
-    """The default mail server."""
     url = os.environ.get(SMTP_VARIABLE)
     with _blaming(SMTP_VARIABLE):
         return server_at(url) if url else None
 
 
 def secrets_folder_here() -> Path | None:
-    """The folder whose files are secrets."""
     text = os.environ.get(SECRETS_VARIABLE)
     if not text:
         return None

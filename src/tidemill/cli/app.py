@@ -98,12 +98,7 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
 
 @app.command("eval")
 @options.option(
-    "--condition",
-    "-c",
-    metavar="FILE|JSON|CEL",
-    required=True,
-    about="The condition: a file, JSON, or CEL.",
-    type=str,
+    "--condition", "-c", metavar="FILE|JSON|CEL", required=True, about="The condition: a file, JSON, or CEL.", type=str
 )
 @options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
 @options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
@@ -124,11 +119,7 @@ def eval_command(**given: Any) -> int:
 @app.command("render")
 @options.argument("template", "TEMPLATE", "A text, or @file: a JSON or YAML value, or any text.", type=str)
 @options.option(
-    "--scope",
-    metavar="JSON",
-    default="{}",
-    about="What it sees: inputs, nodes by their ids; @file reads it.",
-    type=str,
+    "--scope", metavar="JSON", default="{}", about="What it sees: inputs, nodes by their ids; @file reads it.", type=str
 )
 @options.as_json
 def render_command(template: str, scope: str, as_json: bool) -> int:

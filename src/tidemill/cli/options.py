@@ -263,7 +263,6 @@ class CommandGroup(click.Group):
 
 
 def new_group(name: str, **more: Any) -> CommandGroup:
-    """A group without commands."""
     return CommandGroup(
         name, help=GROUPS[name], invoke_without_command=True, callback=click.pass_context(show_help), **more
     )

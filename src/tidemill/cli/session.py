@@ -96,7 +96,6 @@ class StoreSession:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
     def refused(self, refusal: Rejected) -> int:
-        """Print a refusal."""
         problems = [self._hinted(problem) for problem in refusal.problems]
         if self.as_json:
             print_json({"problems": as_plain(problems)})

@@ -62,11 +62,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit",
-    metavar="N",
-    type=options.integers(1, 100_000),
-    default=REPROCESSED_MAX,
-    about="At most so many letters.",
+    "--limit", metavar="N", type=options.integers(1, 100_000), default=REPROCESSED_MAX, about="At most so many letters."
 )
 @options.reason
 @options.actor

@@ -53,7 +53,6 @@ def graph(file: str, *, form: Form | None) -> int:
 
 
 def title(workflow: Workflow) -> str:
-    """The line above the drawing."""
     about = f" — {' '.join(sanitize(workflow.description).split())}" if workflow.description else ""
     return f"{workflow.name} · {counted(len(workflow.nodes), 'node')}{about}"
 

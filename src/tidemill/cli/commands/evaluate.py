@@ -109,8 +109,6 @@ _REFERENCES = {"code_ref": "code", "schema_ref": "schema"}
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """What was given, as text."""
-
     condition: str
     output: str | None
     context: str | None
@@ -177,12 +175,7 @@ def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
     readings.refuse()
     assert condition is not None, "without problems there is a condition"
     scope = Scope(
-        nodes=context or {},
-        inputs=inputs,
-        run={},
-        iteration=options.iteration,
-        has_output=has_output,
-        output=output,
+        nodes=context or {}, inputs=inputs, run={}, iteration=options.iteration, has_output=has_output, output=output
     )
     return condition, scope
 

@@ -230,7 +230,6 @@ class Prompter:
         self._talks = talks and can_ask()
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
-        """Look at one event."""
         kind = event["type"]
         if kind in _ASKING:
             self._decision(run_id, event)
@@ -266,8 +265,6 @@ class Prompter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asked for."""
-
     file: str
     given: tuple[str, ...]
     apps: tuple[str, ...]
@@ -283,7 +280,6 @@ class RunOptions:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is shown before the end."""
         return self.as_json or self.quiet or self.stream is not None
 
 

@@ -97,9 +97,7 @@ PLAIN = (
         options.flag("--force", about="Even while a rollback is under way."),
     ),
     plain_act(
-        "pause",
-        "paused",
-        "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish.",
+        "pause", "paused", "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish."
     ),
     plain_act("resume", "resumed", "Let a paused run go on."),
     plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),

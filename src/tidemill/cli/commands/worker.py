@@ -114,8 +114,6 @@ LEFTOVER_SECONDS_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    """What the command line asked for."""
-
     store: str
     queues: str
     concurrency: int
@@ -253,7 +251,6 @@ def _in_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

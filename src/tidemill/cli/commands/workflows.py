@@ -135,8 +135,6 @@ def patch_command(
 
 
 def publish(session: StoreSession, file: str, *, author: str, message: str) -> int:
-    """Publish a document."""
-
     def ask(mill: Tidemill) -> Published:
         return mill.publish(read_source(file).document, author=author, message=message)
 
@@ -154,7 +152,6 @@ def print_published(published: Published) -> None:
 
 
 def show_version(mill: Tidemill, reference: str) -> dict[str, Any]:
-    """A version with its document."""
     document = mill.workflow_document(reference)
     name, _, rest = split_reference(reference)
     tags = mill.tags(name)
@@ -163,12 +160,10 @@ def show_version(mill: Tidemill, reference: str) -> dict[str, Any]:
 
 
 def print_version(found: dict[str, Any]) -> None:
-    """Print the document of a version."""
     print_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
 
 
 def print_tagged(moved: Tagged) -> None:
-    """Print where a tag points now."""
     was = f", it was @{moved.was}" if moved.was else ""
     if not moved.version:
         say(f"{moved.name}:{moved.tag} is taken away{was}" if moved.moved else f"{moved.name}:{moved.tag} is not there")
@@ -188,8 +183,6 @@ def start(
     actor: str,
     correlation_id: str,
 ) -> int:
-    """Start a run of a published workflow and print its id."""
-
     def ask(mill: Tidemill) -> dict[str, Any]:
         run_id = mill.start(
             workflow,

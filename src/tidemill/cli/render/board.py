@@ -27,8 +27,6 @@ NOT_REACHED = "upstream_failed"
 
 @dataclass(slots=True)
 class NodeProgress:
-    """The progress of one node."""
-
     number: int
     name: str
     phase: Phase = "PENDING"
@@ -55,7 +53,6 @@ class NodeProgress:
 
     @property
     def begun(self) -> bool:
-        """Whether any visit of it has begun."""
         return bool(self.attempt or self.spent_ms) or self.began_ms is not None
 
     def elapsed_ms(self, now_ms: int) -> int:
@@ -64,8 +61,6 @@ class NodeProgress:
 
 
 class RunProgress:
-    """The progress of a run."""
-
     def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
         self.rows = {node.id: NodeProgress(number, node.id) for number, node in enumerate(workflow.nodes)}
@@ -228,7 +223,6 @@ class RunProgress:
         row.passes = event["iteration"] + 1
 
     def _reopen(self, names: Iterable[str]) -> None:
-        """Reset nodes that will be visited again."""
         for row in [self.rows[name] for name in names if name in self.rows]:
             row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
             self._move(row, "PENDING")
@@ -326,7 +320,6 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
 
 
 def _progress(row: NodeProgress) -> str:
-    """The progress that a node reports."""
     share = "" if row.progress is None else f"{row.progress:.0%}"
     return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
 

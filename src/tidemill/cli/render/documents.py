@@ -86,17 +86,13 @@ TYPE_COLUMNS_MAX = 48
 
 
 class NodeTypeDetails(NamedTuple):
-    """One node type."""
-
     offer: NodeTypeSource
 
     @property
     def type(self) -> NodeType:
-        """Its description."""
         return self.offer.handler.type
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         shown = ("name", "major", "title", "description", "icon", "queue")
         schemas = ("config_schema", "input_schema", "output_schema")
         return {
@@ -113,20 +109,16 @@ class NodeTypeDetails(NamedTuple):
 
 
 class NodeTypeList:
-    """All of them, by name."""
-
     def __init__(self, types: NodeTypes) -> None:
         self.shown = [NodeTypeDetails(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
         self.broken: Sequence[UnusableNodeType] = types.broken
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         broken = [{"entry_point": each.name, "origin": each.origin, "reason": each.reason} for each in self.broken]
         return {"types": [each.to_dict() for each in self.shown], "broken": broken}
 
 
 def print_node_types(types: NodeTypeList) -> None:
-    """Print a table of node types."""
     columns = (
         Column("TYPE", lambda each: each.type.name),
         Column("VERSION", lambda each: each.type.version or each.type.major),
@@ -170,7 +162,6 @@ def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
 
 
 def print_node_type(each: NodeTypeDetails) -> None:
-    """Print a node type and the fields of its configuration."""
     type_ = each.type
     print_title(type_.key, *filter(None, (type_.title,)))
     print_facts(_facts(each))
@@ -225,7 +216,6 @@ def _default(schema: Json) -> str:
 
 
 def _kind(schema: Json) -> str:
-    """What a value must be, in a few words."""
     if not isinstance(schema, Mapping):
         return "anything" if schema in (True, None) else "nothing"
     if "enum" in schema:

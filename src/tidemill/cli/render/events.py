@@ -162,7 +162,6 @@ def _completed(event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decision(event: Mapping[str, Any]) -> str:
-    """What the conditions of a visit decided."""
     return told(Route(**event["route"]), event.get("taken") or ()) if event.get("route") else ""
 
 
@@ -316,8 +315,6 @@ _LEVEL_COLOURS = {"warning": YELLOW, "error": RED, "critical": RED}
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines are asked for, and how they are shown."""
-
     run: str
     node: str | None
     visit: int | None
@@ -337,13 +334,10 @@ def print_logs(session: StoreSession, wanted: LogFilter) -> int:
 
 
 class LogOutput:
-    """Lines of a run."""
-
     def __init__(self, lines: list[LogLine]) -> None:
         self.lines = lines
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {"lines": [_as_plain(line) for line in self.lines]}
 
 
@@ -382,7 +376,6 @@ class LogPrinter:
         self._wanted, self._paint = wanted, Styler()
 
     def print(self, line: LogLine) -> None:
-        """Print one line."""
         at = f"{_to_the_millisecond(line.at_ms)}  " if self._wanted.timestamps else ""
         label = "" if self._wanted.node is not None else f"{_label(line):<12}  "
         text = self._paint(sanitize(line.text), _LEVEL_COLOURS.get(line.source, ""))

@@ -224,7 +224,6 @@ def _labels(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def condition_words(condition: Any, columns_max: int = CONDITION_COLUMNS_MAX) -> str:
-    """A condition on one line."""
     return one_line(_condition(condition), columns_max)
 
 
@@ -263,7 +262,6 @@ def notes_of(node: Node) -> list[str]:
 
 
 def map_words(over: Map) -> str:
-    """A map in words."""
     words = f"for each of {one_line(_inline(over.over), CONDITION_COLUMNS_MAX)}"
     if over.max_parallel is not None:
         words += f", {over.max_parallel} at a time"
@@ -273,7 +271,6 @@ def map_words(over: Map) -> str:
 
 
 def loop_words(node: Node, loop: Loop) -> str:
-    """A loop in words, as they stand at its looping node."""
     where = "again" if loop.back_to == node.id else f"back to {loop.back_to}"
     limit = "" if loop.max_iterations is None else f", at most {loop.max_iterations} passes"
     return f"↺ {where} while {condition_words(loop.condition)}{limit}"
@@ -342,7 +339,6 @@ class _Way(NamedTuple):
 
 
 def draw(workflow: Workflow) -> list[Line]:
-    """Draw a workflow."""
     lines = list(_Drawing(workflow).lines())
     at = {line.node: number for number, line in enumerate(lines) if line.node != START}
     index = {node.id: number for number, node in enumerate(workflow.nodes)}

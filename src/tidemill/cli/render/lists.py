@@ -51,7 +51,6 @@ class Page:
         self.kind, self.rows, self.cursor = kind, rows, cursor
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         rows = plain(self.rows)
         if self.kind in _OF_VISITS:
             rows = [{**row, "index": item_or_none(row["index"])} for row in rows]
@@ -59,8 +58,6 @@ class Page:
 
 
 class ListSpec(NamedTuple):
-    """How the rows of a list are shown."""
-
     columns: tuple[Column, ...]
     nothing: str
     """What is printed where there are no rows."""
@@ -68,7 +65,6 @@ class ListSpec(NamedTuple):
 
 
 def list_page(session: StoreSession, kind: str, fetch: Callable[[Tidemill], tuple[Sequence[Any], str | None]]) -> int:
-    """Fetch a page from the store and print it."""
     return session.ask_and_print(lambda mill: Page(kind, *fetch(mill)), lambda page: print_page(session, page))
 
 
@@ -201,9 +197,7 @@ def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
         Column("BY", "author", gives=True),
         Column("DIGEST", lambda row: row.digest[:DIGEST_SHOWN]),
         Column(
-            "TAGS",
-            lambda row: names(tag for tag, number in sorted(tags.items()) if number == row.version),
-            gives=True,
+            "TAGS", lambda row: names(tag for tag, number in sorted(tags.items()) if number == row.version), gives=True
         ),
     )
     print_rows(columns, reversed(versions), _version_note)
@@ -285,7 +279,6 @@ def asked_of(approval: Mapping[str, Any]) -> str:
 
 
 def print_decision(approval: Mapping[str, Any]) -> None:
-    """Print the state of an approval after a decision."""
     place = approval["node"]
     if approval["status"] == "decided":
         say(f"{place}: {DECISIONS.get(approval['decision'], approval['decision'])} by {approval['decided_by']}")
@@ -300,12 +293,9 @@ TYPES_COLUMNS_MAX = 60
 
 
 class WorkerDetails(NamedTuple):
-    """One worker."""
-
     worker: WorkerView
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         shown: dict[str, Any] = plain(self.worker)
         shown["held"] = [{**job, "index": item_or_none(job["index"])} for job in shown["held"]]
         return shown
@@ -319,7 +309,6 @@ class WorkerList:
         self.dead_left_out = len(found) - len(self.shown)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {"workers": [WorkerDetails(worker).to_dict() for worker in self.shown]}
 
 
@@ -364,7 +353,6 @@ def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
 
 
 def print_worker(shown: WorkerDetails) -> None:
-    """Print a worker and what it holds."""
     worker = shown.worker
     print_title(worker.name, f"pid {worker.pid} on {worker.host}")
     print_facts(_worker_facts(worker))
@@ -404,7 +392,6 @@ INPUT_LINES_MAX = 40
 
 
 def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
-    """Print a dead letter and what can be done about it."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
     print_facts(_dead_letter_facts(letter))
@@ -440,7 +427,6 @@ UNREADABLE_SHOWN = 10
 
 
 def print_blob(session: StoreSession, info: BlobInfo) -> None:
-    """Print what is known of a blob."""
     print_title(info.digest)
     print_facts(
         (

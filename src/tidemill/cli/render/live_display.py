@@ -87,12 +87,10 @@ class Display:
         self._overhearing.remove()
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Fold an event; it is on the screen at the next frame."""
         with self._lock:
             self._board.apply(event)
 
     def say(self, text: str) -> None:
-        """Print a line above the display."""
         self._console.print(Text(sanitize(text)), soft_wrap=True)
 
     def leave(self) -> None:
@@ -105,7 +103,6 @@ class Display:
         self._begin()
 
     def render(self) -> Group:
-        """The display as it is now."""
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
             height = max(3, min(ROWS_MAX, self._console.height - LINES_BESIDE_ROWS))

@@ -10,16 +10,7 @@ from typing import Any
 
 from tidemill.cli.render.events import EventPrinter
 from tidemill.cli.render.runs import say
-from tidemill.cli.render.tables import (
-    Column,
-    age,
-    moment,
-    names,
-    print_facts,
-    print_hint,
-    print_rows,
-    print_title,
-)
+from tidemill.cli.render.tables import Column, age, moment, names, print_facts, print_hint, print_rows, print_title
 from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
 from tidemill.cli.session import ALONE, StoreSession
 from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
@@ -62,7 +53,6 @@ class Progress:
 
 
 def print_finding(finding: Finding) -> None:
-    """Print what is wrong, in one line."""
     where = f" event {finding.seq}" if finding.seq else ""
     print(f"{Styler()('✗', RED)} {sanitize(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
 
@@ -81,7 +71,6 @@ def print_audit(report: AuditReport) -> None:
 
 
 def print_reindexed(found: Reindexed) -> None:
-    """Print what was wrong with the lists."""
     rows = found.missing + found.different + found.surplus
     wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
     verb = "would be put right" if found.dry_run else "put right"
@@ -166,7 +155,6 @@ def print_other_entries(others: Sequence[str]) -> None:
 
 
 def print_sweep(swept: SweepResult) -> None:
-    """Print what has left the store, or would."""
     if swept.dry_run:
         print(f"{Styler()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
     else:

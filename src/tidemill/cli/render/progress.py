@@ -29,13 +29,11 @@ class Lines:
         sys.stdout.flush()
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Fold an event and print a line if it is news."""
         row = self._board.apply(event)
         if row is not None and not _goes_round(event):
             print(self._line(row, event["type"] == "LoopContinued"), flush=True)
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
         print(sanitize(text), flush=True)
 
     def leave(self) -> None:
@@ -69,11 +67,9 @@ class Silence:
         return None
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Fold an event."""
         self._board.apply(event)
 
     def say(self, text: str) -> None:
-        """Print a line to stderr, because stdout is for the result."""
         print(sanitize(text), file=sys.stderr, flush=True)
 
     def leave(self) -> None:

@@ -222,7 +222,6 @@ class RunDetails:
     """The way it went, for why its nodes ended as they did."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints: the run's own."""
         return self.view.to_dict()
 
 
@@ -347,12 +346,10 @@ DIFFERENCES_SHOWN_MAX = 50
 
 
 def say(text: str) -> None:
-    """Print one line that something was done."""
     print(f"{Styler()('✓', GREEN)} {sanitize(text)}")
 
 
 def print_patch(run_id: str, outcome: PatchOutcome) -> None:
-    """Print what a patch did to a run, or would do."""
     if outcome.applied:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
     else:
@@ -375,7 +372,6 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
 
 
 def print_reprocessed(outcome: Reprocessed) -> None:
-    """Print the result of retrying runs with dead letters."""
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
@@ -390,7 +386,6 @@ def print_reprocessed(outcome: Reprocessed) -> None:
 
 
 def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
-    """Print where two runs differ."""
     nodes = found.nodes
     different = [node for node in nodes if not node["same"]]
     print_facts((("left", run_id), ("right", other_id)))
@@ -428,7 +423,6 @@ def _presence(side: Mapping[str, Any] | None) -> str:
 
 
 def print_diff(found: Diff) -> None:
-    """Print what lies between two versions of a workflow."""
     sides = (("left", found.left), ("right", found.right))
     print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)
     lines = list(_graph_lines(found.graph))

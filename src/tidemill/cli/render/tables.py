@@ -35,8 +35,6 @@ COMMAND = "how"
 
 
 class Column(NamedTuple):
-    """A column of a table."""
-
     title: str
     value: str | Callable[[Any], object] = ""
     """The attribute of a row that it shows, or a function of the row; only `print_rows` needs it."""
@@ -154,13 +152,11 @@ def print_title(*parts: str) -> None:
 
 
 def print_headline(text: str) -> None:
-    """Print a sentence that says the most important thing."""
     for line in folded(sanitize(" ".join(text.split())), columns()):
         print(Styler()(line, BOLD))
 
 
 def print_hint(text: str) -> None:
-    """Print what can be done next."""
     print(Styler()(f"→ {sanitize(text)}", DIM))
 
 
@@ -241,7 +237,6 @@ def file_words(described: Mapping[str, Any]) -> str:
 
 
 def size_of(count: int) -> str:
-    """A number of bytes as people read it."""
     amount, unit = float(count), 0
     while amount >= 1024 and unit < len(UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -76,7 +76,6 @@ def sanitize(text: str) -> str:
 
 
 def one_line(text: str, length_max: int) -> str:
-    """A text on one line, at most this long."""
     line = sanitize(" ".join(text.split()))
     return line if len(line) <= length_max else line[: max(1, length_max) - 1] + "…"
 
@@ -87,7 +86,6 @@ def supports_unicode() -> bool:
 
 
 def console() -> Console:
-    """A console on standard output."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
@@ -171,12 +169,10 @@ class Styler:
         return f"{colour}{text}{OFF}" if self._on and text and colour else text
 
     def status(self, status: str) -> str:
-        """A state in its colour."""
         return self(status, STATUS_COLOURS.get(status, ""))
 
 
 def columns() -> int:
-    """How many columns a line of standard output may have."""
     return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else COLUMNS_ELSEWHERE
 
 
@@ -194,7 +190,6 @@ def _room_of(letter: str) -> int:
 
 
 def truncate(text: str, columns_max: int) -> str:
-    """The beginning of a line, no wider than there is room for."""
     if room(text) <= columns_max:
         return text
     taken, kept = 1, []
@@ -251,7 +246,6 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Print a JSON value on one line, at once."""
     import msgspec
 
     _write(msgspec.json.encode(value).decode())
@@ -285,7 +279,6 @@ def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 

@@ -30,8 +30,6 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
 class WhyOutput(NamedTuple):
-    """An explanation, and the run that it is about."""
-
     run_id: str
     found: Explanation
 
@@ -47,8 +45,6 @@ class WhyOutput(NamedTuple):
 
 
 class NodeReasons(NamedTuple):
-    """The history of a node, and its run."""
-
     run_id: str
     found: NodeHistory
 
@@ -67,7 +63,6 @@ def _for_run(run_id: str, command: str) -> str:
 
 
 def print_why(session: StoreSession, reasons: WhyOutput) -> None:
-    """Print an explanation."""
     run_id, found = reasons
     print_headline(found.headline)
     roots = [each for each in found.blockers if each.root] or list(found.blockers)
@@ -87,7 +82,6 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
 
 
 def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
-    """Print the history of a node."""
     run_id, found = reasons
     print_headline(found.headline)
     for blocker in found.blockers[:SHOWN_MAX]:
@@ -157,7 +151,6 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
 
 
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
-    """Facts about the run as a whole."""
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
     yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
