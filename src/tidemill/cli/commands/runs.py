@@ -213,7 +213,7 @@ def _print_document(found: Any) -> None:
     from tidemill.cli.render.documents import print_document
     from tidemill.cli.render.runs import reference
 
-    named = reference({"workflow": found.workflow, "version": found.version, "revision": found.revision})
+    named = reference(found.workflow, found.version, found.revision)
     print_document(f"{named}, {found.digest}", found.document)
 
 

@@ -169,7 +169,7 @@ class Styler:
         return f"{colour}{text}{OFF}" if self._on and text and colour else text
 
     def status(self, status: str) -> str:
-        return self(status, STATUS_COLOURS.get(status, ""))
+        return self(status, STATUS_COLOURS.get(status.strip(), ""))
 
 
 def columns() -> int:
@@ -229,10 +229,7 @@ SHOWN_MAX = 200
 
 def as_plain(problems: Iterable[Problem]) -> list[dict[str, str]]:
     """Problems as JSON values, always with all four keys."""
-    return [
-        {"code": problem.code, "path": problem.path, "message": problem.message, "hint": problem.hint}
-        for problem in problems
-    ]
+    return [{key: getattr(problem, key) for key in ("code", "path", "message", "hint")} for problem in problems]
 
 
 def print_json(value: Any) -> None:
@@ -253,7 +250,8 @@ def print_json_line(value: Any) -> None:
 
 
 def _write(shown: str) -> None:
-    if not _speaks_unicode(sys.stdout):
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if not encoding.lower().startswith("utf"):
         shown = json.dumps(json.loads(shown))
     sys.stdout.write(shown + "\n")
 
@@ -292,10 +290,14 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
     if columns is not None and columns - width < MESSAGE_COLUMNS_MIN:
         width = 0
     for problem in shown:
-        for line in _lines(problem, width, columns, paint):
-            print(line, file=stream)
+        print(*_lines(problem, width, columns, paint), sep="\n", file=stream)
     if len(problems) > len(shown):
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
+
+
+def print_warnings(warnings: Sequence[Problem], stream: IO[str]) -> None:
+    if warnings:
+        print_problems(f"! {counted(len(warnings), 'warning')}", warnings, stream, warning=True)
 
 
 def _lines(problem: Problem, width: int, columns: int | None, paint: Styler) -> Iterator[str]:
@@ -322,7 +324,3 @@ def _folded(text: str, indent: int, columns: int | None) -> list[str]:
     import textwrap
 
     return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
-
-
-def _speaks_unicode(stream: IO[str]) -> bool:
-    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")
