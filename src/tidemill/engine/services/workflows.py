@@ -28,10 +28,12 @@ class WorkflowService:
         return await self._context.catalog.publish(self._context.tenant, document, author=author, message=message)
 
     async def show(self, reference: str) -> Workflow:
+        """The compiled form of a published workflow: `name`, or `name@3`."""
         version = await self._context.catalog.resolve(self._context.tenant, reference)
         return (await self._context.catalog.flow(self._context.tenant, version.digest)).workflow
 
     async def document(self, reference: str) -> Json:
+        """The document of a published workflow, in its normal form."""
         return await self._context.catalog.document(
             self._context.tenant, await self._context.catalog.resolve(self._context.tenant, reference)
         )
