@@ -39,7 +39,6 @@ class Ambient(Protocol):
 
 
 def wall_clock_ms() -> int:
-    """The machine's clock, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -62,8 +61,6 @@ def uuid7() -> str:
 
 
 class RealAmbient:
-    """The machine's own clock, event loop and randomness."""
-
     def now_ms(self) -> int:
         return wall_clock_ms()
 

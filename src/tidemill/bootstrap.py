@@ -1,13 +1,7 @@
-"""Composition root: URL → store, blobs, archive, handlers, engine.
+"""Composition root: URL → store, blobs, archive, handlers, engine. The only file that names concrete classes.
 
-The composition root: the only file that names concrete classes.
-
-Engines, stores and places for large values are imported where one is made: whoever checks a document needs none of
-them, and nobody needs all.
-
-Where blobs are kept, as people write it: `dir:///folder` or `s3://bucket/prefix?endpoint=…`.
-
-Like with SQLite files, three slashes begin a path that is relative to the current folder, and four an absolute one.
+Engines, stores and places for blobs are imported where one is made: a command that checks a document needs none of
+them. In URLs of files and folders three slashes begin a relative path, and four an absolute one.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.control import BORDERS, PLAIN, WAITING
 from tidemill.handlers.data.pipeline import pipeline_handler
@@ -44,7 +38,7 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
-from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, Secrets
+from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets
 from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
 
 if TYPE_CHECKING:
@@ -54,7 +48,6 @@ if TYPE_CHECKING:
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-    from tidemill.expressions.sandbox.pool import SandboxPool
     from tidemill.stores.contract import Store
     from tidemill.stores.sql_files import Step
     from tidemill.stores.sqlite.store import SqliteStore
@@ -108,15 +101,15 @@ def _database_at(url: str, variable: str) -> Database:
 
         return SqliteDatabase(_file_of(url))
     if url.startswith(("postgresql://", "postgres://")):
-        return LateDatabase("postgresql", lambda: _postgres_at(url))
+
+        def postgres() -> Database:
+            from tidemill.handlers.sql_postgres import PostgresDatabase
+
+            return PostgresDatabase(url)
+
+        return LateDatabase("postgresql", postgres)
     hint = "write sqlite:////var/crm.db or postgresql://user:password@host/name"
     raise rejected("database_unknown", "this is neither sqlite:///FILE nor postgresql://…", path=variable, hint=hint)
-
-
-def _postgres_at(url: str) -> Database:
-    from tidemill.handlers.sql_postgres import PostgresDatabase
-
-    return PostgresDatabase(url)
 
 
 def _sqlite(store: Store | None) -> SqliteStore | None:
@@ -136,7 +129,6 @@ class NodeTypes(NamedTuple):
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Their code."""
         return tuple(offer.handler for offer in self.offers)
 
     @property
@@ -166,16 +158,13 @@ def node_types(
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
-    """What the compiler knows of the node types that come with Tidemill, by name."""
     return NodeTypes(tuple(NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers())).by_name
 
 
 class Storage(NamedTuple):
-    """Where runs and their large values are kept."""
-
     store: Store
     blobs: Blobs
-    lodging: BlobPlaceOwnership | None = None
+    ownership: BlobPlaceOwnership | None = None
     """Which of them belong together, where they could be mixed up."""
 
 
@@ -183,14 +172,14 @@ class NamedMemory:
     """Memory stores by name. A store stays, with what it holds, when the engines that opened it are closed."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Storage] = {}
+        self._storages: dict[str, Storage] = {}
 
-    def shelf(self, name: str) -> Storage:
+    def storage(self, name: str) -> Storage:
         """The store of that name, made when it is first asked for."""
         from tidemill.blobs.memory import MemoryBlobs
         from tidemill.stores.memory import SharedMemoryStore
 
-        return self._shelves.setdefault(name, Storage(SharedMemoryStore(), MemoryBlobs()))
+        return self._storages.setdefault(name, Storage(SharedMemoryStore(), MemoryBlobs()))
 
 
 NAMED_MEMORY = NamedMemory()
@@ -216,7 +205,11 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
         raise rejected("store_option_unknown", message, hint="name each option once")
     match parts.scheme:
         case "memory" if not options:
-            return _in_memory(parts.netloc + parts.path, named_memory)
+            from tidemill.blobs.memory import MemoryBlobs
+            from tidemill.stores.memory import MemoryStore
+
+            name = parts.netloc + parts.path
+            return named_memory.storage(name) if name else Storage(MemoryStore(), MemoryBlobs())
         case "sqlite":
             return _in_file(url, parts.netloc, parts.path, options)
         case _:
@@ -240,13 +233,6 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     return steps(store.path, dry_run=dry_run) if store is not None else ()
 
 
-def _in_memory(name: str, named_memory: NamedMemory) -> Storage:
-    from tidemill.blobs.memory import MemoryBlobs
-    from tidemill.stores.memory import MemoryStore
-
-    return named_memory.shelf(name) if name else Storage(MemoryStore(), MemoryBlobs())
-
-
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage:
     if host or len(path) < 2 or path.endswith("/"):
         raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
@@ -267,10 +253,8 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
-    inside, outside = (
-        DatabaseBlobs(store.path, connect, translate_error),
-        blobs_at(blobs) if blobs is not None else None,
-    )
+    inside = DatabaseBlobs(store.path, connect, translate_error)
+    outside = blobs_at(blobs) if blobs is not None else None
     return Storage(store, outside or inside, BlobPlaceOwnership(store, store.path, inside, outside, RealAmbient()))
 
 
@@ -291,14 +275,12 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
     from tidemill.blobs.archive import DirectoryArchive, S3Archive
 
     location = location or os.environ.get(ARCHIVE_VARIABLE)
-    if location is None:
-        if urlsplit(store_url).scheme == "sqlite":
-            from tidemill.stores.sqlite.database import resolve_path
+    if location is None and urlsplit(store_url).scheme == "sqlite":
+        from tidemill.stores.sqlite.database import resolve_path
 
-            file = resolve_path(_file_of(store_url))
-            return DirectoryArchive(file.with_name(file.name + "-archive"))
-        return None
-    if location == "none":
+        file = resolve_path(_file_of(store_url))
+        return DirectoryArchive(file.with_name(file.name + "-archive"))
+    if location in (None, "none"):
         return None
     from tidemill.blobs.s3 import open_bucket
 
@@ -311,7 +293,6 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
 
 
 def _file_of(url: str) -> Path:
-    """The file that a URL names, as it names it."""
     return Path(unquote(urlsplit(url).path[1:]))
 
 
@@ -360,11 +341,14 @@ def engine_at(
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
 
-    ambient, shelf = RealAmbient(), open_storage(url)
-    processes = _processes() if work else None
-    types = node_types(functions, handlers, processes, shelf.store)
+    ambient, storage = RealAmbient(), open_storage(url)
+    # Only a worker has processes for what is too much for its own.
+    processes = SandboxPool() if work else None
+    types = node_types(functions, handlers, processes, storage.store)
     for broken in types.broken:
         LOG.warning("%s", broken)
+    folder = secrets_folder_here()
+    secrets = ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -382,8 +366,8 @@ def engine_at(
         version=version("tidemill") if work else "",
     )
     return Engine(
-        store=shelf.store,
-        blobs=shelf.blobs,
+        store=storage.store,
+        blobs=storage.blobs,
         ambient=ambient,
         handlers=types.handlers,
         worker=options if work else None,
@@ -391,27 +375,14 @@ def engine_at(
         archive=archive_at(archive, url),
         retention_days=retention_days,
         isolation=processes,
-        secrets=secrets_here(),
+        secrets=secrets,
         unusable_types=types.unusable_types,
-        ownership=shelf.lodging,
+        ownership=storage.ownership,
     )
 
 
-def _processes() -> SandboxPool:
-    """Other processes for what is too much for this one; only workers have some."""
-    from tidemill.expressions.sandbox.pool import SandboxPool
-
-    return SandboxPool()
-
-
-def secrets_here() -> Secrets:
-    """Where secrets come from: variables of the environment, then the files of a folder that it names."""
-    folder = secrets_folder_here()
-    return ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
-
-
 def os_user() -> str:
-    """Whoever the operating system says that this process runs for; nobody where it does not know."""
+    """The user of this process; empty where the operating system knows none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -425,7 +396,6 @@ ENCRYPTIONS = ("AES256", "aws:kms")
 
 
 def place_of(url: str) -> Path | Bucket:
-    """The folder or bucket that a URL names."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

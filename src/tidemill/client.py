@@ -1,20 +1,11 @@
-"""Tidemill.open(): blocking client over an engine in a background loop; run_loop_until.
+"""`tidemill.open()`: a blocking client over an engine whose loop runs in a background thread.
 
-The blocking front: the engine's verbs for callers that have no event loop.
+Its verbs are the engine's own, with their signatures and docstrings; what the engine raises, the caller gets. Ctrl-C
+leaves a call at once and cancels what was not done yet; the client stays usable.
 
-A background thread runs a loop, the engine lives in it, and a call waits there for its answer. The verbs
-themselves are the engine's own, wrapped one by one with their signatures and words, so there is nothing here
-to keep in step with it. What the engine raises is raised to the caller. An interrupt (Ctrl-C) leaves the call
-at once and takes back what it asked for as far as it was not done yet; the front stays usable.
-
-A loop that foreign code cannot end: what a handler leaves in it may ask the process to exit, or the loop to stop.
-
-asyncio lets `SystemExit` and `KeyboardInterrupt` of a task or a callback through to whoever runs the loop, which ends
-with them, although all that it has to do is still there. Nobody waits for such a task, so there is no attempt that it
-could fail: it is put on record, and the loop goes on. Otherwise one job would end worker after worker.
-
-One thing cannot be mended: a handler that cancels every task of the loop cancels the engine's own. Then the process
-ends, says why, and leaves its jobs to others.
+`run_until` keeps a loop running that foreign code tries to end: asyncio lets `SystemExit` and `KeyboardInterrupt` of a
+task through, and one job would end worker after worker. A handler that cancels every task of the loop cannot be
+survived: the process ends, says why, and leaves its jobs to other workers.
 """
 
 from __future__ import annotations
@@ -26,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -44,7 +35,7 @@ from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
-from tidemill.kernel.model import RETENTION_DAYS, Workflow
+from tidemill.kernel.model import RETENTION_DAYS
 
 LOG = logging.getLogger(__name__)
 
@@ -111,15 +102,15 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         archive=archive,
         retention_days=retention_days,
     )
-    front = Tidemill(engine)
+    opened = Tidemill(engine)
     if only and engine.worker is not None:
-        engine.worker.refusals.give_up = front._on_claims_refused
+        engine.worker.refusals.give_up = opened._on_claims_refused
     try:
-        front._wait(front._engine.open())
+        opened._wait(engine.open())
     except BaseException:
-        front._stop()
+        opened._stop()
         raise
-    return front
+    return opened
 
 
 def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
@@ -164,6 +155,7 @@ class Tidemill:
     dead_letter = _blocking(Engine.dead_letter)
     discard = _blocking(Engine.discard)
     reprocess = _blocking(Engine.reprocess)
+    workflow = _blocking(Engine.workflow)
     patch_workflow = _blocking(Engine.patch_workflow)
     workflows = _blocking(service_verb("workflows", WorkflowService.find))
     workflow_document = _blocking(Engine.workflow_document)
@@ -194,7 +186,8 @@ class Tidemill:
         self._closing = False
         self._refusal: Rejected | None = None
         self._asked: set[Future[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="tidemill-loop", daemon=True)
+        target = partial(run_until, self._loop, lambda: self._ended)
+        self._thread = threading.Thread(target=target, name="tidemill-loop", daemon=True)
         self._thread.start()
 
     def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
@@ -205,10 +198,6 @@ class Tidemill:
         if isinstance(document, Path):
             document = read_document(document.read_bytes(), format=format_of(document.suffix))
         return self._wait(self._engine.publish(document, author=author, message=message))
-
-    def workflow(self, reference: str) -> Workflow:
-        """The compiled form of a published workflow: `name`, or `name@3`."""
-        return self._wait(self._engine.workflow(reference))
 
     def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
         """Start a workflow and wait for its end; a document is published first.
@@ -226,7 +215,7 @@ class Tidemill:
 
         With `live` also parts of results and progress, which are not kept.
         """
-        return self._pumped(self._engine.follow(run_id, after, live=live))
+        return self._iterate(self._engine.follow(run_id, after, live=live))
 
     def follow_logs(
         self,
@@ -238,17 +227,17 @@ class Tidemill:
         attempt: int | None = None,
     ) -> Iterator[LogLine]:
         """What handlers have printed and logged, and go on to; ends with the run."""
-        return self._pumped(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
+        return self._iterate(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
 
-    def _pumped(self, source: AsyncIterator[T]) -> Iterator[T]:
-        pump = _BufferedIterator(source)
-        self._wait(pump.open())
+    def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        ahead = _BufferedIterator(source)
+        self._wait(ahead.open())
         try:
-            while batch := self._wait(pump.take()):
+            while batch := self._wait(ahead.take()):
                 yield from batch
         finally:
             if not self._closed:
-                self._wait(pump.close())
+                self._wait(ahead.close())
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
@@ -297,10 +286,6 @@ class Tidemill:
             raise
         finally:
             self._asked.discard(future)
-
-    def _run(self) -> None:
-        """In the loop's thread: all of its life."""
-        run_until(self._loop, lambda: self._ended)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""

@@ -49,12 +49,10 @@ class Rejected(TidemillError):
 
     @property
     def code(self) -> str:
-        """The code of the first problem."""
         return self.problems[0].code
 
 
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
-    """A refusal with a single problem."""
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
 
 

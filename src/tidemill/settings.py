@@ -45,14 +45,12 @@ def shell_here() -> bool:
 
 
 def mail_server_here() -> Server | None:
-    """The default mail server."""
     url = os.environ.get(SMTP_VARIABLE)
     with _blaming(SMTP_VARIABLE):
         return server_at(url) if url else None
 
 
 def secrets_folder_here() -> Path | None:
-    """The folder whose files are secrets."""
     text = os.environ.get(SECRETS_VARIABLE)
     if not text:
         return None
@@ -70,19 +68,16 @@ def database_variables() -> dict[str, str]:
     for variable in sorted(os.environ):
         if variable.startswith(DATABASE_PREFIX):
             name = variable.removeprefix(DATABASE_PREFIX).lower()
-            if problem := _name_problem(name, found):
+            problem = "" if name else "the database has no name"
+            if name == STORE:
+                problem = f"{STORE!r} means the store that holds the run"
+            elif name in found:
+                problem = f"{found[name]} names the same database"
+            if problem:
                 hint = f"give it another name, such as {DATABASE_PREFIX}CRM"
                 raise rejected("database_name_invalid", problem, path=variable, hint=hint)
             found[name] = variable
     return found
-
-
-def _name_problem(name: str, others: dict[str, str]) -> str:
-    if name == STORE:
-        return f"{STORE!r} means the store that holds the run"
-    if name in others:
-        return f"{others[name]} names the same database"
-    return "" if name else "the database has no name"
 
 
 @contextmanager

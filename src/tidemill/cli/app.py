@@ -98,17 +98,12 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
 
 @app.command("eval")
 @options.option(
-    "--condition",
-    "-c",
-    metavar="FILE|JSON|CEL",
-    required=True,
-    about="The condition: a file, JSON, or CEL.",
-    type=str,
+    "--condition", "-c", metavar="FILE|JSON|CEL", required=True, about="The condition: a file, JSON, or CEL.", type=str
 )
 @options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
 @options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
 @options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads it.", type=str)
-@options.option("--iteration", metavar="N", type=options.integers(0), default=0, about="The pass of the loop, from 0.")
+@options.option("--iteration", metavar="N", type=options.Integers(0), default=0, about="The pass of the loop, from 0.")
 @options.store
 @options.as_json
 def eval_command(**given: Any) -> int:
@@ -124,11 +119,7 @@ def eval_command(**given: Any) -> int:
 @app.command("render")
 @options.argument("template", "TEMPLATE", "A text, or @file: a JSON or YAML value, or any text.", type=str)
 @options.option(
-    "--scope",
-    metavar="JSON",
-    default="{}",
-    about="What it sees: inputs, nodes by their ids; @file reads it.",
-    type=str,
+    "--scope", metavar="JSON", default="{}", about="What it sees: inputs, nodes by their ids; @file reads it.", type=str
 )
 @options.as_json
 def render_command(template: str, scope: str, as_json: bool) -> int:
@@ -193,13 +184,13 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.store
 @options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
 @options.option(
-    "--concurrency", metavar="N", type=options.integers(1, 10_000), default=64, about="So many nodes at a time."
+    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="So many nodes at a time."
 )
 @options.option(
     "--grace",
     "grace_s",
     metavar="SECONDS",
-    type=options.numbers(0),
+    type=options.Numbers(0),
     default=30.0,
     about="How long nodes may finish after a signal.",
 )
@@ -208,7 +199,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     "--heartbeat",
     "heartbeat_s",
     metavar="SECONDS",
-    type=options.numbers(0.1),
+    type=options.Numbers(0.1),
     default=5.0,
     about="How often it says that it is alive.",
 )
@@ -216,7 +207,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     "--dead-after",
     "dead_after_s",
     metavar="SECONDS",
-    type=options.numbers(1),
+    type=options.Numbers(1),
     default=15.0,
     about="Silent for so long, others take over its work.",
 )

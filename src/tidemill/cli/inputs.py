@@ -24,12 +24,14 @@ from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document,
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
 
-STANDARD = "-"
+STDIN = "-"
+FILE_ENDINGS = (".json", ".yaml", ".yml")
+"""By which a value is taken for the name of a file."""
 
 
 def read_blob_source(file: str) -> tuple[bytes | Path, str]:
     """The bytes or the path to store, and the name of the file."""
-    return (sys.stdin.buffer.read(), "") if file == STANDARD else (Path(file), Path(file).name)
+    return (sys.stdin.buffer.read(), "") if file == STDIN else (Path(file), Path(file).name)
 
 
 def guessed_type(name: str) -> str:
@@ -45,8 +47,13 @@ def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], s
 
     A file appears under its name when all of it is there; what broke off leaves nothing, and what was there stays.
     """
-    if output is None or output == STANDARD:
-        _check_standard(output, as_json)
+    if output is None or output == STDIN:
+        if as_json:
+            message = "standard output cannot hold both the bytes and JSON"
+            raise rejected("usage", message, path="/output", hint="name a file with -o")
+        if output is None and sys.stdout.isatty():
+            message = "bytes are not written to a terminal"
+            raise rejected("usage", message, path="/output", hint="name a file with -o, or say -o - if you mean it")
         yield sys.stdout.buffer, ""
         sys.stdout.buffer.flush()
         return
@@ -55,7 +62,10 @@ def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], s
     try:
         with draft:
             yield draft, output
-        os.chmod(draft.name, 0o666 & ~_umask())
+        # The only way to see the bits that new files do not get is to set them.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(draft.name, 0o666 & ~mask)
         os.replace(draft.name, target)
     except OSError as error:
         raise _unwritable(output, error) from None
@@ -72,30 +82,9 @@ def _draft(target: Path) -> IO[bytes]:
         raise _unwritable(str(target), error) from None
 
 
-def _check_standard(output: str | None, as_json: bool) -> None:
-    if as_json:
-        message = "standard output cannot hold both the bytes and JSON"
-        raise rejected("usage", message, path="/output", hint="name a file with -o")
-    if output is None and sys.stdout.isatty():
-        message = "bytes are not written to a terminal"
-        raise rejected("usage", message, path="/output", hint="name a file with -o, or say -o - if you mean it")
-
-
 def _unwritable(output: str, error: OSError) -> Exception:
     message = f"{output} cannot be written: {error.strerror or error}"
     return rejected("output_unwritable", message, path="/output")
-
-
-def _umask() -> int:
-    """The bits that new files do not get; the only way to see them is to set them."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-STDIN = "-"
-FILE_ENDINGS = (".json", ".yaml", ".yml")
-"""By which a value is taken for the name of a file."""
 
 
 class Source(NamedTuple):
@@ -175,15 +164,12 @@ def _from_file(name: str) -> dict[str, Any]:
     try:
         value: dict[str, Any] = read_document(text, format=format_of(Path(name).suffix))
     except Rejected as refusal:
-        raise Rejected([_input_problem(name, problem) for problem in refusal.problems]) from None
+        problems = [msgspec.structs.replace(each, path=f"@{name}{each.path}") for each in refusal.problems]
+        other = {"code": "input_invalid", "message": "the file does not hold a mapping"}
+        raise Rejected(
+            [msgspec.structs.replace(each, **other) if each.code == "not_a_mapping" else each for each in problems]
+        ) from None
     return value
-
-
-def _input_problem(name: str, problem: Problem) -> Problem:
-    code, message = problem.code, problem.message
-    if code == "not_a_mapping":
-        code, message = "input_invalid", "the file does not hold a mapping"
-    return Problem(code=code, message=message, path=f"@{name}{problem.path}", hint=problem.hint)
 
 
 def read_value(option: str, text: str) -> Any:
@@ -235,8 +221,10 @@ def _from_pair(option: str, text: str) -> dict[str, Any]:
     if not equals or not name.strip():
         hint = "write name=value, or @file.json"
         raise rejected("input_invalid", f"{option} {text!r} is not name=value", hint=hint)
-    if not _is_unicode(text):
-        raise rejected("input_invalid", f"{option} {name!a} is not valid UTF-8")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise rejected("input_invalid", f"{option} {name!a} is not valid UTF-8") from None
     return {name: parse_value(f"{option} {name}", value)}
 
 
@@ -252,27 +240,23 @@ def parse_value(option: str, text: str) -> Any:
         raise rejected(first.code, f"{option}: {first.message}", hint=hint) from None
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-_NODES = "nodes"
-
-
 def read_edits(file: str | None, sets: Sequence[str], document: Callable[[], Any]) -> list[Any]:
     """The operations of a file, then those of the `--set` options. Raises Rejected."""
     if file is None and not sets:
         hint = "name a FILE with a JSON Patch, or use --set /nodes/fetch/config/url=VALUE"
         raise rejected("option_invalid", "nothing to change is given", hint=hint)
-    operations = [] if file is None else _operations_from_file(file)
+    operations = [] if file is None else read_data(file)
+    if not isinstance(operations, list):
+        shown = "standard input" if file == STDIN else file
+        hint = "a JSON Patch is a list of {op, path, value}"
+        raise rejected("patch_invalid", f"{shown} does not hold a list of operations", hint=hint)
     pairs = [_pair(text) for text in sets]
     if pairs:
         base = document()
-        operations += [_set(base, pointer, value) for pointer, value in pairs]
+        operations += [
+            {"op": "replace" if _exists(base, pointer) else "add", "path": pointer, "value": value}
+            for pointer, value in pairs
+        ]
     return operations
 
 
@@ -291,15 +275,6 @@ def edits_for(mill: Tidemill, run_id: str, file: str | None, sets: Sequence[str]
     return Edits(read_edits(file, sets, lambda: found.document), base or found.digest)
 
 
-def _operations_from_file(name: str) -> list[Any]:
-    found = read_data(name)
-    if not isinstance(found, list):
-        shown = "standard input" if name == "-" else name
-        hint = "a JSON Patch is a list of {op, path, value}"
-        raise rejected("patch_invalid", f"{shown} does not hold a list of operations", hint=hint)
-    return found
-
-
 def _pair(text: str) -> tuple[str, Any]:
     pointer, equals, value = text.partition("=")
     if not equals or not pointer.startswith("/"):
@@ -308,17 +283,13 @@ def _pair(text: str) -> tuple[str, Any]:
     return pointer, parse_value(f"--set {pointer}", value)
 
 
-def _set(document: Any, pointer: str, value: Any) -> dict[str, Any]:
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-    return {"op": "replace" if _exists(document, steps) else "add", "path": pointer, "value": value}
-
-
-def _exists(document: Any, steps: Sequence[str]) -> bool:
+def _exists(document: Any, pointer: str) -> bool:
     place = document
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
     for number, step in enumerate(steps):
         if isinstance(place, dict) and step in place:
             place = place[step]
-        elif isinstance(place, list) and (entry := _entry(place, step, by_id=steps[:number] == [_NODES])) is not None:
+        elif isinstance(place, list) and (entry := _entry(place, step, by_id=steps[:number] == ["nodes"])) is not None:
             place = entry
         else:
             return False
@@ -329,8 +300,5 @@ def _entry(entries: list[Any], step: str, *, by_id: bool) -> Any:
     """An entry of a list by its number, of the list of nodes by its id too."""
     if step.isdecimal() and step.isascii():
         return entries[int(step)] if len(step) < 9 and int(step) < len(entries) else None
-    return (
-        next((entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step), None)
-        if by_id
-        else None
-    )
+    named = (entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step)
+    return next(named, None) if by_id else None

@@ -43,11 +43,11 @@ class Text(click.ParamType[str]):
 TEXT = Text()
 
 
-class _Integers(click.IntRange):
+class Integers(click.IntRange):
     name = "integer"
 
 
-class _Numbers(click.FloatRange):
+class Numbers(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -55,14 +55,6 @@ class _Numbers(click.FloatRange):
         if number != number:
             self.fail(f"{value!r} is not a valid number.", param, ctx)
         return number
-
-
-def integers(low: int, high: int | None = None) -> click.IntRange:
-    return _Integers(low, high)
-
-
-def numbers(low: float) -> click.FloatRange:
-    return _Numbers(low)
 
 
 def argument(name: str, metavar: str, about: str, **more: Any) -> Decorator:
@@ -109,10 +101,6 @@ def acting(name: str | None) -> str:
         return ""
 
 
-def _acting(context: click.Context, parameter: click.Parameter, name: str | None) -> str:
-    return acting(name)
-
-
 file = argument("file", "FILE", "A YAML or JSON document; - reads standard input.", type=str)
 run = argument("run", "RUN", "The id of a run.")
 node = argument("node", "NODE", "The id of a node.")
@@ -132,10 +120,9 @@ store = option(
     about="Where runs and workflows are kept.",
     type=str,
 )
-actor = option(
-    "--as", "actor", metavar="NAME", callback=_acting, about="Who acts. Default: the user of the operating system."
-)
-author = option("--author", "--as", "author", metavar="NAME", callback=_acting, about="Who publishes it.")
+_named: dict[str, Any] = {"metavar": "NAME", "callback": lambda context, parameter, name: acting(name)}
+actor = option("--as", "actor", about="Who acts. Default: the user of the operating system.", **_named)
+author = option("--author", "--as", "author", about="Who publishes it.", **_named)
 roles = many("--role", "roles", metavar="ROLE", about="A role that the acting person has.")
 reason = option("--reason", metavar="TEXT", default="", about="Why; it is kept in the run's log.", type=str)
 command_id = option(
@@ -147,11 +134,13 @@ comments = option(
     "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
 )
 message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
-limit = option("--limit", metavar="N", type=integers(1, 1000), default=PAGE, about="At most so many rows.")
+limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="At most so many rows.")
 after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
-at = option("--at", metavar="SEQ", type=integers(1), about="As it was after the event with this number.")
-visit = option("--visit", metavar="N", type=integers(1), about="Which visit of the node; the latest by default.")
-item = option("--item", metavar="INDEX", type=integers(0), about="Which item of a map, counted from 0.")
+at = option("--at", metavar="SEQ", type=Integers(1), about="As it was after the event with this number.")
+visit = option("--visit", metavar="N", type=Integers(1), about="Which visit of the node; the latest by default.")
+item = option("--item", metavar="INDEX", type=Integers(0), about="Which item of a map, counted from 0.")
+activation = together(run, node, visit, item)
+page = together(limit, after)
 given = many(
     "--input",
     "-i",
@@ -186,7 +175,7 @@ archive = option(
 retention_days = option(
     "--retention-days",
     metavar="DAYS",
-    type=numbers(0),
+    type=Numbers(0),
     default=RETENTION_DAYS_DEFAULT,
     about="How long finished runs stay, unless their workflow says.",
 )
@@ -208,6 +197,12 @@ def on_store(*, creates: bool = False) -> Decorator:
         return together(store, as_json)(called)
 
     return decorate
+
+
+def status_terms(status: str, wanted: dict[str, str | None]) -> list[str]:
+    """The terms of a list: `status`, unless it is `all`, and the options that were given."""
+    given = {**wanted, "status": None if status == "all" else status}
+    return [f"{name}:{value}" for name, value in given.items() if value is not None]
 
 
 GROUPS = {
@@ -263,7 +258,6 @@ class CommandGroup(click.Group):
 
 
 def new_group(name: str, **more: Any) -> CommandGroup:
-    """A group without commands."""
     return CommandGroup(
         name, help=GROUPS[name], invoke_without_command=True, callback=click.pass_context(show_help), **more
     )

@@ -18,10 +18,10 @@ from tidemill import client
 from tidemill.bootstrap import ARCHIVE_VARIABLE, require_store_exists
 from tidemill.cli import main
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
-from tidemill.cli.render.terminal import as_plain, print_json, print_refusal
+from tidemill.cli.render.terminal import print_json, report_problems
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
-from tidemill.errors import Problem, Rejected, StoreUnusable
+from tidemill.errors import Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_DAYS
 
@@ -96,12 +96,11 @@ class StoreSession:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
     def refused(self, refusal: Rejected) -> int:
-        """Print a refusal."""
-        problems = [self._hinted(problem) for problem in refusal.problems]
-        if self.as_json:
-            print_json({"problems": as_plain(problems)})
-        else:
-            print_refusal(problems)
+        problems = [
+            msgspec.structs.replace(each, hint=ALONE) if self.is_private_store and each.code in _NOT_FOUND else each
+            for each in refusal.problems
+        ]
+        report_problems(problems, as_json=self.as_json)
         return main.REFUSED
 
     @property
@@ -117,11 +116,6 @@ class StoreSession:
         archive = ("--archive", self.archive or "") if elsewhere else ()
         return shlex.join(("tidemill", *words, *archive, *store))
 
-    def _hinted(self, problem: Problem) -> Problem:
-        if self.is_private_store and problem.code in _NOT_FOUND:
-            return msgspec.structs.replace(problem, hint=ALONE)
-        return problem
-
 
 def plain(value: Any) -> Any:
     """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
@@ -129,7 +123,8 @@ def plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, msgspec.Struct):
         fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != _FORMAT}
-        return {**_kind(value), **fields}
+        config = value.__struct_config__
+        return {"kind": str(config.tag), **fields} if config.tag_field == "kind" else fields
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -140,9 +135,3 @@ def plain(value: Any) -> Any:
 def item_or_none(index: int) -> int | None:
     """The index of an item for JSON output: null where the object is not about an item."""
     return None if index == NOT_AN_ITEM else index
-
-
-def _kind(value: msgspec.Struct) -> dict[str, str]:
-    """The tag of a union member, where it is part of the output."""
-    config = value.__struct_config__
-    return {"kind": str(config.tag)} if config.tag_field == "kind" else {}

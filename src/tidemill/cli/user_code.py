@@ -26,8 +26,6 @@ HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handl
 
 
 class App(NamedTuple):
-    """What the user's code offers."""
-
     functions: Mapping[str, Callable[..., Any]]
     handlers: Sequence[Handler | NodeClass]
 

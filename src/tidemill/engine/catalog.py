@@ -77,8 +77,6 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference between two versions."""
-
     left: Version
     right: Version
     document: tuple[dict[str, Any], ...]
@@ -236,13 +234,7 @@ class Catalog:
             if not answer.moved:
                 return answer
             record = TagMoved(
-                name=name,
-                tag=tag,
-                version=version,
-                was=was,
-                at_ms=self._ambient.now_ms(),
-                actor=actor,
-                message=message,
+                name=name, tag=tag, version=version, was=was, at_ms=self._ambient.now_ms(), actor=actor, message=message
             )
             if await self._append(tenant, history, record):
                 return answer

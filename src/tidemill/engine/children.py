@@ -178,7 +178,6 @@ class ChildRunMessenger:
     # From the child
 
     async def report(self, stream: Stream, state: State) -> None:
-        """Report the end of a child to its parent."""
         if state.live or state.parent is None:
             return
         entry = await self._find(stream)

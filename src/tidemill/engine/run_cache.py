@@ -32,8 +32,6 @@ KNOWN_FOR_MS = 600_000
 
 
 class CachedRun:
-    """A run at some version, and what is derived from it."""
-
     __slots__ = (
         "digest",
         "flow",

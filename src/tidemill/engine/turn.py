@@ -61,8 +61,6 @@ STATEMENT_CONFLICT = CommandOutcome(error=Unavailable("its statement came out ot
 
 
 class PendingCommand(msgspec.Struct):
-    """A command on its way to a decision."""
-
     command: AnyCommand
     done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""

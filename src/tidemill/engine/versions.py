@@ -63,8 +63,6 @@ class TagMoved(msgspec.Struct, frozen=True, kw_only=True, tag="tag_moved"):
 
 
 class WorkflowRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow as lists show it."""
-
     name: str
     version: int
     """The latest version."""
@@ -154,7 +152,6 @@ class History:
             raise rejected("too_many_tags", message, path="/tag", hint="take away the tags that nobody uses")
 
     def row(self) -> Row:
-        """The workflow's index row."""
         last, tags = self.versions[-1], self.all_tags()
         updated_ms = max(last.at_ms, *(move.at_ms for move in self.moves[-1:]), 0)
         body = WorkflowRow(
@@ -177,7 +174,6 @@ def is_name(name: Any) -> bool:
 
 
 def check_tag(tag: Any) -> None:
-    """Refuse an invalid name of a movable tag."""
     if tag == LATEST:
         hint = "publish something new, or use a tag of your own"
         raise rejected("tag_reserved", "`latest` moves by itself to the newest version", path="/tag", hint=hint)

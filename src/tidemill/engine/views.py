@@ -20,8 +20,6 @@ ITEMS_LOOKED_AT_MAX = 200
 
 
 class RunView:
-    """What is known of a run, as plain values."""
-
     def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
         self.run_id = run_id
         self.status: str = state.status
@@ -49,7 +47,6 @@ class RunView:
         self.forked_from = list(state.forked_from) if state.forked_from else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {
             "run_id": self.run_id,
             "workflow": self.workflow,
@@ -83,15 +80,12 @@ def _undone(state: State) -> list[str]:
 
 
 class ApprovalView:
-    """An approval with everything that its decider needs."""
-
     def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
         self.approval = approval
         self.status: str = approval.status
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         approval = self.approval
         return {
             "run_id": self.run_id,

@@ -26,23 +26,18 @@ deciding = options.together(options.actor, options.roles, options.visit, options
 @options.of_run
 @options.of_workflow
 @options.option("--approver", metavar="WHO", about="Those that ask user:NAME, role:NAME or anyone.")
-@options.limit
-@options.after
+@options.page
 @options.on_store()
 def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List approvals, newest first: those that are pending."""
     from tidemill.cli.render.lists import list_page
 
-    wanted["status"] = None if status == "all" else status
-    terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
+    terms = options.status_terms(status, wanted)
     return list_page(session, "approvals", lambda mill: mill.approvals(terms, after=after, limit=limit))
 
 
 @approvals.command("show")
-@options.run
-@options.node
-@options.visit
-@options.item
+@options.activation
 @options.on_store()
 def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show what is asked of whom, and who has decided."""

@@ -24,23 +24,18 @@ of_code = options.option("--code", metavar="CODE", about="That failed with this 
 @options.of_workflow
 @of_code
 @options.option("--status", metavar="STATUS", default="open", about="open, reprocessed, discarded or all.")
-@options.limit
-@options.after
+@options.page
 @options.on_store()
 def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List dead letters, newest first: those that are open."""
     from tidemill.cli.render.lists import list_page
 
-    wanted["status"] = None if status == "all" else status
-    terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
+    terms = options.status_terms(status, wanted)
     return list_page(session, "dead_letters", lambda mill: mill.dead_letters(terms, after=after, limit=limit))
 
 
 @dlq.command("show")
-@options.run
-@options.node
-@options.visit
-@options.item
+@options.activation
 @options.on_store()
 def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show a dead letter, and the input it failed with."""
@@ -62,11 +57,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit",
-    metavar="N",
-    type=options.integers(1, 100_000),
-    default=REPROCESSED_MAX,
-    about="At most so many letters.",
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=REPROCESSED_MAX, about="At most so many letters."
 )
 @options.reason
 @options.actor
@@ -94,19 +85,12 @@ def retry_command(
 
 
 @dlq.command("discard")
-@options.run
-@options.node
-@options.visit
-@options.item
+@options.activation
 @options.who
 @options.on_store()
 def discard_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
     """Take a dead letter off the list."""
     from tidemill.cli.commands.run_actions import act
 
-    return act(
-        session,
-        run,
-        f"dead letter {node} discarded",
-        lambda mill: mill.discard(run, node, visit=visit, index=item, **who),
-    )
+    done = f"dead letter {node} discarded"
+    return act(session, run, done, lambda mill: mill.discard(run, node, visit=visit, index=item, **who))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from tidemill.bootstrap import node_types
+from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
 from tidemill.cli.inputs import STDIN, read_source
 from tidemill.cli.options import new_group
@@ -18,23 +18,18 @@ from tidemill.cli.render.terminal import (
     print_json,
     print_problems,
     print_refusal,
+    print_warnings,
     sanitize,
     supports_unicode,
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.compile.compiler import Compiled, compile_document
+from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
 from tidemill.kernel.model import Workflow
 
-if TYPE_CHECKING:
-    from tidemill.bootstrap import NodeTypes
 
-
-Form = Literal["text", "mermaid"]
-
-
-def graph(file: str, *, form: Form | None) -> int:
+def graph(file: str, *, form: Literal["text", "mermaid"] | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
     types = node_types()
     document, _ = with_stand_ins(read_source(file).document)
@@ -53,7 +48,6 @@ def graph(file: str, *, form: Form | None) -> int:
 
 
 def title(workflow: Workflow) -> str:
-    """The line above the drawing."""
     about = f" — {' '.join(sanitize(workflow.description).split())}" if workflow.description else ""
     return f"{workflow.name} · {counted(len(workflow.nodes), 'node')}{about}"
 
@@ -104,11 +98,7 @@ def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
 
 
 def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], show: Callable[[T], None]) -> int:
-    from tidemill.bootstrap import node_types
-    from tidemill.cli.render.terminal import print_json
     from tidemill.cli.session import StoreSession, plain
-    from tidemill.cli.user_code import importable, load_apps
-    from tidemill.errors import Rejected
 
     try:
         with importable():
@@ -131,7 +121,10 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
             app = load_apps(apps)
             types = node_types(app.functions, app.handlers)
     except Rejected as refusal:
-        _print_nothing_checked(refusal.problems, as_json)
+        if as_json:
+            _print_refused("", refusal.problems, as_json)
+        else:
+            print_refusal(refusal.problems)
         return main.REFUSED
     try:
         document, unchecked = with_stand_ins(read_source(file).document)
@@ -139,34 +132,14 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
     except Rejected as refusal:
         _print_refused(file, refusal.problems, as_json)
         return main.REFUSED
-    _print_valid(compiled._replace(warnings=(*compiled.warnings, *unchecked)), as_json)
-    return main.OK
-
-
-def _print_valid(compiled: Compiled, as_json: bool) -> None:
-    workflow, warnings = compiled.workflow, compiled.warnings
+    workflow, warnings = compiled.workflow, (*compiled.warnings, *unchecked)
     if as_json:
-        print_json(
-            {
-                "valid": True,
-                "name": workflow.name,
-                "nodes": len(workflow.nodes),
-                "digest": workflow.digest,
-                "problems": [],
-                "warnings": as_plain(warnings),
-            }
-        )
-        return
-    print(f"✓ {workflow.name} is valid: {counted(len(workflow.nodes), 'node')}, {workflow.digest}")
-    if warnings:
-        print_problems(f"! {counted(len(warnings), 'warning')}", warnings, sys.stdout, warning=True)
-
-
-def _print_nothing_checked(problems: tuple[Problem, ...], as_json: bool) -> None:
-    if as_json:
-        _print_refused("", problems, as_json)
+        valid = {"valid": True, "name": workflow.name, "nodes": len(workflow.nodes), "digest": workflow.digest}
+        print_json({**valid, "problems": [], "warnings": as_plain(warnings)})
     else:
-        print_refusal(problems)
+        print(f"✓ {workflow.name} is valid: {counted(len(workflow.nodes), 'node')}, {workflow.digest}")
+        print_warnings(warnings, sys.stdout)
+    return main.OK
 
 
 def _print_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
@@ -109,8 +110,6 @@ _REFERENCES = {"code_ref": "code", "schema_ref": "schema"}
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """What was given, as text."""
-
     condition: str
     output: str | None
     context: str | None
@@ -136,16 +135,14 @@ def evaluate(options: EvalOptions) -> int:
     try:
         verdict, ms = asyncio.run(_decided(condition, scope))
     except ExpressionError as failure:
-        report_problems([_problem(failure)], as_json=options.as_json)
+        problem = failure.problem()
+        if failure.hint == NO_OUTPUT:
+            # What a run cannot have can be given here.
+            problem = replace(problem, hint="give it one: --output JSON")
+        report_problems([problem], as_json=options.as_json)
         return main.FAILED
     _print_verdict(_Part("", condition, verdict), ms, options.as_json)
     return main.OK
-
-
-def _problem(failure: ExpressionError) -> Problem:
-    """The same facts; what a run cannot have here can be given."""
-    problem = failure.problem()
-    return replace(problem, hint="give it one: --output JSON") if failure.hint == NO_OUTPUT else problem
 
 
 async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
@@ -177,12 +174,7 @@ def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
     readings.refuse()
     assert condition is not None, "without problems there is a condition"
     scope = Scope(
-        nodes=context or {},
-        inputs=inputs,
-        run={},
-        iteration=options.iteration,
-        has_output=has_output,
-        output=output,
+        nodes=context or {}, inputs=inputs, run={}, iteration=options.iteration, has_output=has_output, output=output
     )
     return condition, scope
 
@@ -191,16 +183,12 @@ def _raw_condition(text: str) -> Any:
     """A file if there is one of that name, JSON if it begins with a brace, else CEL."""
     if text.startswith("@"):
         return read_data(text[1:])
-    if "\n" not in text and (text.endswith(FILE_ENDINGS) or _is_file(text)):
+    is_file = False
+    with suppress(OSError, ValueError):
+        is_file = Path(text).is_file()
+    if "\n" not in text and (text.endswith(FILE_ENDINGS) or is_file):
         return read_data(text)
     return read_exact("--condition", text) if text.lstrip().startswith("{") else text
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _with_blobs(raw: Any, store: str) -> Any:
@@ -247,35 +235,21 @@ def _parts(whole: _Part) -> Iterator[_Part]:
 
 def _print_verdict(whole: _Part, ms: float, as_json: bool) -> None:
     if as_json:
-        parts = [{"path": part.path, "type": _kind(part), **_answer(part)} for part in _parts(whole)]
+        parts = [{"path": part.path, "type": normal(part.condition)["type"], **_answer(part)} for part in _parts(whole)]
         print_json({**_answer(whole), "parts": parts, "ms": round(ms, 3)})
         return
     paint = Styler()
-    print(f"{_coloured(whole, paint)}  {_words(whole)}")
-    for part in _parts(whole):
+    for part in (whole, *_parts(whole)):
+        result = paint("true", GREEN) if part.verdict.value else paint("false", YELLOW)
+        condition = part.condition
+        reason = part.verdict.reason if isinstance(condition, Composite) else condition.told()
         aligned = " " if part.verdict.value else ""
-        print(f"  {_coloured(part, paint)}{aligned}  {paint(part.path, DIM)}  {_words(part)}")
+        head = f"{result}  " if part is whole else f"  {result}{aligned}  {paint(part.path, DIM)}  "
+        print(head + one_line(reason, REASON_COLUMNS))
 
 
 def _answer(part: _Part) -> dict[str, Any]:
     return {"result": part.verdict.value, "reason": part.verdict.reason}
-
-
-def _kind(part: _Part) -> str:
-    return str(normal(part.condition)["type"])
-
-
-def _coloured(part: _Part, paint: Styler) -> str:
-    return paint("true", GREEN) if part.verdict.value else paint("false", YELLOW)
-
-
-def _words(part: _Part) -> str:
-    condition = part.condition
-    told = part.verdict.reason if isinstance(condition, Composite) else condition.told()
-    return one_line(told, REASON_COLUMNS)
-
-
-_VALUES = (".json", ".yaml", ".yml")
 
 
 def render(template: str, scope: str, *, as_json: bool) -> int:
@@ -314,7 +288,7 @@ def _template(text: str) -> Any:
     if not text.startswith("@"):
         return text
     name = text[1:]
-    if name.endswith(_VALUES):
+    if name.endswith(FILE_ENDINGS):
         return read_data(name)
     try:
         return read_bytes(name).decode("utf-8-sig")

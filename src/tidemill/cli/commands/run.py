@@ -29,13 +29,12 @@ from tidemill.cli.render.terminal import (
     DIM,
     MAGENTA,
     Styler,
-    as_plain,
     console,
-    counted,
     one_line,
     print_json,
-    print_problems,
     print_refusal,
+    print_warnings,
+    report_problems,
     reserve_stdout,
     sanitize,
     supports_unicode,
@@ -73,25 +72,16 @@ class Typed:
         sys.stdout.write(question)
         sys.stdout.flush()
         while b"\n" not in self._kept:
+            some: bytes | None = None
             if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-                self._read()
-            elif not self._wanted():
+                some = os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
+            over = not self._wanted() if some is None else not some or len(self._kept) > LINE_BYTES_MAX
+            if over:
                 print()
                 raise QuestionOver
+            self._kept += some or b""
         first, _, self._kept = self._kept.partition(b"\n")
         return first.decode(errors="replace").strip()
-
-    def _read(self) -> None:
-        some = os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
-        if not some or len(self._kept) > LINE_BYTES_MAX:
-            print()
-            raise QuestionOver
-        self._kept += some
-
-
-def can_ask() -> bool:
-    """Whether a person at this terminal can be asked."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
@@ -197,8 +187,10 @@ def _typed_value(typed: Typed, question: str) -> Any:
             print_refusal(refusal.problems)
 
 
-PRIVATE = "nobody else can reach a memory:// store: run it on a terminal as somebody who may decide, or with --store"
-DEAF = "nobody else can reach a memory:// store: run it with --store"
+DECISION_UNREACHABLE = (
+    "nobody else can reach a memory:// store: run it on a terminal as somebody who may decide, or with --store"
+)
+SIGNAL_UNREACHABLE = "nobody else can reach a memory:// store: run it with --store"
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
@@ -219,25 +211,24 @@ class Prompter:
         self,
         mill: Tidemill,
         session: StoreSession,
-        stage: TerminalOwner,
+        watcher: TerminalOwner,
         *,
         actor: str,
         roles: tuple[str, ...],
         talks: bool,
     ) -> None:
-        self._mill, self._asking, self._stage = mill, session, stage
+        self._mill, self._session, self._watcher = mill, session, watcher
         self._actor, self._roles = actor, roles
-        self._talks = talks and can_ask()
+        self._talks = talks and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
-        """Look at one event."""
         kind = event["type"]
         if kind in _ASKING:
             self._decision(run_id, event)
         elif kind == "NodeWaiting" and event["on"] == "signal" and not event.get("signal"):
-            command = self._asking.command("runs", "signal", run_id, event["name"])
-            how = DEAF if self._asking.is_private_store else command
-            self._stage.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
+            command = self._session.command("runs", "signal", run_id, event["name"])
+            how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
+            self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
     def _decision(self, run_id: str, event: Mapping[str, Any]) -> None:
         index = event.get("index", NOT_AN_ITEM)
@@ -246,28 +237,25 @@ class Prompter:
                 run_id, event["node"], visit=event["visit"], index=None if index == NOT_AN_ITEM else index
             )
         except Rejected:
-            # It has gone on since.
-            return
+            return  # It has gone on since.
         if view.status != "pending":
             return
         if self._talks and may_decide(view, self._actor, self._roles):
-            self._stage.leave()
+            self._watcher.leave()
             try:
                 ask_person(self._mill, view, self._actor, self._roles)
             finally:
-                self._stage.enter()
+                self._watcher.enter()
             return
         item = () if index == NOT_AN_ITEM else ("--item", str(index))
-        command = self._asking.command("approvals", "decide", run_id, view.node, "approve", *item)
+        command = self._session.command("approvals", "decide", run_id, view.node, "approve", *item)
         asked = names(view.approval.approvers or ("anyone",))
-        how = PRIVATE if self._asking.is_private_store else command
-        self._stage.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
+        how = DECISION_UNREACHABLE if self._session.is_private_store else command
+        self._watcher.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asked for."""
-
     file: str
     given: tuple[str, ...]
     apps: tuple[str, ...]
@@ -283,7 +271,6 @@ class RunOptions:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is shown before the end."""
         return self.as_json or self.quiet or self.stream is not None
 
 
@@ -307,7 +294,9 @@ def run(options: RunOptions) -> int:
         with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
             view, board = _run(options, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
-        return _refused(options, refusal if isinstance(refusal, Rejected) else Rejected(refusal.problem))
+        problems = refusal.problems if isinstance(refusal, Rejected) else (refusal.problem,)
+        report_problems(problems, as_json=options.as_json)
+        return main.REFUSED
     if options.as_json:
         print_json(view.to_dict())
     elif options.stream is not None:
@@ -316,7 +305,9 @@ def run(options: RunOptions) -> int:
         print_quietly(view, board)
     else:
         print_end(view, board)
-    return _exit_code(view, board)
+    if view.status == "COMPLETED":
+        return main.OK
+    return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
 
 
 def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, RunProgress]:
@@ -351,9 +342,8 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """Publish the document; the version to run."""
     published = mill.publish(source.document, author=options.actor)
-    if published.warnings and not options.silent:
-        title = f"! {counted(len(published.warnings), 'warning')}"
-        print_problems(title, published.warnings, sys.stderr, warning=True)
+    if not options.silent:
+        print_warnings(published.warnings, sys.stderr)
     return f"{published.name}@{published.version}"
 
 
@@ -395,17 +385,3 @@ def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Promp
                 mill.cancel(board.run_id, reason="interrupted")
             for event in mill.follow(board.run_id, after=board.seq):
                 watcher.see(event)
-
-
-def _refused(options: RunOptions, refusal: Rejected) -> int:
-    if options.as_json:
-        print_json({"problems": as_plain(refusal.problems)})
-    else:
-        print_refusal(refusal.problems)
-    return main.REFUSED
-
-
-def _exit_code(view: RunView, board: RunProgress) -> int:
-    if view.status == "COMPLETED":
-        return main.OK
-    return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED

@@ -35,7 +35,7 @@ def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], 
 @options.flag("--retry", about="Let a failed or cancelled run go on with it.")
 @options.option("--base", metavar="DIGEST", about="Refuse if the run follows another document.")
 @options.option(
-    "--expect", "expected_seq", metavar="SEQ", type=options.integers(1), about="Refuse if the run is at another event."
+    "--expect", "expected_seq", metavar="SEQ", type=options.Integers(1), about="Refuse if the run is at another event."
 )
 @options.flag("--publish", about="Publish the result as a version, too.")
 @options.did_not_happen
@@ -97,9 +97,7 @@ PLAIN = (
         options.flag("--force", about="Even while a rollback is under way."),
     ),
     plain_act(
-        "pause",
-        "paused",
-        "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish.",
+        "pause", "paused", "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish."
     ),
     plain_act("resume", "resumed", "Let a paused run go on."),
     plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),
@@ -199,7 +197,7 @@ def override_command(
 
 @click.command("fork")
 @options.run
-@options.option("--at", metavar="SEQ", type=options.integers(1), about="Share what happened up to this event.")
+@options.option("--at", metavar="SEQ", type=options.Integers(1), about="Share what happened up to this event.")
 @options.option("--node", metavar="NODE", about="Begin anew at this node.")
 @options.given
 @options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)

@@ -13,6 +13,7 @@ from tidemill.cli.options import new_group
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
+    from tidemill.engine.services.patches import RunDocument
 
 
 @click.command("why")
@@ -46,8 +47,7 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.of_workflow
 @options.labels
 @options.many("--term", "terms", metavar="TERM", about="Any term: live, stuck, suspect, by:ada, parent:RUN…")
-@options.limit
-@options.after
+@options.page
 @options.on_store()
 def list_command(
     session: StoreSession,
@@ -55,8 +55,7 @@ def list_command(
     workflow: str | None,
     labels: tuple[str, ...],
     terms: tuple[str, ...],
-    limit: int,
-    after: str | None,
+    **page: Any,
 ) -> int:
     """List runs, newest first."""
     from tidemill.cli.inputs import read_pairs
@@ -65,7 +64,7 @@ def list_command(
     def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
         wanted += [f"status:{status}"] * (status is not None) + [f"workflow:{workflow}"] * (workflow is not None)
-        return mill.find([*wanted, *terms], after=after, limit=limit)
+        return mill.find([*wanted, *terms], **page)
 
     return list_page(session, "runs", fetch)
 
@@ -82,7 +81,7 @@ def show_command(session: StoreSession, run: str, at: int | None) -> int:
 @runs.command("state")
 @options.run
 @options.option(
-    "--at", metavar="SEQ", type=options.integers(1), required=True, about="After the event with this number."
+    "--at", metavar="SEQ", type=options.Integers(1), required=True, about="After the event with this number."
 )
 @options.on_store()
 def state_command(session: StoreSession, run: str, at: int) -> int:
@@ -98,16 +97,16 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
         # Only text shows the reasons: the JSON of a run is the same in every command.
         return RunDetails(view, past=at is not None, path=() if session.as_json else mill.path(run, at=at))
 
-    return session.ask_and_print(ask, lambda sitting: print_run(session, sitting))
+    return session.ask_and_print(ask, lambda details: print_run(session, details))
 
 
 @runs.command("events")
 @options.run
-@options.option("--after", metavar="SEQ", type=options.integers(0), default=0, about="Only those behind this number.")
+@options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only those behind this number.")
 @options.option(
-    "--limit", metavar="N", type=options.integers(1, 1000), default=EVENTS_PAGE, about="At most so many rows."
+    "--limit", metavar="N", type=options.Integers(1, 1000), default=EVENTS_PAGE, about="At most so many rows."
 )
-@options.option("--last", metavar="N", type=options.integers(1), about="Only the last N so far.")
+@options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N so far.")
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")
 @options.on_store()
@@ -163,10 +162,10 @@ def _follow(session: StoreSession, run: str, after: int, last: int | None, live:
 @runs.command("logs")
 @options.run
 @options.argument("node", "[NODE]", "A node of it; all of them by default.", required=False)
-@options.option("--attempt", metavar="N", type=options.integers(1), about="Only this attempt.")
-@options.option("--visit", metavar="N", type=options.integers(1), about="Only this visit.")
+@options.option("--attempt", metavar="N", type=options.Integers(1), about="Only this attempt.")
+@options.option("--visit", metavar="N", type=options.Integers(1), about="Only this visit.")
 @options.option(
-    "--item", "--index", "item", metavar="INDEX", type=options.integers(0), about="Only this item of a map, from 0."
+    "--item", "--index", "item", metavar="INDEX", type=options.Integers(0), about="Only this item of a map, from 0."
 )
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one line per line.")
 @options.flag("--timestamps", "-t", about="When each line was said, in UTC.")
@@ -206,15 +205,14 @@ def document_command(session: StoreSession, run: str) -> int:
 
     In its normal form, which patches are made for, with the digest they may name.
     """
-    return session.ask_and_print(lambda mill: mill.document(run), _print_document)
-
-
-def _print_document(found: Any) -> None:
     from tidemill.cli.render.documents import print_document
     from tidemill.cli.render.runs import reference
 
-    named = reference({"workflow": found.workflow, "version": found.version, "revision": found.revision})
-    print_document(f"{named}, {found.digest}", found.document)
+    def show(found: RunDocument) -> None:
+        named = reference(found.workflow, found.version, found.revision)
+        print_document(f"{named}, {found.digest}", found.document)
+
+    return session.ask_and_print(lambda mill: mill.document(run), show)
 
 
 @runs.command("compare")

@@ -7,7 +7,7 @@ choose the moment.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -164,23 +164,20 @@ def blob_show_command(session: StoreSession, digest: str) -> int:
 @options.option(
     "--state", type=click.Choice(["active", "grace"]), about="Only those in use, or those on their way out."
 )
-@options.limit
-@options.after
+@options.page
 @options.on_store()
-def blob_list_command(
-    session: StoreSession, state: Literal["active", "grace"] | None, limit: int, after: str | None
-) -> int:
+def blob_list_command(session: StoreSession, **wanted: Any) -> int:
     """List blobs in the order of their digests."""
     from tidemill.cli.render.lists import list_page
 
-    return list_page(session, "blobs", lambda mill: mill.blobs(state=state, after=after, limit=limit))
+    return list_page(session, "blobs", lambda mill: mill.blobs(**wanted))
 
 
 @blobs.command("gc")
 @options.option(
     "--grace",
     metavar="HOURS",
-    type=options.numbers(0),
+    type=options.Numbers(0),
     default=GRACE_HOURS,
     about="How long what is not needed stays for safety.",
 )
@@ -204,18 +201,11 @@ def migrate(session: StoreSession, *, dry_run: bool) -> int:
         return session.refused(refusal)
     pending = [step for step in before if step.applied_ms is None]
     if session.as_json:
-        print_json(_plain(after, pending, dry_run))
+        steps = [{"number": step.number, "name": step.name, "applied_ms": step.applied_ms} for step in after]
+        print_json({"migrations": steps, "pending": [step.number for step in pending], "dry_run": dry_run})
     else:
         _print_migrations(after, pending, dry_run)
     return main.OK
-
-
-def _plain(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> object:
-    return {
-        "migrations": [{"number": step.number, "name": step.name, "applied_ms": step.applied_ms} for step in steps],
-        "pending": [step.number for step in pending],
-        "dry_run": dry_run,
-    }
 
 
 def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
@@ -229,12 +219,8 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
     )
     print_rows(columns, steps)
     number = counted(len(pending), "migration")
-    if not pending:
-        print("✓ nothing is pending")
-    elif dry_run:
-        print(f"! {number} would be applied")
-    else:
-        print(f"✓ {number} applied")
+    done = f"! {number} would be applied" if dry_run else f"✓ {number} applied"
+    print(done if pending else "✓ nothing is pending")
 
 
 @click.command("verify-log")

@@ -30,7 +30,7 @@ from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker.registry import Registry, WorkerRow
+from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 
 _TRIED = "it is tried until it does"
@@ -97,9 +97,9 @@ class StatusLines:
         words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
 
-    def _say(self, words: str, **told: Any) -> None:
+    def _say(self, words: str, **fields: Any) -> None:
         if self._json is not None:
-            print(json.dumps({**told, "at_ms": time.time_ns() // 1_000_000}), file=self._json, flush=True)
+            print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json, flush=True)
         else:
             print(words, file=sys.stdout, flush=True)
 
@@ -114,8 +114,6 @@ LEFTOVER_SECONDS_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    """What the command line asked for."""
-
     store: str
     queues: str
     concurrency: int
@@ -131,7 +129,6 @@ class WorkOptions:
 
 def work(options: WorkOptions) -> int:
     """Work until a signal comes."""
-    session = StoreSession(options.store, options.as_json)
     try:
         with (
             importable(),
@@ -142,7 +139,7 @@ def work(options: WorkOptions) -> int:
             main.start_collector()
             _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
-        return session.refused(refusal)
+        return StoreSession(options.store, options.as_json).refused(refusal)
     return main.OK
 
 
@@ -201,7 +198,9 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
         loop.add_signal_handler(number, on_signal)
     if await _opened(engine, stop, status_lines):
         try:
-            await _welcome(registry)
+            # The store's refusal of this worker must come before the report that it is ready.
+            with suppress(Unavailable):
+                await registry.check()
             status_lines.ready(registry.row(), without_password(options.store))
             await stop.wait()
         finally:
@@ -223,12 +222,6 @@ async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines
             status_lines.reach(None)
             return True
     return False
-
-
-async def _welcome(registry: Registry) -> None:
-    """Raise the store's refusal of this worker before it reports that it is ready."""
-    with suppress(Unavailable):
-        await registry.check()
 
 
 def _in_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -253,7 +246,6 @@ def _in_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown."""
     parts = urlsplit(url)
     if parts.password is None:
         return url
@@ -271,7 +263,7 @@ def workers(context: click.Context, session: StoreSession, every: bool) -> int:
     from tidemill.cli.render.lists import WorkerList, print_workers
 
     return session.ask_and_print(
-        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: print_workers(session, crew)
+        lambda mill: WorkerList(mill.workers(), every=every), lambda found: print_workers(session, found)
     )
 
 

@@ -12,7 +12,7 @@ from tidemill.cli.options import new_group
 from tidemill.cli.render.documents import print_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.terminal import counted, print_problems
+from tidemill.cli.render.terminal import print_warnings
 from tidemill.cli.session import StoreSession, plain
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
@@ -25,8 +25,7 @@ tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
 
 
 @workflows.command("list")
-@options.limit
-@options.after
+@options.page
 @options.on_store()
 def list_command(session: StoreSession, limit: int, after: str | None) -> int:
     """List what is published, the last change first."""
@@ -40,7 +39,18 @@ def list_command(session: StoreSession, limit: int, after: str | None) -> int:
 @options.on_store()
 def show_command(session: StoreSession, reference: str) -> int:
     """Print the document of a version, in its normal form."""
-    return session.ask_and_print(lambda mill: show_version(mill, reference), print_version)
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        document = mill.workflow_document(reference)
+        name, _, rest = split_reference(reference)
+        tags = mill.tags(name)
+        number = tags[rest or LATEST] if rest in tags or not rest else int(rest)
+        return {**plain(mill.versions(name)[number - 1]), "document": document}
+
+    def show(found: dict[str, Any]) -> None:
+        print_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
+
+    return session.ask_and_print(ask, show)
 
 
 @workflows.command("versions")
@@ -86,13 +96,13 @@ def diff_command(session: StoreSession, left: str, right: str) -> int:
 @workflows.command("tag")
 @name_argument
 @tag_argument
-@options.argument("version", "VERSION", "The number of a version.", type=options.integers(1))
+@options.argument("version", "VERSION", "The number of a version.", type=options.Integers(1))
 @options.message
 @options.actor
 @options.on_store()
-def tag_command(session: StoreSession, name: str, tag: str, version: int, message: str, actor: str) -> int:
+def tag_command(session: StoreSession, name: str, tag: str, version: int, **given: Any) -> int:
     """Make a tag point to a version."""
-    return session.ask_and_print(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), print_tagged)
+    return session.ask_and_print(lambda mill: mill.tag(name, tag, version, **given), print_tagged)
 
 
 @workflows.command("untag")
@@ -101,9 +111,9 @@ def tag_command(session: StoreSession, name: str, tag: str, version: int, messag
 @options.message
 @options.actor
 @options.on_store()
-def untag_command(session: StoreSession, name: str, tag: str, message: str, actor: str) -> int:
+def untag_command(session: StoreSession, name: str, tag: str, **given: Any) -> int:
     """Take a tag away."""
-    return session.ask_and_print(lambda mill: mill.untag(name, tag, actor=actor, message=message), print_tagged)
+    return session.ask_and_print(lambda mill: mill.untag(name, tag, **given), print_tagged)
 
 
 @workflows.command("patch")
@@ -116,27 +126,19 @@ def untag_command(session: StoreSession, name: str, tag: str, message: str, acto
 @options.apps
 @options.on_store()
 def patch_command(
-    session: StoreSession,
-    reference: str,
-    file: str | None,
-    sets: tuple[str, ...],
-    base: str | None,
-    author: str,
-    message: str,
+    session: StoreSession, reference: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
     """Make a new version by changing places of another."""
     from tidemill.cli.inputs import read_edits
 
     def ask(mill: Tidemill) -> Any:
         operations = read_edits(file, sets, lambda: mill.workflow_document(reference))
-        return mill.patch_workflow(reference, operations, base_digest=base, author=author, message=message)
+        return mill.patch_workflow(reference, operations, base_digest=base, **given)
 
     return session.ask_and_print(ask, print_published)
 
 
 def publish(session: StoreSession, file: str, *, author: str, message: str) -> int:
-    """Publish a document."""
-
     def ask(mill: Tidemill) -> Published:
         return mill.publish(read_source(file).document, author=author, message=message)
 
@@ -148,57 +150,23 @@ def print_published(published: Published) -> None:
     reference = f"{published.name}@{published.version}"
     say(f"{reference} is published" if published.created else f"{reference} has this content already")
     print_facts([("digest", published.digest)], indent=2)
-    if published.warnings:
-        title = f"! {counted(len(published.warnings), 'warning')}"
-        print_problems(title, published.warnings, sys.stderr, warning=True)
-
-
-def show_version(mill: Tidemill, reference: str) -> dict[str, Any]:
-    """A version with its document."""
-    document = mill.workflow_document(reference)
-    name, _, rest = split_reference(reference)
-    tags = mill.tags(name)
-    number = tags[rest or LATEST] if rest in tags or not rest else int(rest)
-    return {**plain(mill.versions(name)[number - 1]), "document": document}
-
-
-def print_version(found: dict[str, Any]) -> None:
-    """Print the document of a version."""
-    print_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
+    print_warnings(published.warnings, sys.stderr)
 
 
 def print_tagged(moved: Tagged) -> None:
-    """Print where a tag points now."""
     was = f", it was @{moved.was}" if moved.was else ""
-    if not moved.version:
-        say(f"{moved.name}:{moved.tag} is taken away{was}" if moved.moved else f"{moved.name}:{moved.tag} is not there")
-    elif moved.moved:
-        say(f"{moved.name}:{moved.tag} is {moved.name}@{moved.version} now{was}")
+    if moved.version:
+        words = f"{moved.name}@{moved.version} now{was}" if moved.moved else f"{moved.name}@{moved.version} already"
     else:
-        say(f"{moved.name}:{moved.tag} is {moved.name}@{moved.version} already")
+        words = f"taken away{was}" if moved.moved else "not there"
+    say(f"{moved.name}:{moved.tag} is {words}")
 
 
 def start(
-    session: StoreSession,
-    workflow: str,
-    given: Sequence[str],
-    *,
-    labels: Sequence[str],
-    key: str | None,
-    actor: str,
-    correlation_id: str,
+    session: StoreSession, workflow: str, given: Sequence[str], *, labels: Sequence[str], actor: str, **more: Any
 ) -> int:
-    """Start a run of a published workflow and print its id."""
-
     def ask(mill: Tidemill) -> dict[str, Any]:
-        run_id = mill.start(
-            workflow,
-            read_inputs(given),
-            key=key,
-            labels=read_pairs("--label", labels),
-            submitted_by=actor,
-            correlation_id=correlation_id,
-        )
-        return {"run_id": run_id}
+        named = read_pairs("--label", labels)
+        return {"run_id": mill.start(workflow, read_inputs(given), labels=named, submitted_by=actor, **more)}
 
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))

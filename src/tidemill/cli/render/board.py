@@ -27,8 +27,6 @@ NOT_REACHED = "upstream_failed"
 
 @dataclass(slots=True)
 class NodeProgress:
-    """The progress of one node."""
-
     number: int
     name: str
     phase: Phase = "PENDING"
@@ -55,7 +53,6 @@ class NodeProgress:
 
     @property
     def begun(self) -> bool:
-        """Whether any visit of it has begun."""
         return bool(self.attempt or self.spent_ms) or self.began_ms is not None
 
     def elapsed_ms(self, now_ms: int) -> int:
@@ -64,8 +61,6 @@ class NodeProgress:
 
 
 class RunProgress:
-    """The progress of a run."""
-
     def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
         self.rows = {node.id: NodeProgress(number, node.id) for number, node in enumerate(workflow.nodes)}
@@ -100,7 +95,10 @@ class RunProgress:
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
         """Fold one event; answers the row whose visit it moved, None for everything else."""
         if event.get("live"):
-            self._hear(event)
+            # Of the items of a map, the latest report counts.
+            row = self.rows.get(event["node"])
+            if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
+                row.progress, row.said = event["fraction"], event["message"]
             return None
         self.seq = event["seq"]
         kind: str = event["type"]
@@ -111,12 +109,17 @@ class RunProgress:
         if row is None:
             return None
         if kind == "LoopContinued":
-            self._next_pass(row, event)
+            self._reopen(event["body"])
+            row.passes = event["iteration"] + 1
             return row
-        if "index" in event:
-            self._see_item(row, kind, event)
-            return None
-        return row if self._see_visit(row, kind, event) else None
+        if "index" not in event:
+            return row if self._see_visit(row, kind, event) else None
+        row.attempt = max(row.attempt, event.get("attempt", 0))
+        if kind == "NodeCompleted":
+            row.done += 1
+        elif kind == "NodeFailed" and "retry_at_ms" not in event:
+            row.failed += 1
+        return None
 
     def window(self, height: int) -> list[NodeProgress]:
         """The rows that matter most, at most `height`, in the order of the document."""
@@ -127,12 +130,6 @@ class RunProgress:
         chosen = dict.fromkeys(islice((row.number for group in groups for row in group), 2 * height))
         numbers = sorted(islice(chosen, height))
         return [self._ordered[number] for number in numbers]
-
-    def _hear(self, event: Mapping[str, Any]) -> None:
-        """Record the progress that a node reports; of the items of a map, the latest report counts."""
-        row = self.rows.get(event["node"])
-        if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
-            row.progress, row.said = event["fraction"], event["message"]
 
     def _see_run(self, kind: str, event: Mapping[str, Any]) -> None:
         if kind in ("RunCompleted", "RunFailed", "RunCancelled"):
@@ -153,13 +150,6 @@ class RunProgress:
             case "RunCompleted":
                 self.tolerated = event.get("tolerated", 0)
 
-    def _see_item(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
-        row.attempt = max(row.attempt, event.get("attempt", 0))
-        if kind == "NodeCompleted":
-            row.done += 1
-        elif kind == "NodeFailed" and "retry_at_ms" not in event:
-            row.failed += 1
-
     def _see_visit(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> bool:
         """Fold an event about the visit itself; answers whether its phase is news."""
         row.attempt = event.get("attempt", row.attempt)
@@ -169,20 +159,22 @@ class RunProgress:
             case "NodeExpanded":
                 row.count, row.done, row.failed = event["count"], 0, 0
             case "NodeWaiting":
-                self._wait(row, event)
+                row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
+                row.until_ms = event.get("until_ms", event.get("expires_ms"))
+                self._move(row, "WAITING")
             case "ApprovalRequested" | "ApprovalVoted" | "ApprovalEscalated":
                 self._ask(row, kind, event)
             case "NodeCompleted":
                 self._end(row, "COMPLETED", event)
             case "NodeOverridden" if event["status"] != "QUEUED":
                 self._end(row, "SKIPPED" if event["status"] == "SKIPPED" else "COMPLETED", event)
-            case "NodeFailed" if "retry_at_ms" in event:
-                self._blame(row, event)
-                row.until_ms = event["retry_at_ms"]
-                self._move(row, "RETRYING")
             case "NodeFailed":
-                self._blame(row, event)
-                self._end(row, "TOLERATED" if event.get("tolerated") or event.get("taken") else "FAILED", event)
+                row.reason, row.code = event["error"]["message"], event["error"]["code"]
+                if "retry_at_ms" in event:
+                    row.until_ms = event["retry_at_ms"]
+                    self._move(row, "RETRYING")
+                else:
+                    self._end(row, "TOLERATED" if event.get("tolerated") or event.get("taken") else "FAILED", event)
             case "NodeSkipped" | "NodeCancelled":
                 row.reason, row.code = event.get("reason", ""), ""
                 self._end(row, "SKIPPED" if kind == "NodeSkipped" else "CANCELLED", event)
@@ -199,11 +191,6 @@ class RunProgress:
         row.reason, row.until_ms = "", None
         self._move(row, "ACTIVE")
 
-    def _wait(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
-        row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
-        row.until_ms = event.get("until_ms", event.get("expires_ms"))
-        self._move(row, "WAITING")
-
     def _ask(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
         """Record who is asked for an approval, or who has voted."""
         if kind == "ApprovalVoted":
@@ -214,21 +201,12 @@ class RunProgress:
             row.quorum = event.get("quorum", row.quorum)
             row.until_ms = event.get("expires_ms")
 
-    def _blame(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
-        error = event["error"]
-        row.reason, row.code = error["message"], error["code"]
-
     def _end(self, row: NodeProgress, phase: Phase, event: Mapping[str, Any]) -> None:
         row.spent_ms, row.began_ms, row.until_ms = row.elapsed_ms(event["at_ms"]), None, None
         self._move(row, phase)
         self._recent.append(row)
 
-    def _next_pass(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
-        self._reopen(event["body"])
-        row.passes = event["iteration"] + 1
-
     def _reopen(self, names: Iterable[str]) -> None:
-        """Reset nodes that will be visited again."""
         for row in [self.rows[name] for name in names if name in self.rows]:
             row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
             self._move(row, "PENDING")
@@ -292,8 +270,7 @@ def duration(ms: float) -> str:
 
 def detail(row: NodeProgress, now_ms: int) -> str:
     """What there is to say about a row besides its name and time."""
-    said = [_items(row), _passes(row), _attempts(row), _happening(row, now_ms)]
-    return " · ".join(part for part in said if part)
+    return " · ".join(filter(None, (_items(row), _passes(row), _attempts(row), _happening(row, now_ms))))
 
 
 def _happening(row: NodeProgress, now_ms: int) -> str:
@@ -302,7 +279,8 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
         case "PENDING":
             return row.reason
         case "ACTIVE":
-            return _progress(row)
+            share = "" if row.progress is None else f"{row.progress:.0%}"
+            return f"{share} {one_line(row.said, REASON_COLUMNS_MAX)}".strip()
         case "COMPLETED":
             return ""
         case "RETRYING" if row.until_ms is not None and row.until_ms <= now_ms:
@@ -323,12 +301,6 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
             )
         case "CANCELLED":
             return "cancelled"
-
-
-def _progress(row: NodeProgress) -> str:
-    """The progress that a node reports."""
-    share = "" if row.progress is None else f"{row.progress:.0%}"
-    return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
 
 
 def _waiting(row: NodeProgress, left: str) -> str:

@@ -23,7 +23,7 @@ from tidemill.cli.render.tables import (
 from tidemill.cli.render.terminal import DIM, Styler, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
-from tidemill.kernel.model import Capabilities, Json, NodeType
+from tidemill.kernel.model import Json, NodeType
 
 WIDTH = 100
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
@@ -86,17 +86,13 @@ TYPE_COLUMNS_MAX = 48
 
 
 class NodeTypeDetails(NamedTuple):
-    """One node type."""
-
     offer: NodeTypeSource
 
     @property
     def type(self) -> NodeType:
-        """Its description."""
         return self.offer.handler.type
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         shown = ("name", "major", "title", "description", "icon", "queue")
         schemas = ("config_schema", "input_schema", "output_schema")
         return {
@@ -113,48 +109,41 @@ class NodeTypeDetails(NamedTuple):
 
 
 class NodeTypeList:
-    """All of them, by name."""
-
     def __init__(self, types: NodeTypes) -> None:
         self.shown = [NodeTypeDetails(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
         self.broken: Sequence[UnusableNodeType] = types.broken
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         broken = [{"entry_point": each.name, "origin": each.origin, "reason": each.reason} for each in self.broken]
         return {"types": [each.to_dict() for each in self.shown], "broken": broken}
 
 
 def print_node_types(types: NodeTypeList) -> None:
-    """Print a table of node types."""
     columns = (
         Column("TYPE", lambda each: each.type.name),
         Column("VERSION", lambda each: each.type.version or each.type.major),
         Column("QUEUE", lambda each: each.type.queue),
         Column("FROM", lambda each: each.offer.origin, gives=True),
-        Column("CAN", lambda each: names(_abilities(each.type.capabilities, waits=each.type.waits)), gives=True),
+        Column("CAN", lambda each: names(_abilities(each.type)), gives=True),
     )
     print_rows(columns, types.shown, lambda each: each.type.description.partition("\n")[0] or each.type.title)
     for broken in types.broken:
         print_hint(str(broken))
 
 
-def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
+def _abilities(type_: NodeType) -> list[str]:
     """What is out of the ordinary about a type, in words."""
-    if waits:
-        yield "wait"
-    if capabilities.streaming:
-        yield "stream"
-    if capabilities.checkpointing:
-        yield "checkpoint"
-    if capabilities.process:
-        yield "own process"
-    if capabilities.at_most_once:
-        yield "at most once"
-    if not capabilities.retryable:
-        yield "no retries"
-    if capabilities.concurrency is not None:
-        yield f"{capabilities.concurrency} at a time"
+    capabilities = type_.capabilities
+    abilities = {
+        "wait": type_.waits,
+        "stream": capabilities.streaming,
+        "checkpoint": capabilities.checkpointing,
+        "own process": capabilities.process,
+        "at most once": capabilities.at_most_once,
+        "no retries": not capabilities.retryable,
+        f"{capabilities.concurrency} at a time": capabilities.concurrency is not None,
+    }
+    return [words for words, applies in abilities.items() if applies]
 
 
 def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
@@ -170,10 +159,22 @@ def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
 
 
 def print_node_type(each: NodeTypeDetails) -> None:
-    """Print a node type and the fields of its configuration."""
     type_ = each.type
     print_title(type_.key, *filter(None, (type_.title,)))
-    print_facts(_facts(each))
+    output = type_.output_schema
+    returned = ", ".join(output.get("properties") or ()) if isinstance(output, Mapping) else ""
+    print_facts(
+        (
+            ("about", type_.description),
+            ("from", each.offer.origin),
+            ("version", type_.version),
+            ("icon", type_.icon),
+            ("queue", type_.queue),
+            ("can", ", ".join(_abilities(type_))),
+            ("expects", "" if type_.input_schema is True else _kind(type_.input_schema)),
+            ("returns", "" if output is True else _kind(output) + (f" with {returned}" if returned else "")),
+        )
+    )
     fields = list(_fields(type_.config_schema, type_.secret_fields))
     print()
     if not fields:
@@ -185,23 +186,6 @@ def print_node_type(each: NodeTypeDetails) -> None:
     print_table(heads, fields)
 
 
-def _facts(each: NodeTypeDetails) -> Iterator[tuple[str, Any]]:
-    type_ = each.type
-    yield "about", type_.description
-    yield "from", each.offer.origin
-    yield "version", type_.version
-    yield "icon", type_.icon
-    yield "queue", type_.queue
-    yield "can", ", ".join(_abilities(type_.capabilities, waits=type_.waits))
-    yield "expects", "" if type_.input_schema is True else _kind(type_.input_schema)
-    yield "returns", "" if type_.output_schema is True else _returns(type_.output_schema)
-
-
-def _returns(schema: Json) -> str:
-    fields = ", ".join(schema["properties"]) if isinstance(schema, Mapping) and schema.get("properties") else ""
-    return f"{_kind(schema)} with {fields}" if fields else _kind(schema)
-
-
 def _fields(schema: Json, secret: Sequence[str], above: str = "", depth: int = 0) -> Iterator[Line]:
     """The fields of a schema with those inside them; those of the entries of a list stand behind a star."""
     if not isinstance(schema, Mapping) or depth >= DEPTH_MAX:
@@ -210,22 +194,14 @@ def _fields(schema: Json, secret: Sequence[str], above: str = "", depth: int = 0
     for name, inner in (schema.get("properties") or {}).items():
         path = f"{above}{name}"
         marks = ["required"] * (name in required) + ["may hold secrets"] * (path in secret)
-        yield Line((path, _kind(inner), _default(inner), ", ".join(marks)), _about(inner))
-        yield from _fields(inner, secret, f"{path}.", depth + 1)
-        if isinstance(inner, Mapping):
-            yield from _fields(inner.get("items"), secret, f"{path}.*.", depth + 1)
-
-
-def _about(schema: Json) -> str:
-    return str(schema.get("description") or "") if isinstance(schema, Mapping) else ""
-
-
-def _default(schema: Json) -> str:
-    return snippet(schema["default"], TYPE_COLUMNS_MAX) if isinstance(schema, Mapping) and "default" in schema else ""
+        keys = inner if isinstance(inner, Mapping) else {}
+        default = snippet(keys["default"], TYPE_COLUMNS_MAX) if "default" in keys else ""
+        yield Line((path, _kind(inner), default, ", ".join(marks)), str(keys.get("description") or ""))
+        yield from _fields(keys, secret, f"{path}.", depth + 1)
+        yield from _fields(keys.get("items"), secret, f"{path}.*.", depth + 1)
 
 
 def _kind(schema: Json) -> str:
-    """What a value must be, in a few words."""
     if not isinstance(schema, Mapping):
         return "anything" if schema in (True, None) else "nothing"
     if "enum" in schema:

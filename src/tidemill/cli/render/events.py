@@ -5,16 +5,17 @@ Much of this text comes from handlers, so everything is sanitised before it reac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from operator import itemgetter
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
 from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.progress import Silence
 from tidemill.cli.render.runs import step_name
-from tidemill.cli.render.tables import Column, Line, iso, names, print_table, snippet
+from tidemill.cli.render.tables import Column, dotted, iso, names, print_rows, snippet
 from tidemill.cli.render.terminal import (
     CYAN,
     DIM,
@@ -23,6 +24,7 @@ from tidemill.cli.render.terminal import (
     YELLOW,
     Styler,
     columns,
+    counted,
     padded,
     print_json_line,
     sanitize,
@@ -65,7 +67,13 @@ class EventPrinter:
         """Print one event, or what was shown live, which has no number and no time."""
         kind = str(event["type"])
         said = " ".join(part for part in (where(event), about(event)) if part)
-        spent = "" if event.get("live") else self._spent(event["at_ms"])
+        spent = ""
+        if not event.get("live"):
+            at_ms = event["at_ms"]
+            if self._began_ms is None:
+                self._began_ms = at_ms
+                print(self._paint(f"times since {iso(at_ms)}", DIM))
+            spent = f"+{duration(at_ms - self._began_ms)}" if at_ms > self._began_ms else "+0 ms"
         head = f"{event.get('seq', ''):>{NUMBER_COLUMNS}}  {spent:>10}  "
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
         tail = f"  {truncate(sanitize(said), left)}" if said else ""
@@ -73,42 +81,42 @@ class EventPrinter:
         painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, colour)
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
-    def _spent(self, at_ms: int) -> str:
-        if self._began_ms is None:
-            self._began_ms = at_ms
-            print(self._paint(f"times since {iso(at_ms)}", DIM))
-        return f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
-
 
 def where(event: Mapping[str, Any]) -> str:
     """The activation that an event is about: `node`, `node#2` for a second visit, `node[3]` for an item."""
     node = event.get("node") or ""
     visit, index = event.get("visit") or 1, event.get("index", NOT_AN_ITEM)
-    if not node:
-        return ""
-    return node + (f"#{visit}" if visit > 1 else "") + (f"[{_items(event, index)}]" if index != NOT_AN_ITEM else "")
-
-
-def _items(event: Mapping[str, Any], index: int) -> str:
-    """An item, or the first and the last of those that were queued together."""
+    # Of items that were queued together, the first and the last are named.
     last = (event.get("until") or 0) - 1
-    return f"{index}…{last}" if last > index else str(index)
+    items = f"[{index}…{last}]" if last > index else f"[{index}]"
+    return node and node + (f"#{visit}" if visit > 1 else "") + (items if index != NOT_AN_ITEM else "")
+
+
+Part = Callable[[Mapping[str, Any]], str]
+"""One thing to say about an event; an empty text is left out."""
 
 
 def about(event: Mapping[str, Any]) -> str:
-    """What else matters of an event, in words where there are any."""
-    words = _WORDS.get(event["type"])
-    said = list(words(event) if words is not None else _anything(event))
-    if event.get("actor") and "by" not in event:
-        said.append(f"by {event['actor']}")
-    return " · ".join(part for part in said if part)
+    """What else matters of an event; an event type without wording of its own shows its fields."""
+    parts = _WORDS.get(event["type"])
+    if parts is not None:
+        said = [part(event) for part in parts]
+    else:
+        fields = ((name, value) for name, value in event.items() if name not in _COMMON | _MACHINERY)
+        said = [f"{name} {snippet(value, 60)}" for name, value in fields if value not in (None, "", [], {}, False)]
+    return dotted(*said, f"by {event['actor']}" if event.get("actor") and "by" not in event else "")
 
 
-def _anything(event: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of an event type without wording of its own."""
-    for name, value in event.items():
-        if name not in _COMMON | _MACHINERY and value not in (None, "", [], {}, False):
-            yield f"{name} {snippet(value, 60)}"
+def _text(field: str) -> Part:
+    return lambda event: str(event.get(field) or "")
+
+
+def _steps(label: str, field: str) -> Part:
+    def say(event: Mapping[str, Any]) -> str:
+        found = names(step_name(key) for key in event.get(field) or ())
+        return f"{label}: {found}" if found else ""
+
+    return say
 
 
 def _attempt(event: Mapping[str, Any]) -> str:
@@ -120,23 +128,21 @@ def _error(event: Mapping[str, Any]) -> str:
     return f"{error.get('message', '')} [{error.get('code', '')}]" if error else ""
 
 
+def _retry(event: Mapping[str, Any]) -> str:
+    at_ms = event.get("retry_at_ms")
+    return f"again in {duration(max(0, at_ms - event['at_ms']))}" if at_ms else ""
+
+
 def _taken(event: Mapping[str, Any]) -> str:
     return f"→ {names(event['taken'])}" if event.get("taken") else ""
 
 
-def _created(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{event.get('workflow', '')}@{event.get('version', '')}"
-    yield f"inputs {snippet(event['inputs'], 60)}" if event.get("inputs") not in (None, {}) else ""
+def _inputs(event: Mapping[str, Any]) -> str:
+    return f"inputs {snippet(event['inputs'], 60)}" if event.get("inputs") not in (None, {}) else ""
 
 
-def _scheduled(event: Mapping[str, Any]) -> Iterator[str]:
-    # A map that is retried is held too, until its items are let in, whether there is a limit or not.
-    yield "held back" if event.get("held") else ""
-
-
-def _started(event: Mapping[str, Any]) -> Iterator[str]:
-    yield _attempt(event)
-    yield _admission(event)
+def _output(event: Mapping[str, Any]) -> str:
+    return snippet(event["output"], 60) if event.get("output") is not None else ""
 
 
 def _admission(event: Mapping[str, Any]) -> str:
@@ -144,137 +150,64 @@ def _admission(event: Mapping[str, Any]) -> str:
     return str(event["admission"]["reason"]) if event.get("admission") else ""
 
 
-def _streamed(event: Mapping[str, Any]) -> Iterator[str]:
-    yield _attempt(event)
-    yield f"{event['number']}: {snippet(event['value'], 60)}"
-
-
-def _progressed(event: Mapping[str, Any]) -> Iterator[str]:
-    yield _attempt(event)
-    yield f"{event['fraction']:.0%}" if event["fraction"] is not None else ""
-    yield snippet(event["message"], 60) if event["message"] else ""
-
-
-def _completed(event: Mapping[str, Any]) -> Iterator[str]:
-    yield _taken(event)
-    yield _decision(event)
-    yield snippet(event["output"], 60) if event.get("output") is not None else ""
-
-
 def _decision(event: Mapping[str, Any]) -> str:
-    """What the conditions of a visit decided."""
     return told(Route(**event["route"]), event.get("taken") or ()) if event.get("route") else ""
 
 
-def _failed(event: Mapping[str, Any]) -> Iterator[str]:
-    yield _attempt(event)
-    yield _error(event)
-    if event.get("retry_at_ms"):
-        yield f"again in {duration(max(0, event['retry_at_ms'] - event['at_ms']))}"
-    yield _taken(event)
+def _until(event: Mapping[str, Any]) -> str:
+    until_ms = event.get("until_ms") or event.get("expires_ms")
+    return f"until {iso(until_ms)}" if until_ms else ""
 
 
-def _waiting(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"for {event['on']}" + (f" {event['name']}" if event.get("name") else "")
-    until = event.get("until_ms") or event.get("expires_ms")
-    yield f"until {iso(until)}" if until else ""
-    yield _decision(event)
+def _vote(event: Mapping[str, Any]) -> str:
+    default = "changes" if event["type"] == "ApprovalReturned" else "approve"
+    return f"{event.get('decision') or default} by {event['by']}"
 
 
-def _requested(event: Mapping[str, Any]) -> Iterator[str]:
-    yield str(event["title"])
-    yield f"asks {names(event.get('approvers') or ['anyone'])}"
+def _changes(event: Mapping[str, Any]) -> str:
+    return dotted(*(f"{name} {names(event[name])}" for name in ("added", "removed", "changed") if event.get(name)))
 
 
-def _reasoned(event: Mapping[str, Any]) -> Iterator[str]:
-    yield str(event.get("reason") or "")
+_REASON = _text("reason")
+_FAILED = (_attempt, _error, _retry, _taken)
+_REOPENED: tuple[Part, ...] = (lambda event: f"again: {names(each.node for each in event['nodes'])}", _REASON)
+_DECIDED = (_vote, _text("comments"))
 
-
-def _lettered(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"given up after {event['attempts']} attempt{'s' if event['attempts'] != 1 else ''}"
-
-
-def _reopened(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"again: {names(reopened.node for reopened in event['nodes'])}"
-    yield from _reasoned(event)
-
-
-def _patched(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"revision {event['revision']}"
-    for name in ("added", "removed", "changed"):
-        if event.get(name):
-            yield f"{name} {names(event[name])}"
-    yield str(event.get("message") or "")
-
-
-def _rolled_back(event: Mapping[str, Any]) -> Iterator[str]:
-    yield str(event["status"])
-    left = names(step_name(key) for key in event.get("left") or ())
-    yield f"not undone: {left}" if left else ""
-
-
-def _rolling_back(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{event['steps']:,} step{'s' if event['steps'] != 1 else ''}"
-    unknown = names(step_name(key) for key in event.get("unknown") or ())
-    yield f"unknown: {unknown}" if unknown else ""
-    yield from _reasoned(event)
-
-
-def _decided(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{event.get('decision') or 'changes' * (event['type'] == 'ApprovalReturned') or 'approve'} by {event['by']}"
-    yield str(event.get("comments") or "")
-
-
-def _overridden(event: Mapping[str, Any]) -> Iterator[str]:
-    yield str(event["status"])
-    yield snippet(event["output"], 60) if event.get("output") is not None else ""
-    yield from _reasoned(event)
-
-
-def _signalled(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"signal {event['name']}"
-    yield snippet(event.get("payload"), 60)
-
-
-def _continued(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"pass {event['iteration'] + 1} begins at {event['entry']}"
-
-
-def _expanded(event: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{event['count']:,} items"
-    yield _admission(event)
-
-
-_WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    "RunCreated": _created,
-    "RunFailed": _failed,
-    "RunCancelled": _reasoned,
-    "RunPaused": _reasoned,
-    "RunResumed": _reasoned,
-    "NodeScheduled": _scheduled,
-    "NodeStarted": _started,
-    "LoopContinued": _continued,
-    "NodeExpanded": _expanded,
-    "NodeWaiting": _waiting,
-    "NodeCompleted": _completed,
-    "NodeProgressed": _progressed,
-    "NodeStreamed": _streamed,
-    "NodeFailed": _failed,
-    "NodeSkipped": _reasoned,
-    "NodeCancelled": _reasoned,
-    "NodeOverridden": _overridden,
-    "DeadLettered": _lettered,
-    "RunRetried": _reopened,
-    "RunRewound": _reopened,
-    "RunPatched": _patched,
-    "ApprovalRequested": _requested,
-    "ApprovalVoted": _decided,
-    "ApprovalDecided": _decided,
-    "ApprovalReturned": _decided,
-    "CompensationFailed": _failed,
-    "RollbackStarted": _rolling_back,
-    "RollbackFinished": _rolled_back,
-    "SignalReceived": _signalled,
+_WORDS: dict[str, tuple[Part, ...]] = {
+    "RunCreated": (lambda event: f"{event.get('workflow', '')}@{event.get('version', '')}", _inputs),
+    "RunFailed": _FAILED,
+    "RunCancelled": (_REASON,),
+    "RunPaused": (_REASON,),
+    "RunResumed": (_REASON,),
+    # A map that is retried is held too, until its items are let in, whether there is a limit or not.
+    "NodeScheduled": (lambda event: "held back" if event.get("held") else "",),
+    "NodeStarted": (_attempt, _admission),
+    "LoopContinued": (lambda event: f"pass {event['iteration'] + 1} begins at {event['entry']}",),
+    "NodeExpanded": (lambda event: f"{event['count']:,} items", _admission),
+    "NodeWaiting": (lambda event: f"for {event['on']} {event.get('name') or ''}".rstrip(), _until, _decision),
+    "NodeCompleted": (_taken, _decision, _output),
+    "NodeProgressed": (
+        _attempt,
+        lambda event: f"{event['fraction']:.0%}" if event["fraction"] is not None else "",
+        lambda event: snippet(event["message"], 60) if event["message"] else "",
+    ),
+    "NodeStreamed": (_attempt, lambda event: f"{event['number']}: {snippet(event['value'], 60)}"),
+    "NodeFailed": _FAILED,
+    "NodeSkipped": (_REASON,),
+    "NodeCancelled": (_REASON,),
+    "NodeOverridden": (_text("status"), _output, _REASON),
+    "DeadLettered": (lambda event: f"given up after {counted(event['attempts'], 'attempt')}",),
+    "RunRetried": _REOPENED,
+    "RunRewound": _REOPENED,
+    "RunPatched": (lambda event: f"revision {event['revision']}", _changes, _text("message")),
+    "ApprovalRequested": (_text("title"), lambda event: f"asks {names(event.get('approvers') or ['anyone'])}"),
+    "ApprovalVoted": _DECIDED,
+    "ApprovalDecided": _DECIDED,
+    "ApprovalReturned": _DECIDED,
+    "CompensationFailed": _FAILED,
+    "RollbackStarted": (lambda event: counted(event["steps"], "step"), _steps("unknown", "unknown"), _REASON),
+    "RollbackFinished": (_text("status"), _steps("not undone", "left")),
+    "SignalReceived": (lambda event: f"signal {event['name']}", lambda event: snippet(event.get("payload"), 60)),
 }
 
 
@@ -283,12 +216,13 @@ def print_path(steps: Sequence[Mapping[str, Any]]) -> None:
     if not steps:
         print("nothing has happened yet")
         return
-    heads = (Column("NODE", gives=True), Column("VISIT", number=True), Column("STATUS", status=True))
-    lines = (
-        Line((step["node"], str(step["visit"]), step["status"], _went(step.get("went"))), step.get("why", ""))
-        for step in steps
+    columns = (
+        Column("NODE", itemgetter("node"), gives=True),
+        Column("VISIT", itemgetter("visit"), number=True),
+        Column("STATUS", itemgetter("status"), status=True),
+        Column("WENT", lambda step: _went(step.get("went")), gives=True),
     )
-    print_table((*heads, Column("WENT", gives=True)), lines)
+    print_rows(columns, steps, lambda step: step.get("why", ""))
 
 
 def _went(went: Any) -> str:
@@ -297,15 +231,16 @@ def _went(went: Any) -> str:
     return f"→ {went}" if isinstance(went, str) else f"→ {names(went, 200)}"
 
 
-def print_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
+def print_tokens(tokens: Sequence[Mapping[str, Any]]) -> None:
     """Print the tokens that are under way: which edge each took, and how many edges lay behind it."""
-    heads = (Column("FROM", gives=True), Column("TO", gives=True), Column("VISIT", number=True))
-    lines = [
-        Line((str(each.get("from") or "(start)"), each["to"], str(each["visit"]), str(each.get("hop", ""))))
-        for each in tokens
-    ]
-    if lines:
-        print_table((*heads, Column("HOP", number=True)), lines)
+    columns = (
+        Column("FROM", lambda token: token.get("from") or "(start)", gives=True),
+        Column("TO", itemgetter("to"), gives=True),
+        Column("VISIT", itemgetter("visit"), number=True),
+        Column("HOP", lambda token: token.get("hop", ""), number=True),
+    )
+    if tokens:
+        print_rows(columns, tokens)
     else:
         print("no token is under way")
 
@@ -316,8 +251,6 @@ _LEVEL_COLOURS = {"warning": YELLOW, "error": RED, "critical": RED}
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines are asked for, and how they are shown."""
-
     run: str
     node: str | None
     visit: int | None
@@ -329,50 +262,36 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def print_logs(session: StoreSession, wanted: LogFilter) -> int:
     """Print what handlers have said, and go on until the run ends if that is asked for."""
+    printer = LogPrinter(wanted)
+    narrowed = {"visit": wanted.visit, "index": wanted.item, "attempt": wanted.attempt}
+
+    def follow(mill: Tidemill) -> None:
+        for line in mill.follow_logs(wanted.run, wanted.node, **narrowed):
+            if session.as_json:
+                print_json_line(_as_plain(line))
+            else:
+                printer.print(line)
+
+    def show(output: LogOutput) -> None:
+        for line in output.lines:
+            printer.print(line)
+        if not output.lines:
+            print("nothing was printed or logged")
+
     if wanted.follow:
-        return session.stream(lambda mill: _follow(mill, session, wanted))
-    return session.ask_and_print(
-        lambda mill: LogOutput(mill.logs(wanted.run, wanted.node, **_narrowed(wanted))), _told(wanted)
-    )
+        return session.stream(follow)
+    return session.ask_and_print(lambda mill: LogOutput(mill.logs(wanted.run, wanted.node, **narrowed)), show)
 
 
-class LogOutput:
-    """Lines of a run."""
-
-    def __init__(self, lines: list[LogLine]) -> None:
-        self.lines = lines
+class LogOutput(NamedTuple):
+    lines: list[LogLine]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {"lines": [_as_plain(line) for line in self.lines]}
-
-
-def _narrowed(wanted: LogFilter) -> dict[str, int | None]:
-    return {"visit": wanted.visit, "index": wanted.item, "attempt": wanted.attempt}
 
 
 def _as_plain(line: LogLine) -> dict[str, Any]:
     return {**plain(line), "index": item_or_none(line.index)}
-
-
-def _told(wanted: LogFilter) -> Callable[[LogOutput], None]:
-    def show(said: LogOutput) -> None:
-        printer = LogPrinter(wanted)
-        for line in said.lines:
-            printer.print(line)
-        if not said.lines:
-            print("nothing was printed or logged")
-
-    return show
-
-
-def _follow(mill: Tidemill, session: StoreSession, wanted: LogFilter) -> None:
-    printer = LogPrinter(wanted)
-    for line in mill.follow_logs(wanted.run, wanted.node, **_narrowed(wanted)):
-        if session.as_json:
-            print_json_line(_as_plain(line))
-        else:
-            printer.print(line)
 
 
 class LogPrinter:
@@ -382,8 +301,8 @@ class LogPrinter:
         self._wanted, self._paint = wanted, Styler()
 
     def print(self, line: LogLine) -> None:
-        """Print one line."""
-        at = f"{_to_the_millisecond(line.at_ms)}  " if self._wanted.timestamps else ""
+        moment = datetime.fromtimestamp(line.at_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        at = f"{moment}.{line.at_ms % 1_000:03d}Z  " if self._wanted.timestamps else ""
         label = "" if self._wanted.node is not None else f"{_label(line):<12}  "
         text = self._paint(sanitize(line.text), _LEVEL_COLOURS.get(line.source, ""))
         print(f"{self._paint(at, DIM)}{self._paint(label, DIM)}{text}".rstrip(), flush=True)
@@ -394,11 +313,6 @@ def _label(line: LogLine) -> str:
     place = where({"node": line.node, "visit": line.visit, "index": line.index})
     label = place if line.attempt == 1 else f"{place}:{line.attempt}"
     return sanitize(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
-
-
-def _to_the_millisecond(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1_000:03d}Z"
 
 
 class StreamPrinter(Silence):

@@ -1,6 +1,4 @@
-"""Text drawing and Mermaid.
-
-A workflow drawn in text: one line per node, ways out as an indented tree, joins back at the level above.
+"""A workflow drawn in text: one line per node, ways out as an indented tree, joins back at the level above.
 
     ● receive                  value
     ├─● stock                  python    → decide
@@ -10,30 +8,18 @@ A workflow drawn in text: one line per node, ways out as an indented tree, joins
     │ ╰─ otherwise → decide
     ● decide                   value     ← stock, review, fraud
 
-Loops are brackets in a gutter on the left. Lines are made one after another without recursion, and nesting is
-drawn to a limit, so the cost stays proportional to the graph, however deep it is.
-
-Brackets on the left of a drawing: from the looping node back up to where its loop begins.
-
-The order in which a workflow is told: what every path passes through before a node decides where it is drawn.
-
-A node hangs below its *dominator*, the last node that all paths to it share. A node with one way in is an arm
-of its dominator; one with several is a join, and continues at the dominator's own level after its arms. Costs
-O(edges · log nodes): dominators of a graph without cycles are common ancestors, found by jump pointers.
-
-A workflow as a person reads it: labelled edges, and a few words about each node. Both drawings start here.
-
-A workflow as a Mermaid flowchart: text that Markdown viewers draw.
-
-Ids are kept where Mermaid can read them and replaced where it would stumble; everything else is quoted and
-escaped. Solid arrows are plain or conditional edges, dashed ones error paths, thick ones lead back in a loop.
+Loops are brackets on the left. A node hangs below its *dominator*, the last node that all paths to it share: a node
+with one way in is an arm of it, one with several a join, which continues at the dominator's own level. Lines are made
+without recursion and nesting is drawn to a limit: O(edges · log nodes), however deep the graph is. The Mermaid
+flowchart keeps ids that Mermaid can read and escapes the rest; dashed arrows are error paths, thick ones loops.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import reduce
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -60,8 +46,12 @@ def gutter_of(spans: list[LoopSpan], height: int) -> list[str]:
     width = max(1, len(lanes))
     rows = [[" "] * (2 * width) for _ in range(height)]
     for number, lane in enumerate(lanes):
+        column = 2 * number
         for span in lane:
-            _bracket(rows, 2 * number, span)
+            rows[span.top][column : column + 2] = "╭▶"
+            rows[span.bottom][column : column + 2] = "╰─"
+            for line in range(span.top + 1, span.bottom):
+                rows[line][column] = "│"
     for line in alone:
         # A loop of one node inside the innermost bracket, on its first or last line, keeps only its words.
         if rows[line][-1] == " ":
@@ -84,13 +74,6 @@ def _lanes(spans: list[LoopSpan]) -> list[list[LoopSpan]]:
     return lanes
 
 
-def _bracket(rows: list[list[str]], column: int, span: LoopSpan) -> None:
-    rows[span.top][column : column + 2] = "╭▶"
-    rows[span.bottom][column : column + 2] = "╰─"
-    for line in range(span.top + 1, span.bottom):
-        rows[line][column] = "│"
-
-
 START = -1
 """The imaginary node before all entries."""
 
@@ -102,7 +85,11 @@ class DominatorTree:
         nodes = workflow.nodes
         self.index = {node.id: number for number, node in enumerate(nodes)}
         self.order = _topological(workflow, self.index)
-        parents = self._dominators(workflow)
+        tree = _Ancestry(len(nodes))
+        for number in self.order:
+            above = [self.index[name] for name in nodes[number].inbound]
+            tree.hang(number, reduce(tree.meet, above) if above else START)
+        parents = tree.parents
         self.arms: dict[int, list[int]] = {}
         self.joins: dict[int, list[int]] = {}
         for number in self.order:
@@ -112,16 +99,6 @@ class DominatorTree:
         for number in reversed(self.order):
             if parents[number] != START:
                 self.sizes[parents[number]] += self.sizes[number]
-
-    def _dominators(self, workflow: Workflow) -> list[int]:
-        tree = _Ancestry(len(workflow.nodes))
-        for number in self.order:
-            above = [self.index[name] for name in workflow.nodes[number].inbound]
-            parent = above[0] if above else START
-            for other in above[1:]:
-                parent = tree.meet(parent, other)
-            tree.hang(number, parent)
-        return tree.parents
 
 
 def _topological(workflow: Workflow, index: dict[str, int]) -> list[int]:
@@ -189,8 +166,9 @@ def edges_of(node: Node) -> list[Edge]:
     """Every edge of a node once, in the order of the document, with all labels that rules give it."""
     labels: dict[str, list[str]] = {}
     errors, plain = set(node.error_path), set(node.plain)
-    for target, label in _labels(node):
-        labels.setdefault(target, []).append(label)
+    for label, targets in _labels(node):
+        for target in targets:
+            labels.setdefault(target, []).append(label)
     return [
         Edge(
             target,
@@ -201,30 +179,21 @@ def edges_of(node: Node) -> list[Edge]:
     ]
 
 
-def _labels(node: Node) -> Iterator[tuple[str, str]]:
-    branch, loop = node.branch, node.loop
-    if branch is not None:
-        for rule in branch.rules:
-            for target in rule.next_nodes:
-                yield target, f"if {condition_words(rule.condition)}"
-        for target in branch.available:
-            yield target, "if chosen"
-        for target in branch.default:
-            yield target, "otherwise"
-    if loop is not None:
-        for target in loop.break_path:
-            yield target, "when done"
-        for target in loop.timeout_path:
-            yield target, "when passes are used up"
-    for target in node.error_path:
-        yield target, "on error"
+def _labels(node: Node) -> Iterator[tuple[str, Iterable[str]]]:
+    if node.branch is not None:
+        for rule in node.branch.rules:
+            yield f"if {condition_words(rule.condition)}", rule.next_nodes
+        yield "if chosen", node.branch.available
+        yield "otherwise", node.branch.default
+    if node.loop is not None:
+        yield "when done", node.loop.break_path
+        yield "when passes are used up", node.loop.timeout_path
+    yield "on error", node.error_path
     for name, targets in node.exits.items():
-        for target in targets:
-            yield target, f"on {name.removesuffix('_path')}"
+        yield f"on {name.removesuffix('_path')}", targets
 
 
 def condition_words(condition: Any, columns_max: int = CONDITION_COLUMNS_MAX) -> str:
-    """A condition on one line."""
     return one_line(_condition(condition), columns_max)
 
 
@@ -263,7 +232,6 @@ def notes_of(node: Node) -> list[str]:
 
 
 def map_words(over: Map) -> str:
-    """A map in words."""
     words = f"for each of {one_line(_inline(over.over), CONDITION_COLUMNS_MAX)}"
     if over.max_parallel is not None:
         words += f", {over.max_parallel} at a time"
@@ -273,7 +241,6 @@ def map_words(over: Map) -> str:
 
 
 def loop_words(node: Node, loop: Loop) -> str:
-    """A loop in words, as they stand at its looping node."""
     where = "again" if loop.back_to == node.id else f"back to {loop.back_to}"
     limit = "" if loop.max_iterations is None else f", at most {loop.max_iterations} passes"
     return f"↺ {where} while {condition_words(loop.condition)}{limit}"
@@ -342,7 +309,6 @@ class _Way(NamedTuple):
 
 
 def draw(workflow: Workflow) -> list[Line]:
-    """Draw a workflow."""
     lines = list(_Drawing(workflow).lines())
     at = {line.node: number for number, line in enumerate(lines) if line.node != START}
     index = {node.id: number for number, node in enumerate(workflow.nodes)}
@@ -381,7 +347,8 @@ class _Drawing:
                 yield task
                 continue
             node = self._nodes[task.node]
-            ways = self._ways(task.node, node)
+            arms = {self._nodes[arm].id: arm for arm in self._outline.arms.get(task.node, ())}
+            ways = [_Way(edge, arms.get(edge.target)) for edge in edges_of(node)]
             below = [way for way in ways if way.arm is not None or way.edge.label]
             beside = [way.edge.target for way in ways if way.arm is None and not way.edge.label]
             yield _line(task, node, beside)
@@ -395,10 +362,6 @@ class _Drawing:
         root = _Task(START, "", "", 0)
         self._descend(root, [_Way(Edge(self._nodes[entry].id), entry) for entry in entries])
         self._tasks.append(Line("", "", "○", "start", "", ""))
-
-    def _ways(self, number: int, node: Node) -> list[_Way]:
-        arms = {self._nodes[arm].id: arm for arm in self._outline.arms.get(number, ())}
-        return [_Way(edge, arms.get(edge.target)) for edge in edges_of(node)]
 
     def _descend(self, task: _Task, ways: list[_Way]) -> None:
         """Put what hangs below a node on the stack: arms first, then joins, each at its level."""
@@ -498,15 +461,15 @@ def _shape(node: Node, waiting: Collection[str]) -> str:
     text = f"{_quoted(node.id)}<br/><small>{_quoted(type_name(node))}</small>"
     if node.map is not None:
         text += f"<br/><small>{_quoted(map_words(node.map))}</small>"
-    if node.branch is not None:
-        return f'{{"{text}"}}'
-    if node.loop is not None:
-        return f'{{{{"{text}"}}}}'
-    if node.map is not None:
-        return f'[["{text}"]]'
-    if type_name(node) in waiting:
-        return f'(["{text}"])'
-    return f'["{text}"]'
+    shapes = (
+        (node.branch is not None, '{"', '"}'),
+        (node.loop is not None, '{{"', '"}}'),
+        (node.map is not None, '[["', '"]]'),
+        (type_name(node) in waiting, '(["', '"])'),
+        (True, '["', '"]'),
+    )
+    begin, end = next((begin, end) for applies, begin, end in shapes if applies)
+    return begin + text + end
 
 
 def _quoted(text: str) -> str:

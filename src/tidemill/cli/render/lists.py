@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.blobs.contract import BlobInfo
 from tidemill.cli.render.events import where
-from tidemill.cli.render.runs import pretty, say
+from tidemill.cli.render.runs import pretty, reference, say
 from tidemill.cli.render.tables import (
     Column,
     age,
+    dotted,
     iso,
+    label_words,
     moment,
     names,
     print_facts,
@@ -51,7 +54,6 @@ class Page:
         self.kind, self.rows, self.cursor = kind, rows, cursor
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         rows = plain(self.rows)
         if self.kind in _OF_VISITS:
             rows = [{**row, "index": item_or_none(row["index"])} for row in rows]
@@ -59,8 +61,6 @@ class Page:
 
 
 class ListSpec(NamedTuple):
-    """How the rows of a list are shown."""
-
     columns: tuple[Column, ...]
     nothing: str
     """What is printed where there are no rows."""
@@ -68,7 +68,6 @@ class ListSpec(NamedTuple):
 
 
 def list_page(session: StoreSession, kind: str, fetch: Callable[[Tidemill], tuple[Sequence[Any], str | None]]) -> int:
-    """Fetch a page from the store and print it."""
     return session.ask_and_print(lambda mill: Page(kind, *fetch(mill)), lambda page: print_page(session, page))
 
 
@@ -84,28 +83,18 @@ def print_page(session: StoreSession, page: Page) -> None:
     print_next(page.cursor)
 
 
-def _reference(row: RunRow) -> str:
-    return f"{row.workflow}@{row.version}" + (f"+{row.revision}" if row.revision else "")
-
-
 def _run_note(row: RunRow) -> str:
-    said = []
-    if row.status == "FAILED":
-        where = f"at {row.failed_node}" if row.failed_node else "as a whole"
-        said.append(f"failed {where} [{row.error_code}]")
-    if row.suspect:
-        said.append(f"suspect [{row.suspect}]")
-    if row.stuck:
-        said.append(f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck")
-    if row.waiting_for:
-        said.append(f"waits for {names(row.waiting_for)}")
-    if row.rollback != "none":
-        said.append(f"rollback {row.rollback}")
-    if row.tolerated:
-        said.append(f"{row.tolerated} tolerated")
-    if row.labels:
-        said.append(names(f"{key}={value}" for key, value in sorted(row.labels.items())))
-    return " · ".join(said)
+    where = f"at {row.failed_node}" if row.failed_node else "as a whole"
+    stuck = f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck"
+    return dotted(
+        f"failed {where} [{row.error_code}]" if row.status == "FAILED" else "",
+        f"suspect [{row.suspect}]" if row.suspect else "",
+        stuck if row.stuck else "",
+        f"waits for {names(row.waiting_for)}" if row.waiting_for else "",
+        f"rollback {row.rollback}" if row.rollback != "none" else "",
+        f"{row.tolerated} tolerated" if row.tolerated else "",
+        label_words(row.labels),
+    )
 
 
 def _place(row: ApprovalRow | DeadLetterRow) -> str:
@@ -128,9 +117,9 @@ def _approval_note(row: ApprovalRow) -> str:
 
 
 def _dead_letter_note(row: DeadLetterRow) -> str:
+    closed = f"{row.status} by {row.closed_by}" if row.closed_by else row.status
     tries = f"{row.attempts} attempt{'s' if row.attempts != 1 else ''}"
-    closed = () if row.status == "open" else (f"{row.status} by {row.closed_by}" if row.closed_by else row.status,)
-    return " · ".join((*closed, row.workflow, tries, row.message))
+    return dotted("" if row.status == "open" else closed, row.workflow, tries, row.message)
 
 
 LISTS = {
@@ -138,7 +127,7 @@ LISTS = {
         (
             Column("RUN", "run_id"),
             Column("STATUS", "status", status=True),
-            Column("WORKFLOW", _reference, gives=True),
+            Column("WORKFLOW", lambda row: reference(row.workflow, row.version, row.revision), gives=True),
             Column("STARTED", lambda row: age(row.created_ms)),
         ),
         "no run matches",
@@ -201,36 +190,31 @@ def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
         Column("BY", "author", gives=True),
         Column("DIGEST", lambda row: row.digest[:DIGEST_SHOWN]),
         Column(
-            "TAGS",
-            lambda row: names(tag for tag, number in sorted(tags.items()) if number == row.version),
-            gives=True,
+            "TAGS", lambda row: names(tag for tag, number in sorted(tags.items()) if number == row.version), gives=True
         ),
     )
-    print_rows(columns, reversed(versions), _version_note)
 
+    def note(version: Version) -> str:
+        return dotted(f"patch of @{version.parent}" if version.patch is not None else "", version.message)
 
-def _version_note(version: Version) -> str:
-    made = f"patch of @{version.parent}" if version.patch is not None else ""
-    return " · ".join(part for part in (made, version.message) if part)
+    print_rows(columns, reversed(versions), note)
 
 
 def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
     """Print the version that each tag points to, and the moves that led there."""
-    print_rows(
-        (Column("TAG", lambda tag: tag[0]), Column("VERSION", lambda tag: f"@{tag[1]}", number=True)),
-        sorted(tags.items()),
-    )
+    columns = (Column("TAG", itemgetter(0)), Column("VERSION", lambda tag: f"@{tag[1]}", number=True))
+    print_rows(columns, sorted(tags.items()))
     if not moves:
         return
     print()
-    columns = (
+    move_columns = (
         Column("WHEN", lambda move: iso(move.at_ms)),
         Column("TAG", "tag"),
         Column("FROM", lambda move: f"@{move.was}" if move.was else "—"),
         Column("TO", lambda move: f"@{move.version}" if move.version else "—"),
         Column("BY", "actor", gives=True),
     )
-    print_rows(columns, reversed(moves), lambda move: str(move.message))
+    print_rows(move_columns, reversed(moves), lambda move: str(move.message))
 
 
 # Approvals
@@ -278,14 +262,11 @@ def asked_of(approval: Mapping[str, Any]) -> str:
     """Who is asked, and how many of them have to agree."""
     asked = names(approval.get("approvers") or ("anyone",), ASKED_COLUMNS_MAX)
     quorum = approval.get("quorum", 1)
-    said = [asked] + ([f"{quorum} must agree"] if quorum > 1 else [])
-    if approval.get("four_eyes"):
-        said.append("not whoever submitted or patched the run")
-    return "; ".join(said)
+    agree = f"; {quorum} must agree" if quorum > 1 else ""
+    return asked + agree + ("; not whoever submitted or patched the run" if approval.get("four_eyes") else "")
 
 
 def print_decision(approval: Mapping[str, Any]) -> None:
-    """Print the state of an approval after a decision."""
     place = approval["node"]
     if approval["status"] == "decided":
         say(f"{place}: {DECISIONS.get(approval['decision'], approval['decision'])} by {approval['decided_by']}")
@@ -300,12 +281,9 @@ TYPES_COLUMNS_MAX = 60
 
 
 class WorkerDetails(NamedTuple):
-    """One worker."""
-
     worker: WorkerView
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         shown: dict[str, Any] = plain(self.worker)
         shown["held"] = [{**job, "index": item_or_none(job["index"])} for job in shown["held"]]
         return shown
@@ -319,14 +297,13 @@ class WorkerList:
         self.dead_left_out = len(found) - len(self.shown)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {"workers": [WorkerDetails(worker).to_dict() for worker in self.shown]}
 
 
 def print_workers(session: StoreSession, workers: WorkerList) -> None:
     """Print workers, those that started last first."""
     if workers.shown:
-        print_rows(_WORKER_COLUMNS, workers.shown, _worker_note)
+        print_rows(_WORKER_COLUMNS, workers.shown, lambda each: f"pid {each.pid} on {each.host} · {_types(each)}")
     else:
         print("no worker is running")
         print_hint(ALONE if session.is_private_store else session.command("worker"))
@@ -344,9 +321,8 @@ _WORKER_COLUMNS = (
 )
 
 
-def _worker_note(worker: WorkerView) -> str:
-    types = names((type_.removesuffix("@1") for type_ in worker.types), TYPES_COLUMNS_MAX)
-    return f"pid {worker.pid} on {worker.host} · {types}"
+def _types(worker: WorkerView) -> str:
+    return names((type_.removesuffix("@1") for type_ in worker.types), TYPES_COLUMNS_MAX)
 
 
 def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
@@ -364,10 +340,21 @@ def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
 
 
 def print_worker(shown: WorkerDetails) -> None:
-    """Print a worker and what it holds."""
     worker = shown.worker
     print_title(worker.name, f"pid {worker.pid} on {worker.host}")
-    print_facts(_worker_facts(worker))
+    print_facts(
+        (
+            ("state", worker.state),
+            ("started", moment(worker.started_ms)),
+            ("last beat", moment(worker.beat_ms)),
+            ("version", worker.version),
+            ("queues", names(worker.queues) or "all"),
+            ("types", ", ".join(worker.types)),
+            ("lacks", "; ".join(worker.lacks)),
+            ("holds", f"{worker.holding} of {worker.concurrency}"),
+            ("finished", f"{worker.finished:,}"),
+        )
+    )
     if worker.held:
         print()
         columns = (
@@ -378,19 +365,6 @@ def print_worker(shown: WorkerDetails) -> None:
         print_rows(columns, worker.held)
     if (more := worker.holding - len(worker.held)) > 0:
         print_hint(f"and {counted(more, 'job')} more")
-
-
-def _worker_facts(worker: WorkerView) -> Iterator[tuple[str, Any]]:
-    yield "state", worker.state
-    yield "started", moment(worker.started_ms)
-    yield "last beat", moment(worker.beat_ms)
-    yield "version", worker.version
-    yield "queues", names(worker.queues) or "all"
-    yield "types", ", ".join(worker.types)
-    if worker.lacks:
-        yield "lacks", "; ".join(worker.lacks)
-    yield "holds", f"{worker.holding} of {worker.concurrency}"
-    yield "finished", f"{worker.finished:,}"
 
 
 def _job(job: Held) -> str:
@@ -404,7 +378,6 @@ INPUT_LINES_MAX = 40
 
 
 def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
-    """Print a dead letter and what can be done about it."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
     print_facts(_dead_letter_facts(letter))
@@ -440,7 +413,6 @@ UNREADABLE_SHOWN = 10
 
 
 def print_blob(session: StoreSession, info: BlobInfo) -> None:
-    """Print what is known of a blob."""
     print_title(info.digest)
     print_facts(
         (
@@ -457,28 +429,19 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
 def print_gc_report(report: GcReport) -> None:
     """Print what a collection did, or would do."""
     would = "would be " if report.dry_run else ""
+    left = (
+        (report.waiting, "whose grace period is not over"),
+        (report.young, "that came within the hour"),
+        (report.kept, "kept"),
+    )
+    unreadable, more = report.unreadable[:UNREADABLE_SHOWN], len(report.unreadable) - UNREADABLE_SHOWN
     print_facts(
         (
             ("looked at", f"{report.scanned} blobs; {report.reachable} are referred to"),
             ("set aside", f"{report.retired} {would}set aside" if report.retired else None),
             ("deleted", f"{report.deleted} {would}deleted, {size_of(report.bytes_freed)}" if report.deleted else None),
             ("brought back", report.restored or None),
-            ("left alone", "; ".join(_left(report)) or None),
-            ("unreadable", _unreadable(report.unreadable)),
+            ("left alone", "; ".join(f"{count} {words}" for count, words in left if count)),
+            ("unreadable", "\n".join(unreadable) + (f"\nand {more} more; --json has them" if more > 0 else "")),
         )
     )
-
-
-def _left(report: GcReport) -> Iterator[str]:
-    if report.waiting:
-        yield f"{report.waiting} whose grace period is not over"
-    if report.young:
-        yield f"{report.young} that came within the hour"
-    if report.kept:
-        yield f"{report.kept} kept"
-
-
-def _unreadable(digests: Sequence[str]) -> str:
-    """Blobs that something refers to and that are missing or damaged, a line each."""
-    more = [f"and {len(digests) - UNREADABLE_SHOWN} more; --json has them"] * (len(digests) > UNREADABLE_SHOWN)
-    return "\n".join([*digests[:UNREADABLE_SHOWN], *more])

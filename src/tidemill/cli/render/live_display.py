@@ -58,7 +58,7 @@ class Display:
     def __init__(self, board: RunProgress, console: Console) -> None:
         self._board, self._console = board, console
         self._lock = threading.Lock()
-        self._overhearing = OutputCapture()
+        self._capture = OutputCapture()
         self._live = Live(
             console=console,
             get_renderable=self.render,
@@ -69,43 +69,34 @@ class Display:
         )
 
     def __enter__(self) -> Self:
-        self._begin()
+        """Draw. What functions print appears above it, and is captured before it is mixed with what is drawn."""
+        self._capture.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
+        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._end()
-
-    def _begin(self) -> None:
-        """Draw. What functions print appears above it, and is heard before it is mixed with what is drawn."""
-        self._overhearing.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
-        self._live.start(refresh=True)
-
-    def _end(self) -> None:
-        self._live.stop()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._overhearing.remove()
+        self.leave()
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Fold an event; it is on the screen at the next frame."""
         with self._lock:
             self._board.apply(event)
 
     def say(self, text: str) -> None:
-        """Print a line above the display."""
         self._console.print(Text(sanitize(text)), soft_wrap=True)
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""
-        self._end()
+        self._live.stop()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._capture.remove()
 
     def enter(self) -> None:
         """Draw again, below whatever was written meanwhile."""
         self._console.print()
-        self._begin()
+        self.__enter__()
 
     def render(self) -> Group:
-        """The display as it is now."""
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
             height = max(3, min(ROWS_MAX, self._console.height - LINES_BESIDE_ROWS))
@@ -118,14 +109,11 @@ class Display:
         return Group(*lines)
 
     def _header(self, now_ms: int) -> Text:
-        elapsed = duration(self._board.elapsed_ms(now_ms))
-        state = "  paused" if self._board.paused else ""
         return Text.assemble(
             (self._board.name, "bold"),
-            ("  run ", "dim"),
-            (self._board.run_id, "dim"),
-            (state, "bold yellow"),
-            (f"  {elapsed}", "cyan"),
+            (f"  run {self._board.run_id}", "dim"),
+            ("  paused" if self._board.paused else "", "bold yellow"),
+            (f"  {duration(self._board.elapsed_ms(now_ms))}", "cyan"),
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -144,7 +132,9 @@ class Display:
     def _row(self, row: NodeProgress, width: int, now_ms: int) -> Text:
         style = STYLES[row.phase]
         text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(_sign(row, now_ms), style)
+        again = row.phase == "RETRYING" and row.until_ms is not None and row.until_ms <= now_ms
+        turning = SPINNER[now_ms // 125 % len(SPINNER)]
+        text.append(turning if row.phase == "ACTIVE" or again else SIGNS[row.phase], style)
         name = row.name if len(row.name) <= width else row.name[: width - 1] + "…"
         text.append(f" {name:<{width}}", "" if row.phase not in ("PENDING", "SKIPPED") else "dim")
         spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
@@ -169,10 +159,3 @@ def bar(done: int, total: int, columns: int, style: str) -> Text:
     text.append("━" * full + "╸" * half, style)
     text.append("─" * (columns - full - half), "dim")
     return text
-
-
-def _sign(row: NodeProgress, now_ms: int) -> str:
-    again = row.phase == "RETRYING" and row.until_ms is not None and row.until_ms <= now_ms
-    if row.phase == "ACTIVE" or again:
-        return SPINNER[now_ms // 125 % len(SPINNER)]
-    return SIGNS[row.phase]

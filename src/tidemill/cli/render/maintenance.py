@@ -13,6 +13,7 @@ from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import (
     Column,
     age,
+    label_words,
     moment,
     names,
     print_facts,
@@ -62,7 +63,6 @@ class Progress:
 
 
 def print_finding(finding: Finding) -> None:
-    """Print what is wrong, in one line."""
     where = f" event {finding.seq}" if finding.seq else ""
     print(f"{Styler()('✗', RED)} {sanitize(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
 
@@ -81,7 +81,6 @@ def print_audit(report: AuditReport) -> None:
 
 
 def print_reindexed(found: Reindexed) -> None:
-    """Print what was wrong with the lists."""
     rows = found.missing + found.different + found.surplus
     wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
     verb = "would be put right" if found.dry_run else "put right"
@@ -110,7 +109,13 @@ def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None
     """Print archived runs, and which entries cannot be read."""
     if page.runs:
         often = Counter(run.run_id for run in page.runs)
-        print_rows(_ENTRY_COLUMNS, page.runs, lambda run: _note(run, often[run.run_id]))
+
+        def note(run: ArchiveEntry) -> str:
+            # Where a run is listed more than once, the name of its entry comes first.
+            labels = label_words(run.labels)
+            return f"{run.entry}  {labels}".rstrip() if often[run.run_id] > 1 else labels
+
+        print_rows(_ENTRY_COLUMNS, page.runs, note)
         if page.more:
             print_hint("there are more: a higher --limit, or --workflow")
     elif not page.damaged:
@@ -140,13 +145,13 @@ def print_archived_run(session: StoreSession, found: Mapping[str, Any], *, with_
         ("started", moment(found["created_ms"])),
         ("ended", moment(found["ended_ms"])),
         ("events", found["seq"]),
-        ("labels", names(f"{key}={value}" for key, value in sorted(found["labels"].items())) or None),
-        ("submitted by", found["submitted_by"] or None),
-        ("correlation", found["correlation_id"] or None),
+        ("labels", label_words(found["labels"])),
+        ("submitted by", found["submitted_by"]),
+        ("correlation", found["correlation_id"]),
         ("digest", found["digest"]),
         ("entry", found["entry"]),
     ]
-    print_facts([fact for fact in facts if fact[1] is not None])
+    print_facts(facts)
     if with_events:
         print()
         printer = EventPrinter()
@@ -166,7 +171,6 @@ def print_other_entries(others: Sequence[str]) -> None:
 
 
 def print_sweep(swept: SweepResult) -> None:
-    """Print what has left the store, or would."""
     if swept.dry_run:
         print(f"{Styler()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
     else:
@@ -176,9 +180,3 @@ def print_sweep(swept: SweepResult) -> None:
     for run_id, why in swept.left:
         mark = Styler()("✗", RED) if run_id in swept.failed else Styler()("!", YELLOW)
         print(f"{mark} {sanitize(f'{run_id} stays: {why}')}")
-
-
-def _note(run: ArchiveEntry, often: int) -> str:
-    """The labels of a run; where its id stands in the list more than once, the name of its entry comes first."""
-    labels = names(f"{key}={value}" for key, value in sorted(run.labels.items()))
-    return f"{run.entry}  {labels}".rstrip() if often > 1 else labels

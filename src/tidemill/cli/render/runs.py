@@ -7,6 +7,7 @@ import os.path
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -17,6 +18,8 @@ from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.tables import (
     Column,
     Line,
+    dotted,
+    label_words,
     moment,
     names,
     print_facts,
@@ -35,7 +38,7 @@ from tidemill.cli.render.terminal import (
     columns,
     console,
     counted,
-    print_problems,
+    print_warnings,
     sanitize,
     supports_unicode,
 )
@@ -68,16 +71,9 @@ def print_end(view: RunView, board: RunProgress) -> None:
         case _:
             _print_failure(board)
             _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
-    _print_rollback(view.rollback)
-
-
-def _print_rollback(rollback: Mapping[str, Any]) -> None:
-    """Say what was undone, and name what was not."""
-    undone, left = ([step_name(key) for key in rollback[kind]] for kind in ("undone", "left"))
-    if undone:
-        print(f"↶ undone: {names(undone, STEP_COLUMNS)}")
-    if left:
-        print(f"! not undone: {names(left, STEP_COLUMNS)}")
+    for kind, words in (("undone", "↶ undone"), ("left", "! not undone")):
+        if steps := view.rollback[kind]:
+            print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
 
 
 def step_name(key: str) -> str:
@@ -96,11 +92,9 @@ def print_quietly(view: RunView, board: RunProgress) -> None:
 
 def print_trouble(view: RunView, board: RunProgress) -> None:
     """Say on stderr what went wrong, if anything did."""
-    if view.status == "COMPLETED":
-        return
     if view.status == "FAILED":
         _print_plainly(f"failed {_where(board)}", explained(board), sys.stderr)
-    else:
+    elif view.status != "COMPLETED":
         print("✗ cancelled", file=sys.stderr)
 
 
@@ -108,22 +102,18 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
     """The first failure in labelled lines: what, where, what to do, what caused it."""
     error: Mapping[str, Any] = board.error or {}
     code = error.get("code", "")
-    found = [("error", f"{sanitize(error.get('message', ''))} [{code}]")]
-    if error.get("type") not in (None, "", "Fail"):
-        found.append(("type", sanitize(error["type"])))
-    if error.get("index", -1) >= 0:
-        found.append(("item", str(error["index"])))
-    if place := _place(error.get("traceback") or ""):
-        found.append(("at", sanitize(place)))
-    if error.get("hint"):
-        found.append(("hint", sanitize(error["hint"])))
-    found.extend(
-        ("cause" if not number else "", sanitize(cause)) for number, cause in enumerate(error.get("causes", ()))
+    kind, index, row = error.get("type"), error.get("index", -1), board.rows.get(board.failed_node)
+    causes = list(error.get("causes", ()))
+    facts = (
+        ("error", f"{error.get('message', '')} [{code}]"),
+        ("type", kind if kind != "Fail" else ""),
+        ("item", str(index) if index >= 0 else ""),
+        ("at", _place(error.get("traceback") or "")),
+        ("hint", error.get("hint")),
+        *zip(("cause", *[""] * len(causes)), causes, strict=False),
+        ("tries", f"{row.attempt} attempts" if row is not None and row.attempt > 1 else ""),
     )
-    row = board.rows.get(board.failed_node)
-    if row is not None and row.attempt > 1:
-        found.append(("tries", f"{row.attempt} attempts"))
-    return found
+    return [(label, sanitize(text)) for label, text in facts if text]
 
 
 def pretty(value: Any) -> str:
@@ -190,10 +180,8 @@ def _print_failure(board: RunProgress) -> None:
 def _print_plainly(title: str, lines: list[tuple[str, str]], stream: IO[str]) -> None:
     print(f"✗ {title}", file=stream)
     for label, text in lines:
-        first, *rest = text.split("\n")
-        print(f"  {label:<6} {first}".rstrip(), file=stream)
-        for line in rest:
-            print(f"  {'':<6} {line}".rstrip(), file=stream)
+        for number, line in enumerate(text.split("\n")):
+            print(f"  {'' if number else label:<6} {line}".rstrip(), file=stream)
 
 
 NODES_SHOWN_MAX = 200
@@ -222,14 +210,13 @@ class RunDetails:
     """The way it went, for why its nodes ended as they did."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints: the run's own."""
         return self.view.to_dict()
 
 
 def print_run(session: StoreSession, details: RunDetails) -> None:
     """Print a run, all of it that fits, and what to do next."""
     view, shown = details.view, details.to_dict()
-    print_title(reference(shown), f"run {view.run_id}")
+    print_title(reference(view.workflow, view.version, shown.get("revision")), f"run {view.run_id}")
     print_facts([*_times(details), *_facts(shown)])
     print()
     _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in details.path})
@@ -243,30 +230,31 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
         print_hint(_next(session, view))
 
 
-def reference(shown: Mapping[str, Any]) -> str:
+def reference(workflow: str, version: int, revision: int | None) -> str:
     """A workflow with its version and how often the run itself was patched."""
-    revision = shown.get("revision")
-    return f"{shown['workflow']}@{shown['version']}" + (f"+{revision}" if revision else "")
+    return f"{workflow}@{version}" + (f"+{revision}" if revision else "")
 
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    if shown["rollback"]["status"] != "none":
-        yield "rollback", _rollback(shown["rollback"])
+    if (rollback := shown["rollback"])["status"] != "none":
+        left = names(map(step_name, rollback["left"]))
+        yield "rollback", rollback["status"] + (f", not undone: {left}" if left else "")
     yield "stuck", shown.get("stuck")
     yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
     yield "by", shown.get("submitted_by")
-    yield "labels", names((f"{key}={value}" for key, value in sorted(shown["labels"].items())), NAME_COLUMNS)
+    yield "labels", label_words(shown["labels"], NAME_COLUMNS)
     yield "parent", shown.get("parent")
     if shown.get("forked_from"):
         origin, seq = shown["forked_from"]
         yield "forked from", f"{origin} after event {seq}"
-    if shown["error"] is not None:
-        yield from _error(shown["error"], shown.get("failed_node", ""))
-    counts = dict.fromkeys(node["status"] for node in shown["nodes"].values())
-    told = (
-        f"{sum(node['status'] == status for node in shown['nodes'].values())} {status.lower()}" for status in counts
-    )
-    yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
+    if (error := shown["error"]) is not None:
+        where = f"{shown['failed_node']}: " if shown.get("failed_node") else ""
+        yield "error", f"{where}{error['message']} [{error['code']}]"
+        yield "hint", error.get("hint")
+        yield "cause", "\n".join(error.get("causes", ()))
+    counts = Counter(node["status"] for node in shown["nodes"].values())
+    nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
+    yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"
 
 
 def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
@@ -277,18 +265,6 @@ def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
         yield "took", duration(last - began)
     else:
         yield "last change", moment(last)
-
-
-def _rollback(rollback: Mapping[str, Any]) -> str:
-    left = [step_name(key) for key in rollback["left"]]
-    return str(rollback["status"]) + (f", not undone: {names(left)}" if left else "")
-
-
-def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
-    where = f"{node}: " if node else ""
-    yield "error", f"{where}{error['message']} [{error['code']}]"
-    yield "hint", error.get("hint")
-    yield "cause", "\n".join(error.get("causes", ()))
 
 
 def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
@@ -307,25 +283,24 @@ def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]
 
 
 def _about(node: Mapping[str, Any], why: str) -> str:
-    said = []
-    if why and node["status"] in ("COMPLETED", "SKIPPED"):
-        said.append(why)
-    if items := node.get("items"):
-        failed = f", {items['failed']:,} failed" if items["failed"] else ""
-        said.append(f"{items['done']:,}/{items['count']:,} items{failed}")
-    if node["visits"] > 1:
-        said.append(f"visit {node['visits']}")
-    if node["attempts"] > 1:
-        said.append(f"{node['attempts']} attempts")
-    if node.get("waiting_for"):
-        said.append(f"waits for {node['waiting_for']}")
+    items, result = "", ""
+    if counts := node.get("items"):
+        failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
+        items = f"{counts['done']:,}/{counts['count']:,} items{failed}"
     if node["error"] is not None:
-        said.append(f"{node['error']['message']} [{node['error']['code']}]")
+        result = f"{node['error']['message']} [{node['error']['code']}]"
     elif node.get("output_missing"):
-        said.append(f"output missing: {node['output_missing']}")
+        result = f"output missing: {node['output_missing']}"
     elif node["output"] is not None:
-        said.append(snippet(node["output"], columns()))
-    return " · ".join(said)
+        result = snippet(node["output"], columns())
+    return dotted(
+        why if node["status"] in ("COMPLETED", "SKIPPED") else "",
+        items,
+        f"visit {node['visits']}" if node["visits"] > 1 else "",
+        f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
+        f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
+        result,
+    )
 
 
 def _next(session: StoreSession, view: RunView) -> str:
@@ -347,27 +322,18 @@ DIFFERENCES_SHOWN_MAX = 50
 
 
 def say(text: str) -> None:
-    """Print one line that something was done."""
     print(f"{Styler()('✓', GREEN)} {sanitize(text)}")
 
 
 def print_patch(run_id: str, outcome: PatchOutcome) -> None:
-    """Print what a patch did to a run, or would do."""
     if outcome.applied:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
     else:
         print(f"{Styler()('○', YELLOW)} this patch can be applied; nothing was done")
-    changes = {
-        "added": outcome.added,
-        "removed": outcome.removed,
-        "changed": outcome.changed,
-        "re-run": outcome.rerun,
-        "kept": outcome.kept,
-    }
-    facts = [(label, names(nodes, NAMES_COLUMNS_MAX) or "—") for label, nodes in changes.items()]
+    fields = {"added": "added", "removed": "removed", "changed": "changed", "re-run": "rerun", "kept": "kept"}
+    facts = [(label, names(getattr(outcome, name), NAMES_COLUMNS_MAX) or "—") for label, name in fields.items()]
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
-    if outcome.warnings:
-        print_problems(f"! {counted(len(outcome.warnings), 'warning')}", outcome.warnings, sys.stderr, warning=True)
+    print_warnings(outcome.warnings, sys.stderr)
     if outcome.needs_retry:
         print_hint("the run has ended: add --retry to apply the patch and let the run continue")
     if outcome.published is not None:
@@ -375,7 +341,6 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
 
 
 def print_reprocessed(outcome: Reprocessed) -> None:
-    """Print the result of retrying runs with dead letters."""
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
@@ -390,7 +355,6 @@ def print_reprocessed(outcome: Reprocessed) -> None:
 
 
 def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
-    """Print where two runs differ."""
     nodes = found.nodes
     different = [node for node in nodes if not node["same"]]
     print_facts((("left", run_id), ("right", other_id)))
@@ -412,23 +376,16 @@ def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
     left, right = node["left"], node["right"]
     name = str(node["node"])
     if left is None or right is None:
-        yield Line((name, _presence(left), _presence(right)))
+        yield Line((name, *("(not there)" if side is None else str(side.get("status", "")) for side in (left, right))))
         return
     room = columns() // 2
     for field in ("status", "visits", "attempts", "output"):
         if left.get(field) != right.get(field):
-            yield Line(
-                (name, f"{field} {snippet(left.get(field), room)}", f"{field} {snippet(right.get(field), room)}")
-            )
+            yield Line((name, *(f"{field} {snippet(side.get(field), room)}" for side in (left, right))))
             name = ""
 
 
-def _presence(side: Mapping[str, Any] | None) -> str:
-    return "(not there)" if side is None else str(side.get("status", ""))
-
-
 def print_diff(found: Diff) -> None:
-    """Print what lies between two versions of a workflow."""
     sides = (("left", found.left), ("right", found.right))
     print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)
     lines = list(_graph_lines(found.graph))

@@ -10,22 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.cli.render.terminal import (
-    BOLD,
-    DIM,
-    STATUS_COLOURS,
-    Styler,
-    columns,
-    folded,
-    padded,
-    room,
-    sanitize,
-    truncate,
-)
+from tidemill.cli.render.terminal import BOLD, DIM, Styler, columns, folded, padded, room, sanitize, truncate
 
 GAP = 2
 CELL_COLUMNS_MIN = 8
@@ -35,8 +26,6 @@ COMMAND = "how"
 
 
 class Column(NamedTuple):
-    """A column of a table."""
-
     title: str
     value: str | Callable[[Any], object] = ""
     """The attribute of a row that it shows, or a function of the row; only `print_rows` needs it."""
@@ -58,35 +47,26 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
     """Print rows below their titles, aligned; titles are left out when there are none."""
     rows = [Line([_cell(cell) for cell in line.cells], line.note) for line in lines]
     widths = _widths(heads, rows, columns() - indent)
-    paint, margin = Styler(), " " * indent
-    if any(head.title for head in heads):
-        titles = [head.title for head in heads]
-        print(margin + paint(_joined(_placed(titles, heads, widths)), DIM))
+    paint, margin, gap = Styler(), " " * indent, " " * GAP
+    titles = [head.title for head in heads]
+    if any(titles):
+        print(margin + paint(gap.join(_placed(titles, heads, widths)), DIM))
     for row in rows:
-        placed = _placed(row.cells, heads, widths)
-        print(margin + _joined(_painted(paint, cell, head) for cell, head in zip(placed, heads, strict=False)))
+        placed = zip(_placed(row.cells, heads, widths), heads, strict=False)
+        print(margin + gap.join(paint.status(cell) if head.status else cell for cell, head in placed))
         if row.note:
             print(margin + "  " + paint(truncate(_cell(row.note), columns() - indent - 2), DIM))
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Any], note: Callable[[Any], str] | None = None) -> None:
     """Print one line per object, by the values of the columns; `note` says what stands below it."""
-    print_table(
-        columns,
-        (Line([_value(row, column) for column in columns], note(row) if note is not None else "") for row in rows),
-    )
-
-
-def _value(row: Any, column: Column) -> str:
-    return str(getattr(row, column.value) if isinstance(column.value, str) else column.value(row))
+    values = [attrgetter(column.value) if isinstance(column.value, str) else column.value for column in columns]
+    lines = (Line([str(value(row)) for value in values], note(row) if note is not None else "") for row in rows)
+    print_table(columns, lines)
 
 
 def _cell(text: str) -> str:
     return sanitize(" ".join(text[:VALUE_COLUMNS_MAX].split()))
-
-
-def _joined(cells: Iterable[str]) -> str:
-    return (" " * GAP).join(cells)
 
 
 def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
@@ -103,10 +83,6 @@ def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]
         else padded(text, widths[number])
         for number, text in enumerate(texts)
     ]
-
-
-def _painted(paint: Styler, placed: str, head: Column) -> str:
-    return paint(placed, STATUS_COLOURS.get(placed.strip(), "")) if head.status else placed
 
 
 def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
@@ -154,13 +130,11 @@ def print_title(*parts: str) -> None:
 
 
 def print_headline(text: str) -> None:
-    """Print a sentence that says the most important thing."""
     for line in folded(sanitize(" ".join(text.split())), columns()):
         print(Styler()(line, BOLD))
 
 
 def print_hint(text: str) -> None:
-    """Print what can be done next."""
     print(Styler()(f"→ {sanitize(text)}", DIM))
 
 
@@ -228,7 +202,12 @@ def snippet(value: Any, columns_max: int) -> str:
         return truncate(sanitize(" ".join(value[:TEXT_BYTES_MAX].split())) or '""', columns_max)
     if isinstance(value, dict) and isinstance(value.get("$blob"), str):
         return truncate(sanitize(file_words(value)), columns_max)
-    text = msgspec.json.encode(_shallow(value)).decode()
+    # More than the beginning of a long list or mapping could not be shown anyway.
+    if isinstance(value, list):
+        value = value[:100]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), 100))
+    text = msgspec.json.encode(value).decode()
     return truncate(sanitize(text[:TEXT_BYTES_MAX]), columns_max)
 
 
@@ -241,20 +220,19 @@ def file_words(described: Mapping[str, Any]) -> str:
 
 
 def size_of(count: int) -> str:
-    """A number of bytes as people read it."""
     amount, unit = float(count), 0
     while amount >= 1024 and unit < len(UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     return f"{count} B" if not unit else f"{amount:.1f} {UNITS[unit]}"
 
 
-def _shallow(value: Any) -> Any:
-    """The beginning of a long list or mapping; more of it could not be shown anyway."""
-    if isinstance(value, list):
-        return value[:100]
-    if isinstance(value, dict) and len(value) > 100:
-        return {key: value[key] for key, _ in zip(value, range(100), strict=False)}
-    return value
+def dotted(*parts: str) -> str:
+    """The parts that are not empty, on one line."""
+    return " · ".join(part for part in parts if part)
+
+
+def label_words(labels: Mapping[str, str], columns_max: int = 60) -> str:
+    return names((f"{key}={value}" for key, value in sorted(labels.items())), columns_max)
 
 
 def names(found: Any, columns_max: int = 60) -> str:

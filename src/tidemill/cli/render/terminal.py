@@ -76,7 +76,6 @@ def sanitize(text: str) -> str:
 
 
 def one_line(text: str, length_max: int) -> str:
-    """A text on one line, at most this long."""
     line = sanitize(" ".join(text.split()))
     return line if len(line) <= length_max else line[: max(1, length_max) - 1] + "…"
 
@@ -87,7 +86,6 @@ def supports_unicode() -> bool:
 
 
 def console() -> Console:
-    """A console on standard output."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
@@ -171,12 +169,10 @@ class Styler:
         return f"{colour}{text}{OFF}" if self._on and text and colour else text
 
     def status(self, status: str) -> str:
-        """A state in its colour."""
-        return self(status, STATUS_COLOURS.get(status, ""))
+        return self(status, STATUS_COLOURS.get(status.strip(), ""))
 
 
 def columns() -> int:
-    """How many columns a line of standard output may have."""
     return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else COLUMNS_ELSEWHERE
 
 
@@ -194,7 +190,6 @@ def _room_of(letter: str) -> int:
 
 
 def truncate(text: str, columns_max: int) -> str:
-    """The beginning of a line, no wider than there is room for."""
     if room(text) <= columns_max:
         return text
     taken, kept = 1, []
@@ -234,10 +229,7 @@ SHOWN_MAX = 200
 
 def as_plain(problems: Iterable[Problem]) -> list[dict[str, str]]:
     """Problems as JSON values, always with all four keys."""
-    return [
-        {"code": problem.code, "path": problem.path, "message": problem.message, "hint": problem.hint}
-        for problem in problems
-    ]
+    return [{key: getattr(problem, key) for key in ("code", "path", "message", "hint")} for problem in problems]
 
 
 def print_json(value: Any) -> None:
@@ -251,7 +243,6 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Print a JSON value on one line, at once."""
     import msgspec
 
     _write(msgspec.json.encode(value).decode())
@@ -259,7 +250,8 @@ def print_json_line(value: Any) -> None:
 
 
 def _write(shown: str) -> None:
-    if not _speaks_unicode(sys.stdout):
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if not encoding.lower().startswith("utf"):
         shown = json.dumps(json.loads(shown))
     sys.stdout.write(shown + "\n")
 
@@ -285,7 +277,6 @@ def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -299,10 +290,14 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
     if columns is not None and columns - width < MESSAGE_COLUMNS_MIN:
         width = 0
     for problem in shown:
-        for line in _lines(problem, width, columns, paint):
-            print(line, file=stream)
+        print(*_lines(problem, width, columns, paint), sep="\n", file=stream)
     if len(problems) > len(shown):
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
+
+
+def print_warnings(warnings: Sequence[Problem], stream: IO[str]) -> None:
+    if warnings:
+        print_problems(f"! {counted(len(warnings), 'warning')}", warnings, stream, warning=True)
 
 
 def _lines(problem: Problem, width: int, columns: int | None, paint: Styler) -> Iterator[str]:
@@ -329,7 +324,3 @@ def _folded(text: str, indent: int, columns: int | None) -> list[str]:
     import textwrap
 
     return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
-
-
-def _speaks_unicode(stream: IO[str]) -> bool:
-    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")

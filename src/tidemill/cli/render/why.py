@@ -30,8 +30,6 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
 class WhyOutput(NamedTuple):
-    """An explanation, and the run that it is about."""
-
     run_id: str
     found: Explanation
 
@@ -47,8 +45,6 @@ class WhyOutput(NamedTuple):
 
 
 class NodeReasons(NamedTuple):
-    """The history of a node, and its run."""
-
     run_id: str
     found: NodeHistory
 
@@ -67,7 +63,6 @@ def _for_run(run_id: str, command: str) -> str:
 
 
 def print_why(session: StoreSession, reasons: WhyOutput) -> None:
-    """Print an explanation."""
     run_id, found = reasons
     print_headline(found.headline)
     roots = [each for each in found.blockers if each.root] or list(found.blockers)
@@ -80,14 +75,15 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
         print_facts(facts)
-    _print_rest(found, shown=min(len(roots), SHOWN_MAX))
+    if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
+        print()
+        print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
     if found.command:
         print()
         print_hint(command_of(session, run_id, found.command))
 
 
 def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
-    """Print the history of a node."""
     run_id, found = reasons
     print_headline(found.headline)
     for blocker in found.blockers[:SHOWN_MAX]:
@@ -112,13 +108,18 @@ def _step(step: PathStep) -> str:
 
 
 def _print_blocker(session: StoreSession, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
-    paint, shown = Styler(), plain(blocker)
-    print(f"{paint('◷', MAGENTA)} {paint(sanitize(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
+    shown = plain(blocker)
+    _print_head("◷", MAGENTA, shown, blocker.kind)
     facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
     facts.append(("unblock", blocker.unblock))
     if blocker.command:
         facts.append((COMMAND, command_of(session, run_id, blocker.command)))
     print_facts(facts, indent=2)
+
+
+def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str) -> None:
+    paint = Styler()
+    print(f"{paint(mark, colour)} {paint(sanitize(where(place) or 'the run'), BOLD)}  {paint(kind, DIM)}")
 
 
 def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -143,9 +144,8 @@ def _value(name: str, value: Any) -> str:
 
 
 def _print_cause(found: Explanation, cause: Cause) -> None:
-    paint, error = Styler(), cause.error
-    place = where({"node": cause.node, "visit": cause.visit, "index": cause.index}) or "the run"
-    print(f"{paint('✗', RED)} {paint(sanitize(place), BOLD)}  {paint('the first cause', DIM)}")
+    _print_head("✗", RED, {"node": cause.node, "visit": cause.visit, "index": cause.index}, "the first cause")
+    error = cause.error
     facts = [
         ("error", f"{error.message} [{error.code}]"),
         ("type", error.type if error.type != "Fail" else ""),
@@ -157,7 +157,6 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
 
 
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
-    """Facts about the run as a whole."""
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
     yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
@@ -169,13 +168,6 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
         yield "why not", f"{found.left_error.message} [{found.left_error.code}]" if found.left_error else ""
     yield "unblock", found.unblock
-
-
-def _print_rest(found: Explanation, *, shown: int) -> None:
-    more = len(found.blockers) - shown + found.more_roots + found.more_followers
-    if more:
-        print()
-        print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
 
 
 def command_of(session: StoreSession, run_id: str, command: str) -> str:

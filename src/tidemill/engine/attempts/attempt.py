@@ -167,7 +167,6 @@ class Attempt:
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
     async def _load(self) -> None:
-        """Load the values that are stored as blobs."""
         needed, tenant = self._needed(), self.lease.stream.tenant
         known = self._tools.values.known(tenant, needed)
         if known is None:
@@ -269,7 +268,6 @@ class Attempt:
 
     @property
     def mask(self) -> Mask:
-        """Masks the secrets that were disclosed to the attempt."""
         return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
 
     async def _ended(self, ended: Ended | BaseException) -> Result:

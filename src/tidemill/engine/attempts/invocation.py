@@ -156,12 +156,7 @@ def _failed_by(error: BaseException) -> Failed:
     raised = describe_exception(error)
     return Failed(
         error=Error(
-            "exception",
-            raised.message,
-            raised.kind,
-            raised.retryable,
-            causes=raised.causes,
-            traceback=raised.traceback,
+            "exception", raised.message, raised.kind, raised.retryable, causes=raised.causes, traceback=raised.traceback
         )
     )
 
@@ -197,8 +192,6 @@ def _delay_ms(delay: object) -> int | None:
 
 
 class HandlerHost:
-    """Opens, calls and closes the handlers of this process."""
-
     def __init__(self) -> None:
         self._opened: dict[str, asyncio.Task[BaseException | None]] = {}
         self._handlers: list[Handler] = []

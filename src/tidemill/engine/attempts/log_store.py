@@ -33,8 +33,6 @@ PAGE = 500
 
 
 class StoredLine(msgspec.Struct, frozen=True, array_like=True):
-    """One line: time, source (`stdout`, `stderr` or a logging level) and text."""
-
     at_ms: int
     source: str
     text: str

@@ -160,8 +160,6 @@ RUN_READER = Node(id="", type="")
 
 
 class SeenNodes(Mapping[str, Seen | Absent]):
-    """The nodes as one reader sees them."""
-
     __slots__ = ("_ancestors", "_fetched", "_known", "_reader", "_state", "_workflow", "looked_at")
 
     def __init__(self, workflow: Workflow, state: State, reader: Node, fetched: Fetched) -> None:
@@ -350,7 +348,6 @@ def context_of(
 
 
 def attempt_of(act: Activation) -> int:
-    """The number of the current attempt."""
     return act.attempt if act.running else act.attempt + 1
 
 

@@ -130,8 +130,6 @@ def _form(form: Any) -> bytes:
 
 
 class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a child run, as stored in the log."""
-
     workflow: str
     inputs: Any = None
     labels: dict[str, str] = {}
@@ -188,7 +186,6 @@ DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
 
 
 def files_in(text: bytes) -> list[str]:
-    """The digests of the files that a text describes."""
     return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 

@@ -109,7 +109,6 @@ class OutputBroadcaster:
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """Publish what is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -129,7 +128,6 @@ class OutputBroadcaster:
         self._wake()
 
     def journal(self, journal: AttemptLogWriter, line: StoredLine) -> None:
-        """Add a line, from any thread."""
         journal.add(line)
         with self._lock:
             self._journals[journal] = None
@@ -157,7 +155,6 @@ class OutputBroadcaster:
             self._task = asyncio.create_task(self._publish_loop(), name="tidemill-air")
 
     async def _publish_loop(self) -> None:
-        """Publish as long as there is output."""
         due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
         while True:
             await self._ambient.sleep(HAND_ON_MS)
@@ -195,8 +192,6 @@ class OutputBroadcaster:
 
 
 class FileChunk(NamedTuple):
-    """A part with files in it."""
-
     value: Any
 
 
@@ -225,7 +220,6 @@ class AttemptOutput:
 
     @property
     def mask(self) -> Mask:
-        """Masks the secrets that have been disclosed so far."""
         if len(self._disclosed.values_seen) != self._masked:
             self._masked = len(self._disclosed.values_seen)
             self._mask = Mask(self._disclosed.values_seen.values())
@@ -258,7 +252,6 @@ class AttemptOutput:
             raise Cancelled("nobody wants the result of this attempt any more")
 
     def folded(self) -> Any:
-        """All parts as one value."""
         parts = [part.value if isinstance(part, FileChunk) else decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 

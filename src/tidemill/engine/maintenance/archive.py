@@ -41,8 +41,6 @@ _STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Identifies the run, with what lists show of it."""
-
     tenant: str
     run_id: str
     workflow: str
@@ -60,15 +58,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An archived run, read back."""
-
     header: Header
     records: tuple[bytes, ...]
     blobs: dict[str, bytes | None]
     """By digest; None when the blob is a separate object."""
 
     def events(self) -> list[dict[str, Any]]:
-        """The run's events in readable form."""
         return [plain(decode_event(record), seq) for seq, record in enumerate(self.records, 1)]
 
 
@@ -109,7 +104,6 @@ def stamp_of(name: str) -> tuple[int | None, int]:
 
 
 def folder(tenant: str) -> str:
-    """The folder of a tenant's runs."""
     return f"runs/{quote(tenant, safe='')}/"
 
 
@@ -209,8 +203,6 @@ ENTRY_DEPTH = 2
 
 
 class ArchiveEntry(Header, frozen=True, kw_only=True):
-    """An archived run, and its entry in the archive."""
-
     entry: str
     """The name of the entry, which every command accepts in place of the run's id."""
     others: tuple[str, ...] = ()

@@ -175,8 +175,6 @@ BLOBS_AT_A_TIME = 1_000
 
 
 class GcReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a collection did, or would do."""
-
     scanned: int = 0
     """Blobs that existed at the start."""
     reachable: int = 0
@@ -291,7 +289,6 @@ class BlobGarbageCollector:
     # Sweep
 
     async def sweep(self) -> None:
-        """Quarantine, restore and delete."""
         active = {info.digest for info in self._candidates if info.state != GRACE} | self._spared
         for info in self._candidates:
             needed = info.digest in self._needed

@@ -71,7 +71,6 @@ class Reconciler:
 
     @property
     def findings(self) -> int:
-        """Runs whose logs this process found to be wrong."""
         return self._sampling.findings
 
     def open(self) -> None:

@@ -190,10 +190,7 @@ class Indexer:
         for tenant in sorted(self._tenants):
             await self._remove_surplus(tenant)
         return Reindexed(
-            **self._tally,
-            anew=bool(flaws.unreadable),
-            unreadable=tuple(self._unreadable),
-            dry_run=self._dry_run,
+            **self._tally, anew=bool(flaws.unreadable), unreadable=tuple(self._unreadable), dry_run=self._dry_run
         )
 
     async def _listed(self, tenant: str) -> dict[Named, int]:

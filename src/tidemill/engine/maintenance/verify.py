@@ -161,8 +161,6 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAudit(msgspec.Struct):
-    """The findings of one stream."""
-
     name: str
     events: int = 0
     moved: bool = False

@@ -24,8 +24,6 @@ VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")
 
 
 class ApprovalService:
-    """List, show and decide approvals; delegate them."""
-
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 

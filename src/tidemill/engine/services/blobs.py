@@ -26,12 +26,7 @@ class BlobService:
         self._context, self._ownership = context, ownership
 
     async def put(
-        self,
-        data: bytes | Path,
-        *,
-        media_type: str = "application/octet-stream",
-        name: str = "",
-        keep: bool = False,
+        self, data: bytes | Path, *, media_type: str = "application/octet-stream", name: str = "", keep: bool = False
     ) -> dict[str, Any]:
         """Store bytes, or a file, and answer their description, which may be an input of a run.
 
@@ -45,7 +40,6 @@ class BlobService:
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
 
     async def show(self, digest: str) -> BlobInfo:
-        """What is known of a blob."""
         _check(digest)
         info = await self._context.blobs.stat(self._context.tenant, digest)
         if info is None:

@@ -132,12 +132,7 @@ class DeadLetterService:
         check_place(visit, index)
         latest = (await self._context.entry(run_id)).state.peek(node).visit
         close = CloseDeadLetter(
-            id=command_id,
-            actor=actor or None,
-            node=node,
-            visit=visit or latest,
-            index=at_index(index),
-            reason=reason,
+            id=command_id, actor=actor or None, node=node, visit=visit or latest, index=at_index(index), reason=reason
         )
         await self._context.command(run_id, close, reason=reason)
 
@@ -196,25 +191,12 @@ class DeadLetterService:
                 return
 
     async def _again(
-        self,
-        run_id: str,
-        letters: int,
-        operations: Any,
-        sure: tuple[str, ...],
-        dry_run: bool,
-        reason: str,
-        actor: str,
+        self, run_id: str, letters: int, operations: Any, sure: tuple[str, ...], dry_run: bool, reason: str, actor: str
     ) -> ReprocessedRun:
         try:
             if operations is not None:
                 await self._patches.patch(
-                    run_id,
-                    operations,
-                    retry=True,
-                    dry_run=dry_run,
-                    did_not_happen=sure,
-                    message=reason,
-                    actor=actor,
+                    run_id, operations, retry=True, dry_run=dry_run, did_not_happen=sure, message=reason, actor=actor
                 )
             elif dry_run:
                 await self._could_retry(run_id, sure)

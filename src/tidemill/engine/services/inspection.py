@@ -59,8 +59,6 @@ LOOK_EVERY_MS = 250
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a handler printed or logged."""
-
     node: str
     visit: int
     index: int
@@ -255,8 +253,6 @@ def _wait_of(state: State, job: JobFact) -> Wait | None:
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs side by side, node by node."""
-
     left: str
     right: str
     same: bool

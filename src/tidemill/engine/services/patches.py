@@ -44,8 +44,6 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a patch did to a run, or would do."""
-
     applied: bool
     digest: str
     revision: int

@@ -28,7 +28,7 @@ class WorkflowService:
         return await self._context.catalog.publish(self._context.tenant, document, author=author, message=message)
 
     async def show(self, reference: str) -> Workflow:
-        """The compiled form of a published workflow."""
+        """The compiled form of a published workflow: `name`, or `name@3`."""
         version = await self._context.catalog.resolve(self._context.tenant, reference)
         return (await self._context.catalog.flow(self._context.tenant, version.digest)).workflow
 

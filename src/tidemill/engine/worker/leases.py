@@ -136,7 +136,6 @@ class HandoverPolicy:
 
     @property
     def free(self) -> int:
-        """Free slots."""
         return self._concurrency - self._held() - self.reserved
 
     def reserve(self, places: int) -> None:
@@ -146,11 +145,9 @@ class HandoverPolicy:
             self._wake()
 
     def claim(self) -> None:
-        """Record a claim."""
         self._handed_over, self._claimed_ms = 0, self._clock_ms()
 
     def record_taken(self, jobs: int) -> None:
-        """Record jobs that were kept."""
         self._handed_over += jobs
 
     def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
@@ -279,7 +276,6 @@ class ReleaseQueue:
             self._sending = asyncio.get_running_loop().create_task(self._send(), name="tidemill-returns")
 
     async def settle(self) -> None:
-        """Wait until everything is released."""
         if self._sending is not None:
             await asyncio.gather(self._sending)
 
@@ -397,7 +393,6 @@ class ClaimErrors:
         """Set by a caller that does not wait for recovery: called alone, from the second refusal in a row on."""
 
     def clear(self) -> None:
-        """Record a successful claim."""
         self._in_a_row = 0
 
     def report(self, refusal: Rejected) -> None:

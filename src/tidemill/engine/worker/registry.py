@@ -40,8 +40,6 @@ State = Literal["alive", "draining", "silent", "dead"]
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A job that a worker holds."""
-
     run_id: str
     kind: str
     node: str

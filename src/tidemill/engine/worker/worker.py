@@ -124,8 +124,6 @@ JobKey = tuple[Stream, str]
 
 
 class HeldJob(msgspec.Struct):
-    """A leased job, and the work on it."""
-
     lease: Lease
     task: JobBody
     running: asyncio.Task[None] | None = None
