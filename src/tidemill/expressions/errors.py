@@ -140,5 +140,4 @@ def lacking(where: str, value: Json, key: object) -> tuple[str, str]:
 
 
 def pointer(base: str, key: str | int) -> str:
-    """Extend a JSON pointer by one step."""
     return f"{base}/{str(key).replace('~', '~0').replace('/', '~1')}"

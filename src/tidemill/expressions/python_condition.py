@@ -209,7 +209,11 @@ class Sandbox:
             raise condition_failed("output is not available here", NO_OUTPUT)
         wanted = scope.nodes if self.references.dynamic else sorted(self.references.nodes)
         entries = ((node, scope.nodes.get(node)) for node in wanted)
-        context = {node: _entry(seen) for node, seen in entries if isinstance(seen, Seen)}
+        context = {
+            node: ({"output": seen.output, "meta": dict(seen.meta)} if seen.meta else {"output": seen.output})
+            for node, seen in entries
+            if isinstance(seen, Seen)
+        }
         return {"output": scope.output, "context": context}
 
     def holds(self, data: Json, scope: Scope) -> bool:
@@ -218,10 +222,6 @@ class Sandbox:
 
     def told(self) -> str:
         return "evaluate(output, context)"
-
-
-def _entry(seen: Seen) -> dict[str, Json]:
-    return {"output": seen.output, "meta": dict(seen.meta)} if seen.meta else {"output": seen.output}
 
 
 def parse_sandbox(raw: Raw, path: str, problems: list[Problem]) -> Sandbox | None:

@@ -123,8 +123,6 @@ DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a WAITING activation waits for."""
-
     on: str
     name: str
     since_ms: int
@@ -260,7 +258,6 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def room(self) -> int:
-        """How many more items may be queued now."""
         return min(self.count - self.next, self.window - self.flying)
 
     def get(self, index: int) -> Activation | None:

@@ -75,7 +75,6 @@ def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_IT
 
 
 def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> JobSpec:
-    """The job for an attempt at an activation."""
     task = JobBody("run", node.id, visit, index)
     caps = (cap_of(node.type),) if node.capped else ()
     return JobSpec(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
@@ -109,7 +108,6 @@ def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Jo
 
 
 def undo_job(flow: Workflow, undo: CompletedStep) -> JobSpec:
-    """The job for a compensation."""
     node = flow.by_id[undo.node]
     task = JobBody("undo", undo.node, undo.visit, undo.index)
     return JobSpec(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
@@ -164,7 +162,6 @@ def shelved(task: JobBody) -> RequeueJob:
 
 
 def timer_of(task: JobBody) -> AnyCommand:
-    """The command of a timer that is due."""
     if task.kind == "deadline":
         return DeadlineReached()
     kind = TimerFired if task.kind == "wake" else WaitExpired

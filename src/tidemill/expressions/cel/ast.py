@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 
 class NativeType(Protocol):
-    """A CEL type."""
-
     def name(self) -> str: ...
 
 
@@ -29,8 +27,6 @@ class NativeValue(Protocol):
 
 
 class NativeExpression(Protocol):
-    """A compiled expression."""
-
     def eval(self, *, data: Mapping[str, Any]) -> NativeValue: ...
 
     def return_type(self) -> NativeType: ...
@@ -39,8 +35,6 @@ class NativeExpression(Protocol):
 
 
 class NativeEnv(Protocol):
-    """A set of declared variables and functions."""
-
     def compile(self, expression: str, disable_check: bool = False) -> NativeExpression: ...
 
     def deserialize(self, serialized: bytes) -> NativeExpression: ...
@@ -88,8 +82,6 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Ident:
-    """A name."""
-
     name: str
 
 
@@ -104,8 +96,6 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator, a function or a method."""
-
     function: str
     arguments: tuple[Tree, ...]
     target: Tree | None = None

@@ -126,16 +126,14 @@ def _call(call: Call, bound: frozenset[str]) -> Tree:
         raise Unsuited("% is there for integers only, and here every number is a double", hint)
     first = _WHOLE.get(call.function, len(call.arguments))
     arguments = tuple(
-        _rewritten(each, bound) if number < first else _as_integer(each, bound)
+        _rewritten(each, bound)
+        if number < first
+        else (each if isinstance(each, Const) else Call("int", (_rewritten(each, bound),)))
         for number, each in enumerate(call.arguments)
     )
     target = None if call.target is None else _rewritten(call.target, bound)
     made = Call(call.function, arguments, target)
     return Call("double", (made,)) if call.function in _COUNTS else made
-
-
-def _as_integer(tree: Tree, bound: frozenset[str]) -> Tree:
-    return tree if isinstance(tree, Const) else Call("int", (_rewritten(tree, bound),))
 
 
 def _access(tree: Select | Call, operand: Tree, key: str, bound: frozenset[str]) -> Tree | None:

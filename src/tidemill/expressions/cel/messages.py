@@ -215,7 +215,6 @@ def _not_taken(operator: str, kinds: Iterable[str]) -> str:
 
 
 def shown_operator(operator: str) -> str:
-    """Write an operator the way an author does."""
     return operator.strip("_@") or operator
 
 

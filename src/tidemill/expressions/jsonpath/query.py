@@ -101,8 +101,6 @@ Key = str | int
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The member of an object."""
-
     name: str
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
@@ -204,8 +202,6 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is written in the filter."""
-
     content: Json
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
@@ -276,8 +272,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query as a test: it finds something."""
-
     query: Query
 
     def passes(self, current: Json, root: Json) -> bool:
@@ -302,8 +296,6 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tests joined by `&&` or `||`."""
-
     operator: Literal["&&", "||"]
     tests: tuple[Test, ...]
 
@@ -314,8 +306,6 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """A test with `!` before it."""
-
     test: Test
 
     def passes(self, current: Json, root: Json) -> bool:

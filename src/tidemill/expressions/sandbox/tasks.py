@@ -110,7 +110,6 @@ _PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
 
 
 def is_installed() -> bool:
-    """Whether the optional package is installed."""
     return find_spec("jq") is not None
 
 

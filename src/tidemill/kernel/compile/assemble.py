@@ -109,7 +109,6 @@ class Assembly:
         exits: Mapping[int, Mapping[str, list[str]]],
         output_reads: tuple[str, ...],
     ) -> model.Workflow:
-        """The whole workflow; `compensators` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
         return without_defaults(
             model.Workflow,

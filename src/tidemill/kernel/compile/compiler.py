@@ -116,7 +116,6 @@ def _holds_template(value: Json) -> bool:
 
 
 def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None]:
-    """The type of every node in document order, None where it is unknown."""
     types: list[NodeType | None] = []
     for number, node in enumerate(draft.nodes):
         name = node.get("type")
@@ -127,7 +126,6 @@ def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None
 
 
 def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int, NodeType]:
-    """The types of compensators, by node number."""
     types: dict[int, NodeType] = {}
     for number, node in enumerate(draft.nodes):
         name = node["compensator"].get("type") if "compensator" in node else None

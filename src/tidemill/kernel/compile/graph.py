@@ -347,8 +347,6 @@ NESTING_MAX = 32
 
 
 class Loops:
-    """The loops by the number of their looping node."""
-
     __slots__ = ("around", "bodies", "escapes")
 
     def __init__(self) -> None:

@@ -152,8 +152,6 @@ _META = {
 
 
 class _KnownSchemas:
-    """The schemas of the values that conditions can read."""
-
     def __init__(self, draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
         self._inputs = draft.document.get("inputs")
         self._outputs = {

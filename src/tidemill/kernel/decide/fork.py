@@ -59,11 +59,8 @@ def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
         hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
     if not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
-        return Problem(
-            code="node_not_begun",
-            message=f"node {fork.rewind} had not begun at this event",
-            hint="fork at a later event",
-        )
+        message = f"node {fork.rewind} had not begun at this event"
+        return Problem(code="node_not_begun", message=message, hint="fork at a later event")
     return None
 
 
@@ -99,7 +96,6 @@ def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
-    """The digest of the run's graph after these events."""
     changes = (event.digest for event in reversed(prefix) if isinstance(event, (events.RunPatched, events.RunCreated)))
     return next(changes, "")
 
@@ -156,17 +152,8 @@ def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
     for event in _adapted(fork, prefix):
         builder.emit(event)
     deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
-    builder.emit(
-        events.RunForked(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
-            run=fork.run,
-            at=len(prefix),
-            deadline_at_ms=deadline,
-            reason=fork.reason,
-        )
-    )
+    fields = builder.command_fields
+    builder.emit(events.RunForked(run=fork.run, at=len(prefix), deadline_at_ms=deadline, reason=fork.reason, **fields))
     builder.cause = builder.state.seq
     if not builder.state.live:
         # Unknown outcomes of the other run do not matter: the effect keys here are new.

@@ -8,6 +8,7 @@ its edges are decided, and later tokens are absorbed. An override reopens an end
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -16,9 +17,10 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED, Activation, items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder, problem
-from tidemill.kernel.decide.completion import drop_wait, end_visit
+from tidemill.kernel.decide.completion import end_visit
 from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
+from tidemill.kernel.decide.waits import leave_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route
 from tidemill.kernel.jobs import key_of, run_job, system_job
 from tidemill.kernel.model import Node
@@ -64,20 +66,15 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules."""
     state, flow = builder.state, builder.flow
     nodes = tuple(
-        [
-            Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
-            for node in flow.nodes
-            if not stays(visit := state.peek(node.id))
-        ]
+        Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
+        for node in flow.nodes
+        if not stays(visit := state.peek(node.id))
     )
     letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     builder.emit(
         events.RunRetried(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
             nodes=nodes,
             emitted=emitted + renders,
             counter=emitted + renders,
@@ -85,6 +82,7 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
             deadline_at_ms=_deadline(builder),
             reason=reason,
             sure=sure,
+            **builder.command_fields,
         )
     )
     builder.cause = builder.state.seq
@@ -143,19 +141,8 @@ def _close_letters(
     builder: DecisionBuilder, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed"
 ) -> None:
     for node, visit, index in letters:
-        builder.emit(
-            events.DeadLetterClosed(
-                at_ms=builder.now,
-                cause=builder.cause,
-                actor=builder.actor,
-                command=builder.command,
-                node=node,
-                visit=visit,
-                index=index,
-                status=status,
-                reason=reason,
-            )
-        )
+        letter: dict[str, Any] = {"node": node, "visit": visit, "index": index, "status": status, "reason": reason}
+        builder.emit(events.DeadLetterClosed(cause=builder.cause, **letter, **builder.command_fields))
 
 
 def refuse_closing(builder: DecisionBuilder, command: CloseDeadLetter) -> Problem | None:
@@ -224,9 +211,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         builder.remove_job(key_of("outputs"))
     builder.emit(
         events.RunRewound(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             node=node,
             nodes=nodes,
             emitted=emitted,
@@ -329,13 +314,12 @@ def override(builder: DecisionBuilder, command: Override) -> None:
     """Settle a visit or item with the operator's value; an ended run goes on."""
     node = builder.flow.by_id[command.node]
     reopened = [] if builder.state.live else reopen(builder, command.reason, (command.node,))
-    visit = builder.state.peek(node.id)
-    act = peek_at(visit, command.index)
-    if act is not None and act.wait is not None:
-        drop_wait(builder, node.id, visit.visit, command.index, act, close=True)
+    leave_wait(builder, node, command.index, close=True)
     builder.cause = builder.cause if reopened else 0
     if command.index != NOT_AN_ITEM:
-        _settle_item(builder, node, command)
+        builder.emit(_overridden(builder, node, command, "COMPLETED", undoable=command.output is not None))
+        if in_flight(builder.state.peek(node.id)):
+            item_over(builder, node)
     elif command.output is None:
         _settle(builder, node, command, "SKIPPED", ())
     elif node.routed and command.next_nodes is None:
@@ -358,27 +342,10 @@ def _queue(builder: DecisionBuilder, node: Node, command: Override) -> None:
     builder.add_job(run_job(node, visit.visit))
 
 
-def _settle_item(builder: DecisionBuilder, node: Node, command: Override) -> None:
-    builder.emit(_overridden(builder, node, command, "COMPLETED", undoable=command.output is not None))
-    if in_flight(builder.state.peek(node.id)):
-        item_over(builder, node)
-
-
 def _settle(builder: DecisionBuilder, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
     end = balance(builder, node, builder.state.peek(node.id), taken)
     event = _overridden(builder, node, command, status, undoable=status == "COMPLETED" and node.map is None)
-    builder.emit(
-        msgspec.structs.replace(
-            event,
-            taken=end.taken,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
-        )
-    )
+    builder.emit(msgspec.structs.replace(event, **msgspec.structs.asdict(end)))
     follow(builder, node, end)
 
 
@@ -390,13 +357,9 @@ def _overridden(
         # The list of a map has an entry for every item, also for a skipped one.
         output = b"null"
     return events.NodeOverridden(
-        at_ms=builder.now,
-        cause=builder.cause,
+        **builder.node_fields(node.id, command.index),
         actor=builder.actor,
         command=builder.command,
-        node=node.id,
-        visit=builder.state.peek(node.id).visit,
-        index=command.index,
         counter=builder.state.counter,
         status=status,
         output=output,

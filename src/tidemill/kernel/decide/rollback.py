@@ -45,11 +45,7 @@ def start_rollback(builder: DecisionBuilder, reason: str) -> None:
     unknown, steps = _unknown(builder), _steps(builder.state)
     if not (steps or unknown):
         return
-    builder.emit(
-        events.RollbackStarted(
-            at_ms=builder.now, actor=builder.actor, command=builder.command, steps=steps, unknown=unknown, reason=reason
-        )
-    )
+    builder.emit(events.RollbackStarted(steps=steps, unknown=unknown, reason=reason, **builder.command_fields))
     _next_step(builder)
 
 
@@ -121,7 +117,6 @@ def current(state: State, node: str, visit: int, index: int, token: int) -> Comp
 
 
 def take_compensation_result(builder: DecisionBuilder, command: CompensationResult) -> None:
-    """Apply the result of a compensation attempt, if it still counts."""
     undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is None:
         return

@@ -6,6 +6,7 @@ edges only, never at the statuses of nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -97,8 +98,6 @@ def _branch_problem(branch: Branch, route: Route) -> str | None:
 
 
 class Edges(msgspec.Struct, frozen=True, gc=False):
-    """The outgoing edges of a visit as it ends."""
-
     taken: tuple[str, ...]
     dead: tuple[str, ...]
     dead_escapes: tuple[tuple[str, str], ...]
@@ -107,7 +106,6 @@ class Edges(msgspec.Struct, frozen=True, gc=False):
 
 
 def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
-    """Decide all outgoing edges of a visit that takes these targets."""
     dead: tuple[str, ...] = ()
     if len(taken) != len(node.outbound):
         chosen = set(taken)
@@ -167,25 +165,22 @@ def in_flight(visit: Visit) -> bool:
 
 def descendants(flow: Workflow, node: str) -> set[str]:
     """Nodes reachable over any edge, loop-backs excluded."""
-    seen: set[str] = set()
-    pending = [node]
-    while pending:
-        for target in flow.by_id[pending.pop()].outbound:
-            if target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return seen
+    return _reached(node, lambda name: flow.by_id[name].outbound)
 
 
 def ancestors(flow: Workflow, node: str) -> set[str]:
     """Nodes from which a node is reachable over any edge, loop-backs excluded."""
+    return _reached(node, lambda name: flow.by_id[name].inbound)
+
+
+def _reached(node: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
     seen: set[str] = set()
     pending = [node]
     while pending:
-        for source in flow.by_id[pending.pop()].inbound:
-            if source not in seen:
-                seen.add(source)
-                pending.append(source)
+        for name in edges(pending.pop()):
+            if name not in seen:
+                seen.add(name)
+                pending.append(name)
     return seen
 
 

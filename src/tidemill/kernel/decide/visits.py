@@ -98,19 +98,8 @@ def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, 
 
     No limit holds it back because it has started: `max_parallel` may be exceeded until another visit ends.
     """
-    visit = builder.state.peek(node.id)
-    builder.emit(
-        events.NodeScheduled(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=visit.visit,
-            index=index,
-            hop=visit.hop,
-            resumed=value,
-            recall=recall,
-        )
-    )
+    visit, fields = builder.state.peek(node.id), builder.node_fields(node.id, index)
+    builder.emit(events.NodeScheduled(hop=visit.hop, resumed=value, recall=recall, **fields))
     builder.add_job(run_job(node, visit.visit, index))
 
 
@@ -140,17 +129,7 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
         first = items.next
         ended = (n for n in range(first, first + room) if (item := items.get(n)) is not None and item.status in ENDED)
         until = next(ended, first + room)
-        builder.emit(
-            events.NodeScheduled(
-                at_ms=builder.now,
-                cause=builder.cause,
-                node=node.id,
-                visit=visit.visit,
-                index=first,
-                until=until,
-                hop=visit.hop,
-            )
-        )
+        builder.emit(events.NodeScheduled(until=until, hop=visit.hop, **builder.node_fields(node.id, first)))
         for index in range(first, until):
             builder.add_job(run_job(node, visit.visit, index))
 
@@ -282,15 +261,10 @@ def skip_visit(
             cause=facts.cause or builder.cause,
             node=node.id,
             visit=visit.visit,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
             reason=reason,
             token=facts.token,
             reads=reads,
+            **msgspec.structs.asdict(end),
         )
     )
     follow(builder, node, end)
@@ -316,20 +290,8 @@ def fail_visit(
         else Balance((), (), (), 0, visit.tokens, builder.state.counter - visit.tokens, False)
     )
     failed = failure(builder, node, NOT_AN_ITEM, attempts, error, facts)
-    builder.emit(
-        msgspec.structs.replace(
-            failed,
-            taken=end.taken,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
-            tolerated=tolerated,
-            output=error_envelope(error) if tolerated else None,
-        )
-    )
+    output = error_envelope(error) if tolerated else None
+    builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=output, **msgspec.structs.asdict(end)))
     dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
         follow(builder, node, end)
@@ -347,8 +309,6 @@ def item_over(builder: DecisionBuilder, node: Node) -> None:
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
-    """What the end of a visit does to edges and tokens."""
-
     taken: tuple[str, ...]
     dead: tuple[str, ...]
     dead_escapes: tuple[tuple[str, str], ...]
@@ -377,12 +337,9 @@ def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
     """Queue the joins and loops that the end of a visit may affect."""
     state, pending = builder.state, builder.pending_nodes
     seq = state.seq
-    for target in end.taken:
-        pending.append((target, seq))
-    for target in end.dead:
-        pending.append((target, seq))
-    for _, target in end.dead_escapes:
-        pending.append((target, seq))
+    pending.extend([(target, seq) for target in end.taken])
+    pending.extend([(target, seq) for target in end.dead])
+    pending.extend([(target, seq) for _, target in end.dead_escapes])
     for looping in node.loops:
         if looping != node.id and state.peek(looping).wait is not None:
             builder.loops.append(looping)

@@ -94,11 +94,7 @@ def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
     builder.emit(
         events.ApprovalRequested(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=builder.state.peek(node.id).visit,
-            index=index,
+            **builder.node_fields(node.id, index),
             title=asked.title,
             description=asked.description,
             form=asked.form,
@@ -159,10 +155,8 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
     known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
-        names = ", ".join(sorted(known)) or "none"
-        return Problem(
-            code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
-        )
+        hint = f"signals: {', '.join(sorted(known)) or 'none'}"
+        return Problem(code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=hint)
     if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
         message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
@@ -175,9 +169,7 @@ def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
     builder.emit(
         events.SignalReceived(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             name=signal.name,
             signal=signal.signal,
             payload=signal.payload,
@@ -201,7 +193,6 @@ def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
 
 
 def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
-    """The activation that waits for this child."""
     visit = builder.state.peek(message.node)
     act = peek_at(visit, message.index) if visit.visit == message.visit else None
     if not builder.state.live or act is None or act.wait is None:

@@ -71,7 +71,6 @@ def inside(inner: Steps, outer: Steps) -> bool:
 
 
 def step_of(key: str) -> str:
-    """Escape a key for a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

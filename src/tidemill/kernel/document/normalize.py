@@ -51,7 +51,6 @@ class ContentReference(NamedTuple):
         return digest if _DIGEST.fullmatch(digest) else None
 
     def fill(self, content: Json) -> None:
-        """Replace the reference by the content."""
         del self.condition[self.key]
         self.condition[self.field] = content
 
@@ -186,7 +185,6 @@ class NormalizedDraft:
 
 
 def draft_of(raw: Json) -> NormalizedDraft:
-    """Read a document into its normal form."""
     found = ProblemCollector()
     draft = NormalizedDraft(found)
     check_values(raw, found)

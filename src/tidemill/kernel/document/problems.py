@@ -61,7 +61,6 @@ class ProblemCollector:
         return [*self.problems, rest]
 
     def refuse(self) -> None:
-        """Raise Rejected if there is any problem."""
         if self.problems:
             raise Rejected(self.all_problems())
 

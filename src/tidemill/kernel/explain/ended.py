@@ -128,7 +128,6 @@ def _nodes(some: Sample) -> str:
 
 
 def unread(state: State) -> dict[str, int]:
-    """The number of untaken signals by name."""
     return dict(Counter(signal.name for signal in state.signals))
 
 

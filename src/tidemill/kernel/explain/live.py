@@ -34,7 +34,6 @@ _FREE = "a worker becomes free; one more makes it quicker"
 
 
 def common_fields(case: WaitingVisit, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
-    """The fields that every blocker of a visit has."""
     return {
         "since_ms": since_ms,
         "until_ms": until_ms,
@@ -240,7 +239,6 @@ def missing(_: ExplainInput, case: WaitingVisit) -> blockers.Missing:
 
 
 def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
-    """A map between its expansion and the assembly of its results."""
     items = case.visit.map
     assert items is not None, "only expanded maps are classified as items"
     counts = {"RUNNING": 0, "WAITING": 0}

@@ -25,8 +25,6 @@ from tidemill.kernel.state import State, Visit
 
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):
-    """What the store knows of one of the run's jobs."""
-
     key: str
     queue: str
     ready_at_ms: int = 0
@@ -40,8 +38,6 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerCapability(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A live worker and what it can run."""
-
     name: str
     queues: frozenset[str] | None
     types: frozenset[str]
@@ -87,13 +83,11 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         )
 
     def types_on(self, queue: str) -> frozenset[str]:
-        """Node types known to the workers that serve a queue."""
         if not self.each:
             return self.types
         return frozenset().union(*(worker.types for worker in self.each if worker.serves(queue)))
 
     def elsewhere(self, queue: str, type_: str) -> tuple[str, ...]:
-        """Workers that know a type and do not serve the queue."""
         return tuple(worker.name for worker in self.each if type_ in worker.types and not worker.serves(queue))
 
 
@@ -210,8 +204,6 @@ _FOLLOWERS_FROM = _RANKS["items"]
 
 
 class WaitingVisit(msgspec.Struct, frozen=True, gc=False):
-    """An unfinished activation and the kind of its blocker."""
-
     rank: int
     kind: Kind
     node: Node
