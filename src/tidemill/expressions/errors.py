@@ -34,7 +34,6 @@ class ExpressionError(Exception):
         return str(self.problem())
 
     def problem(self) -> Problem:
-        """Return the same facts as the value that refusals and events carry."""
         return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
 
 
@@ -96,7 +95,6 @@ def shorten(text: str, limit: int = 120) -> str:
 
 
 def listing(names: Iterable[object]) -> str:
-    """Write names as a list that stays short."""
     shown = [shorten(str(name), 40) for name in names]
     more = len(shown) - KEYS_SHOWN
     return ", ".join(shown[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -111,7 +109,6 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def choices(values: Iterable[object]) -> str:
-    """Write the JSON values that are possible, as far as they are few enough to be read."""
     texts = [shorten(msgspec.json.encode(value).decode(), 60) for value in values]
     more = len(texts) - KEYS_SHOWN
     shown = [*texts[:KEYS_SHOWN], f"{more} more"] if more > 0 else texts

@@ -128,7 +128,9 @@ class Schema:
             case ValidationErrorKind.AdditionalProperties(unexpected) | ValidationErrorKind.UnevaluatedProperties(
                 unexpected
             ):
-                known = self._known_keys(error)
+                at = self._at(error.schema_path[:-1])
+                properties = at.get("properties") if isinstance(at, dict) else None
+                known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=_guess(key, known))
@@ -155,11 +157,6 @@ class Schema:
             except (LookupError, TypeError):
                 return None
         return at
-
-    def _known_keys(self, error: ValidationError) -> list[str]:
-        at = self._at(error.schema_path[:-1])
-        properties = at.get("properties") if isinstance(at, dict) else None
-        return list(properties) if isinstance(properties, dict) else []
 
 
 def compile_schema(schema: Json) -> Schema:

@@ -111,8 +111,6 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The handler asked to wait for something instead of returning."""
-
     on: str
     name: str = ""
     for_ms: int | None = None
@@ -203,8 +201,6 @@ class RequeueJob(ToActivation, frozen=True, kw_only=True):
 
 
 class OutputsRendered(Command, frozen=True, kw_only=True):
-    """The run's `outputs` were rendered, or could not be."""
-
     outcome: Done | Failed
 
 

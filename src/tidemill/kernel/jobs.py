@@ -18,7 +18,7 @@ from tidemill.kernel.commands import AnyCommand, DeadlineReached, RequeueJob, Ti
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
+from tidemill.kernel.state import CompletedStep, State, peek_at
 
 JOB_FORMAT = 1
 
@@ -66,7 +66,6 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 def cap_of(type_key: str) -> str:
-    """The name of a node type's concurrency limit."""
     return f"type:{type_key}"
 
 
@@ -83,7 +82,6 @@ def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int =
 def system_job(
     kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM
 ) -> JobSpec:
-    """A job that needs no node type."""
     task = JobBody(kind, node, visit, index)
     return JobSpec(task.key, task, ready_at_ms=ready_at_ms)
 
@@ -126,15 +124,13 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
     if state.rendering and state.status == "RUNNING":
         yield system_job("outputs")
     for node in flow.nodes:
-        yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
-
-
-def _jobs_of(node: Node, visit: Visit, paused: bool) -> Iterator[JobSpec]:
-    if visit.status == "WAITING" or owns_job(visit):
-        yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
-    if visit.map is not None:
-        for index in range(visit.map.next):
-            yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
+        visit = state.peek(node.id)
+        paused = state.status == "PAUSED"
+        if visit.status == "WAITING" or owns_job(visit):
+            yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
+        if visit.map is not None:
+            for index in range(visit.map.next):
+                yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
 
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[JobSpec]:

@@ -251,7 +251,6 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Name and major version, as the IR stores it."""
         return f"{self.name}@{self.major}"
 
 

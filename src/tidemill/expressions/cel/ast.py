@@ -19,8 +19,6 @@ class NativeType(Protocol):
 
 
 class NativeValue(Protocol):
-    """The result of an evaluation, errors included."""
-
     def value(self) -> Any: ...
 
     def type(self) -> NativeType: ...
@@ -120,8 +118,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A map literal, or a message if it has a name."""
-
     name: str
     entries: tuple[Entry, ...]
 
@@ -144,7 +140,6 @@ Tree = Const | Ident | Select | Call | ListOf | Struct | Comprehension
 
 
 def read_tree(serialized: bytes) -> Tree:
-    """Read the tree of a serialized expression, checked or not."""
     envelope = _fields(serialized)
     checked = _bytes(envelope, _ANY_TYPE).endswith(b"CheckedExpr")
     body = _fields(_bytes(envelope, _ANY_VALUE))
@@ -180,7 +175,11 @@ def children(tree: Tree) -> Iterator[Tree]:
 def _tree(message: bytes) -> Tree:
     fields = _fields(message)
     if _CONST in fields:
-        return _const(_fields(_bytes(fields, _CONST)))
+        number, values = next(iter(_fields(_bytes(fields, _CONST)).items()))
+        value = values[-1]
+        if number == _STRING:
+            return Const(_as_bytes(value).decode(), number)
+        return Const(value, number)
     if _IDENT in fields:
         return Ident(_text(_fields(_bytes(fields, _IDENT)), 1))
     if _SELECT in fields:
@@ -200,14 +199,6 @@ def _tree(message: bytes) -> Tree:
     variable, accumulator, second = (_text(loop, number) for number in _LOOP_NAMES)
     parts = (_tree(_bytes(loop, number)) for number in _LOOP_PARTS)
     return Comprehension(variable, accumulator, second, *parts)
-
-
-def _const(fields: _Fields) -> Const:
-    number, values = next(iter(fields.items()))
-    value = values[-1]
-    if number == _STRING:
-        return Const(_as_bytes(value).decode(), number)
-    return Const(value, number)
 
 
 def _entry(fields: _Fields) -> Entry:
@@ -279,7 +270,6 @@ def _repeated(number: int, trees: Iterable[Tree], ids: Iterator[int]) -> bytes:
 
 
 def _field(number: int, value: bytes | int) -> bytes:
-    """Write one field of a protobuf message."""
     if isinstance(value, int):
         return _varint_written(number << 3) + _varint_written(value)
     return _varint_written(number << 3 | 2) + _varint_written(len(value)) + value

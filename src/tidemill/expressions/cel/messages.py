@@ -170,7 +170,6 @@ def compile_faults(expression: str, said: str, roots: frozenset[str], *, doubles
 
 
 def _plain(said: str) -> str:
-    """Strip status codes of the library."""
     return _STATUS.sub("", _STATUS.sub("", said))
 
 

@@ -32,7 +32,6 @@ _PLAIN = re.compile(r"\^?(?:\.\*)?(?:[^\\.*+?{}()\[\]|^$]|\\\W)*(?:\.\*)?\$?")
 
 
 def is_pattern(pattern: str) -> bool:
-    """Whether a text is a regular expression, and one that can be compiled."""
     return not isinstance(_compiled(pattern), ExpressionError)
 
 
@@ -329,7 +328,6 @@ def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
 
 
 def children(value: Json) -> Iterable[Json]:
-    """Return the members of an object or the items of a list."""
     if type(value) is dict:
         return value.values()
     return value if type(value) is list else ()
@@ -366,7 +364,6 @@ REPEATS_MAX = 4
 
 
 def queries(query: Query) -> Iterator[Query]:
-    """Return a query and all those inside of its filters."""
     yield query
     for segment in query.segments:
         for selector in segment.selectors:

@@ -82,7 +82,6 @@ class Rewriting(NodeTransformer):
         return self._visitors.get(type(node))
 
     def run(self) -> nodes.Template:
-        """Rewrite the tree in place."""
         for name in sorted(self._read_from_outside()) if self._local else ():
             if name in READERS and name != "secrets":
                 self._found.append(References(roots=frozenset({name})))

@@ -70,7 +70,6 @@ def limits_of(document: Mapping[str, Json]) -> model.Limits:
 
 
 def retry_of(given: Mapping[str, Json]) -> model.Retry:
-    """A retry policy; absent keys keep the built-in values."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
     return without_defaults(
         model.Retry,

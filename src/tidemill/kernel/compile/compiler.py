@@ -75,7 +75,16 @@ class TypeTable:
         if not self._follows_schema(draft, number, type_, config, key):
             return
         if isinstance(config, dict) and (type_.schemas or type_.check is not None):
-            self._check_beyond_schema(draft.place(number), type_, config, key)
+            # Record what the schema cannot express: invalid schemas in the config, and the type's own check.
+            problems = list(type_.check(config)) if type_.check is not None else []
+            for field in type_.schemas:
+                inner = config.get(field)
+                if inner is not None and not _holds_template(inner):
+                    problems += [
+                        ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
+                    ]
+            for each in problems:
+                draft.place(number).problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
 
     def _follows_schema(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
         """Whether a configuration follows the schema of its type; records the problems."""
@@ -90,18 +99,6 @@ class TypeTable:
         found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
         place.extend(found)
         return not found
-
-    def _check_beyond_schema(self, place: DocumentPath, type_: NodeType, config: dict[str, Json], key: str) -> None:
-        """Record what the schema cannot express: invalid schemas in the config, and the type's own check."""
-        problems = list(type_.check(config)) if type_.check is not None else []
-        for field in type_.schemas:
-            inner = config.get(field)
-            if inner is not None and not _holds_template(inner):
-                problems += [
-                    ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
-                ]
-        for each in problems:
-            place.problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
 
 
 def _holds_template(value: Json) -> bool:
@@ -171,7 +168,6 @@ _OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProp
 
 
 def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
-    """A join needs inbound edges, and its quorum must not exceed their number."""
     for number, node in enumerate(draft.nodes):
         join = node.get("join")
         if join is None:
@@ -188,7 +184,6 @@ def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
 
 
 def check_widths(draft: NormalizedDraft, graph: Graph) -> None:
-    """No node may fan out, and no literal list may be mapped, wider than the limit."""
     width_max = draft.document.get("limits", {}).get("max_fanout", Limits().max_fanout)
     for number, targets in enumerate(graph.out):
         over = draft.nodes[number].get("map", {}).get("over")
@@ -308,7 +303,6 @@ def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) 
 def _checked_templates(
     draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, compensator: NodeType | None
 ) -> list[Use]:
-    """Check a node's configurations and return what their templates refer to."""
     node = draft.nodes[number]
     if type_ is not None:
         table.check_config(draft, number, type_, node, "config")

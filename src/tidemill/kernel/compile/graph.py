@@ -113,7 +113,6 @@ _RULED_KEYS = frozenset(("branch", "loop", "on_error"))
 
 
 def _ruled_targets(node: dict[str, Json], exits: dict[str, list[str]]) -> Iterator[tuple[Rule, str, Sequence[str]]]:
-    """Each list of targets that a rule names, with the rule and its key."""
     branch = node.get("branch")
     if branch:
         for step, rule in enumerate(branch.get("rules", ())):
@@ -161,7 +160,6 @@ def _sort(graph: Graph) -> None:
 
 
 def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
-    """Record cycles and their consequences: no entry, no exit, unreachable nodes."""
     if graph.acyclic:
         return
     found, paths = draft.found, draft.paths

@@ -200,7 +200,6 @@ def _answer(
 
 
 def _decide(builder: DecisionBuilder, node: Node, verb: str, answer: dict[str, Any]) -> None:
-    """Record the decision and end the wait with it."""
     changes = verb == "changes"
     builder.emit(events.ApprovalReturned(**answer) if changes else events.ApprovalDecided(decision=verb, **answer))
     builder.cause = builder.state.seq
@@ -270,7 +269,6 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
 
 
 def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
-    """Ask the next approvers, with the same time-out."""
     expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
     fields = builder.node_fields(node.id, index)
     builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))

@@ -319,7 +319,6 @@ def repair(builder: DecisionBuilder, repair: commands.Repair) -> None:
 
 
 def rendered(builder: DecisionBuilder, rendered: commands.OutputsRendered) -> None:
-    """End the run after its outputs were rendered or could not be."""
     if not builder.state.rendering:
         return
     outcome, state = rendered.outcome, builder.state

@@ -49,7 +49,6 @@ def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _shares(state: State, key: str) -> bool:
-    """Whether a fork would reuse the result of this visit or item."""
     act = find_activation(state, key)
     return act is not None and act.status == "COMPLETED"
 
@@ -143,7 +142,14 @@ def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
         apply_patch(builder, fork.patch)
     for job in expected_jobs(builder.flow, builder.state):
         builder.add_job(job)
-    _draw_consequences(builder)
+    # Draw the consequences of edges, items and passes that the prefix may lack.
+    for node in builder.flow.nodes:
+        visit = builder.state.peek(node.id)
+        if visit.status == "RUNNING" and visit.map is not None:
+            item_over(builder, node)
+        elif visit.wait is not None and visit.wait.on == "loop":
+            builder.loops.append(node.id)
+    schedule(builder, builder.flow.by_id)
 
 
 def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
@@ -160,17 +166,6 @@ def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
         reopen(builder, fork.reason, tuple(builder.flow.by_id))
     if fork.rewind:
         rewind_run(builder, fork.rewind, fork.reason)
-
-
-def _draw_consequences(builder: DecisionBuilder) -> None:
-    """Draw the consequences of edges, items and passes that the prefix may lack."""
-    for node in builder.flow.nodes:
-        visit = builder.state.peek(node.id)
-        if visit.status == "RUNNING" and visit.map is not None:
-            item_over(builder, node)
-        elif visit.wait is not None and visit.wait.on == "loop":
-            builder.loops.append(node.id)
-    schedule(builder, builder.flow.by_id)
 
 
 def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:

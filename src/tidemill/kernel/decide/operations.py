@@ -107,7 +107,6 @@ def stays(visit: Visit) -> bool:
 
 
 def _deadline(builder: DecisionBuilder) -> int | None:
-    """The present deadline, or a new one if it has passed."""
     allowed, old = builder.flow.limits.deadline_ms, builder.state.deadline_ms
     if allowed is None:
         return None
@@ -323,23 +322,17 @@ def override(builder: DecisionBuilder, command: Override) -> None:
     elif command.output is None:
         _settle(builder, node, command, "SKIPPED", ())
     elif node.routed and command.next_nodes is None:
-        _queue(builder, node, command)
+        # Queue the visit so that a worker evaluates its conditions over the value.  A visit without a token gets
+        # one, because every visit in flight holds at least one.
+        visit = builder.state.peek(node.id)
+        given = int(not visit.tokens)
+        event = _overridden(builder, node, command, "QUEUED")
+        builder.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
+        builder.add_job(run_job(node, visit.visit))
     else:
         route = None if command.next_nodes is None else Route(branch=command.next_nodes)
         _settle(builder, node, command, "COMPLETED", on_completion(node, route))
     schedule(builder, reopened)
-
-
-def _queue(builder: DecisionBuilder, node: Node, command: Override) -> None:
-    """Queue the visit so that a worker evaluates its conditions over the value.
-
-    A visit without a token gets one, because every visit in flight holds at least one.
-    """
-    visit = builder.state.peek(node.id)
-    given = int(not visit.tokens)
-    event = _overridden(builder, node, command, "QUEUED")
-    builder.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
-    builder.add_job(run_job(node, visit.visit))
 
 
 def _settle(builder: DecisionBuilder, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:

@@ -176,7 +176,6 @@ def _change_hint(state: State, name: str) -> str:
 
 
 def _joined(state: State, visit: Visit) -> bool:
-    """Whether a join is settled for good."""
     return visit.settled and not _reopens(state, visit)
 
 

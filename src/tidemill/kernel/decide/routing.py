@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
-from tidemill.kernel.model import Branch, Node, Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
 Verdict = Literal["fire", "skip"]
@@ -79,21 +79,17 @@ def route_problem(node: Node, route: Route | None) -> str | None:
         return "the branch was evaluated too early" if route.branch is not None else None
     if route.branch is None:
         return "the branch was not evaluated"
-    return _branch_problem(node.branch, route)
-
-
-def _branch_problem(branch: Branch, route: Route) -> str | None:
     assert route.branch is not None
-    if branch.kind == "agent_driven":
-        if route.branch == branch.default:
+    if node.branch.kind == "agent_driven":
+        if route.branch == node.branch.default:
             return None
-        strange = [target for target in route.branch if target not in branch.available]
+        strange = [target for target in route.branch if target not in node.branch.available]
         if strange:
             return f"{', '.join(strange)} is not among the nodes it may choose"
         return None if route.branch else "nothing was chosen, which means the default"
-    if route.rule >= len(branch.rules):
+    if route.rule >= len(node.branch.rules):
         return f"the branch has no rule {route.rule + 1}"
-    legal = branch.default if route.rule < 0 else branch.rules[route.rule].next_nodes
+    legal = node.branch.default if route.rule < 0 else node.branch.rules[route.rule].next_nodes
     return None if route.branch == legal else "the targets are not those of the rule that matched"
 
 
@@ -159,7 +155,6 @@ def body_busy(flow: Workflow, state: State, node: Node) -> bool:
 
 
 def in_flight(visit: Visit) -> bool:
-    """Whether a visit has started and not ended."""
     return visit.fired and visit.status not in ENDED
 
 

@@ -101,7 +101,6 @@ def identical(one: Json, other: Json) -> bool:
 
 
 def _fields_by_node(workflow: Workflow, document: Json) -> dict[str, dict[str, Json]]:
-    """Each node's fields, with the type pinned to its major version."""
     pinned = workflow.by_id
     return {node["id"]: {**node, "type": pinned[node["id"]].type} for node in document["nodes"]}
 

@@ -30,8 +30,6 @@ Steps = tuple[str, ...]
 
 
 class Spot(NamedTuple):
-    """A place in the document that an operation addresses."""
-
     patch_path: str
     """Where the pointer is in the patch, e.g. `/3/path`."""
     pointer: str
@@ -66,7 +64,6 @@ def read_operations(raw: Json) -> list[Operation]:
 
 
 def inside(inner: Steps, outer: Steps) -> bool:
-    """Whether one place lies within the value at the other."""
     return len(inner) > len(outer) and inner[: len(outer)] == outer
 
 
@@ -402,7 +399,6 @@ def _invalid(path: str, message: str, hint: str = "") -> Rejected:
 
 
 def _brief(value: Json) -> str:
-    """A value for a message: only small values are written out."""
     if isinstance(value, str):
         return f"`{shown(value)}`"
     if value is None or isinstance(value, bool):

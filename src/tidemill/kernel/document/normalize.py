@@ -281,8 +281,6 @@ CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
 
 
 class Clause(NamedTuple):
-    """The mapping that holds a condition, and its key there."""
-
     key: str
     holder: dict[str, Json]
     field: str

@@ -90,12 +90,10 @@ class DocumentPath:
             self.found.problem(problem.code, problem.path, f"{self.who}: {problem.message}", problem.hint)
 
     def child(self, key: str) -> DocumentPath:
-        """The place one level down, with the same subject."""
         return DocumentPath(self.found, f"{self.path}/{key}", self.who)
 
 
 def pointer(path: str, key: str | int) -> str:
-    """Extend a JSON pointer by an author's key, escaped."""
     return f"{path}/{key}" if isinstance(key, int) else f"{path}/{escaped(key)}"
 
 

@@ -35,8 +35,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A number of nodes, and the first of their names."""
-
     count: int = 0
     names: tuple[str, ...] = ()
 
@@ -50,8 +48,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The nodes of an ended run by outcome."""
-
     failed_with: Sample
     cancelled: Sample
     tolerated: Sample

@@ -40,7 +40,6 @@ _LEFT_MAX = 3
 
 
 def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
-    """The headline of a live run: the first blocker in its own words, the others counted."""
     if not blockers:
         return f"the run is {state.status} and waits for nothing that is known"
     first = blockers[0]

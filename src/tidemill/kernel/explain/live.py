@@ -121,7 +121,6 @@ def start_worker(
 
 
 def _unable_names(need: Need, workers: Workers) -> tuple[str, ...]:
-    """Names of live workers that do not take the job."""
     if need == "silent":
         return workers.unresponsive_but_running
     return tuple(worker.name for worker in workers.each) if need in ("no_queue", "no_type", "lacking") else ()

@@ -36,7 +36,6 @@ class Attempts(InvariantGroup):
         act.open = False
 
     def ended(self, event: ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled) -> None:
-        """An activation or one of its attempts has ended."""
         act = self.ledger.act(event)
         self._check("ended-once", not act.final, f"{event.node} ended twice: {act.final}")
         if isinstance(event, ev.NodeFailed):
@@ -172,7 +171,6 @@ class Approvals(InvariantGroup):
             asked.delegations.clear()
 
     def expired(self, event: ev.ApprovalExpired) -> None:
-        """The time-out fails the visit."""
         asked = self._pending(event)
         if asked is not None:
             last = asked.event.on_timeout == "fail" or asked.escalated
@@ -251,7 +249,6 @@ class Waits(InvariantGroup):
         self.ended(event)
 
     def ended(self, event: WaitEnd) -> None:
-        """Find what ended the wait: a recorded reason, or a timer that is due."""
         act = self.ledger.act(event)
         wait = act.wait
         if wait is None:
@@ -331,7 +328,6 @@ class Signals(InvariantGroup):
         self.listening.get(name, {}).pop(key, None)
 
     def ended(self, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
-        """The end of a run names the untaken signals."""
         names = sorted(name for name, ids in self.kept.items() if ids)
         self._check("unread", sorted(event.unread) == names, f"unread are {', '.join(names) or 'none'}")
 

@@ -139,17 +139,18 @@ class Patches(InvariantGroup):
             elif join is None:
                 self._check("patch-join", False, f"the edges into {node.id} are others now")
             else:
-                self._join(node, join, edges, own=same and visit.has_start_token)
+                decided = {source: taken for source, taken in edges.items() if taken is not None}
+                self._check(
+                    "patch-join", dict(join.edges) == decided, f"the edges into {node.id} are decided by what happened"
+                )
+                self._check(
+                    "patch-join",
+                    join.own is ((same and visit.has_start_token) or not node.inbound),
+                    f"{node.id} is an entry if nothing leads to it",
+                )
+                tokens = 0 if self.ledger.ended else int(join.own) or sum(decided.values())
+                self._check("patch-tokens", join.tokens == tokens, f"{tokens} tokens stand at {node.id}")
         self._check("patch-join", not named, f"{', '.join(named)} not in the graph")
-
-    def _join(self, node: Node, join: ev.Join, edges: dict[str, bool | None], *, own: bool) -> None:
-        decided = {source: taken for source, taken in edges.items() if taken is not None}
-        self._check("patch-join", dict(join.edges) == decided, f"the edges into {node.id} are decided by what happened")
-        self._check(
-            "patch-join", join.own is (own or not node.inbound), f"{node.id} is an entry if nothing leads to it"
-        )
-        tokens = 0 if self.ledger.ended else int(join.own) or sum(decided.values())
-        self._check("patch-tokens", join.tokens == tokens, f"{tokens} tokens stand at {node.id}")
 
     def _edge(self, source: str, target: str, old: Workflow, new: Workflow) -> bool | None:
         """The decision of an edge: as recorded, or for a new edge as the end of its source implies."""
@@ -313,7 +314,14 @@ class Reopening(InvariantGroup):
         if event.node not in ledger.workflow.by_id:
             self._check("node", False, f"{event.node} is a node of the workflow")
             return
-        reach = self._reach(event.node)
+        # The node and everything downstream, loop-backs excluded.
+        seen, agenda = {event.node}, [event.node]
+        while agenda:
+            for target in self.ledger.workflow.by_id[agenda.pop()].outbound:
+                if target not in seen:
+                    seen.add(target)
+                    agenda.append(target)
+        reach = seen
         touched = {node.id: node for node in ledger.workflow.nodes if node.id in reach and self._has_happened(node.id)}
         named = [again.node for again in event.nodes]
         self._check("rewind-set", sorted(named) == sorted(touched), "what has happened behind the node is made anew")
@@ -331,16 +339,6 @@ class Reopening(InvariantGroup):
                 self._next_visit(touched[again.node], event, set(touched), again.visit, again.tokens)
         self._move_tokens(event.emitted - event.consumed, event.counter)
         ledger.rendering = False
-
-    def _reach(self, start: str) -> set[str]:
-        """The node and everything downstream, loop-backs excluded."""
-        seen, agenda = {start}, [start]
-        while agenda:
-            for target in self.ledger.workflow.by_id[agenda.pop()].outbound:
-                if target not in seen:
-                    seen.add(target)
-                    agenda.append(target)
-        return seen
 
     def _undecide(self, event: ev.RunRewound, reach: set[str]) -> None:
         """Exits that died with their loop are undecided again if their target is rewound or not settled."""
