@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator as op
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -118,8 +117,7 @@ _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(msgspec.Struct, frozen=True):
     """A path or a value; with a path, the value is the default if nothing is found."""
 
     path: Path | None
@@ -152,18 +150,17 @@ class Operand:
         return errors.shorten(_json(self.value) if self.path is None else self.path.text, 60)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     left: Operand
     operator: str
     right: Operand
-    references: References = field(init=False)
+    references: References = NOTHING
     light: bool = True
     deadline_ms: int = DEADLINE_MS
 
     def __post_init__(self) -> None:
         left, right = (NOTHING if each.path is None else each.path.references for each in (self.left, self.right))
-        object.__setattr__(self, "references", left | right)
+        msgspec.structs.force_setattr(self, "references", left | right)
 
     def normal(self) -> Json:
         sides = {"left": self.left.normal(), "operator": self.operator, "right": self.right.normal()}
@@ -185,8 +182,7 @@ class Comparison:
         return f"{self.left.told()} {self.operator} {self.right.told()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Computation:
+class Computation(msgspec.Struct, frozen=True):
     """An expression in CEL in which every number is a double."""
 
     program: Cel

@@ -9,7 +9,6 @@ it is `light` and its values are few; otherwise it becomes an `EvaluationRequest
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
@@ -18,7 +17,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.errors import ExpressionError, condition_failed, kind_of, listing, meant, pointer, shorten
 from tidemill.expressions.limits import WRITABLE_BITS_MAX
-from tidemill.expressions.scope import Json, References, Scope, merged
+from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.evaluate import Cel
@@ -73,8 +72,7 @@ class Leaf(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRequest:
+class EvaluationRequest(msgspec.Struct, frozen=True):
     """A condition to be decided in another process before its deadline."""
 
     leaf: Leaf
@@ -156,16 +154,15 @@ PARTS_MAX = 500
 Operator = Literal["AND", "OR", "NOT"]
 
 
-@dataclass(frozen=True, slots=True)
-class Composite:
+class Composite(msgspec.Struct, frozen=True):
     """Conditions joined by a logical operator and decided in order, only as far as needed."""
 
     operator: Operator
     parts: tuple[Condition, ...]
-    references: References = field(init=False)
+    references: References = NOTHING
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "references", merged(part.references for part in self.parts))
+        msgspec.structs.force_setattr(self, "references", merged(part.references for part in self.parts))
 
 
 Single: TypeAlias = "Cel | JsonPath | Sandbox | Comparison | Computation | Matching"
@@ -174,8 +171,7 @@ Single: TypeAlias = "Cel | JsonPath | Sandbox | Comparison | Computation | Match
 Condition: TypeAlias = "Single | Composite"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """How a condition was decided, and by what, in words for the history of the run."""
 
     value: bool

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
+
+import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import Raw, no_other_keys, shape
@@ -180,8 +181,7 @@ _KEYS = ("type", "code", "code_ref", "timeout_ms", "max_memory_mb")
 _EXAMPLE = '{"type": "python_sandbox", "code": "def evaluate(output, context): return output[\'n\'] > 3"}'
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(msgspec.Struct, frozen=True):
     """Code that decides, and its limits."""
 
     code: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import NoReturn
@@ -417,8 +416,7 @@ _KEYS = ("type", "schema", "schema_ref", "invert")
 _EXAMPLE = 'such as {"type": "schema_validation", "schema": {"type": "object", "required": ["id"]}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(msgspec.Struct, frozen=True):
     """A compiled schema that the output must match, or must not if `invert`."""
 
     schema: Schema

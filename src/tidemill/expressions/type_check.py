@@ -8,8 +8,9 @@ lists, objects and computed values never cause a finding. Kinds have CEL's names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from tidemill.expressions.cel import ast
 from tidemill.expressions.cel.evaluate import ROOTS, Cel
@@ -39,8 +40,7 @@ _OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "
 """Keywords beside which `additionalProperties: false` is not taken at its word."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingKey:
+class MissingKey(msgspec.Struct, frozen=True):
     """The key at this place of a chain can never be there."""
 
     at: int

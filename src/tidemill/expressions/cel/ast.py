@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
+
+import msgspec
 
 
 class NativeType(Protocol):
@@ -61,8 +62,7 @@ _LOOP_NAMES, _LOOP_PARTS = (1, 3, 8), (2, 4, 5, 6, 7)
 _PARSED_TYPE = b"type.googleapis.com/cel.expr.ParsedExpr"
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(msgspec.Struct, frozen=True):
     """A literal; strings decoded, integers as they are, all others as the library encoded them."""
 
     value: str | int | bytes
@@ -78,13 +78,11 @@ class Const:
         return self.number in (_INT, _UINT, _DOUBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Ident:
+class Ident(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(msgspec.Struct, frozen=True):
     """`operand.key`, or `has(operand.key)`."""
 
     operand: Tree
@@ -92,23 +90,20 @@ class Select:
     tested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     function: str
     arguments: tuple[Tree, ...]
     target: Tree | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(msgspec.Struct, frozen=True):
     """A list literal; `optional` are the places of the items that are written `?x`."""
 
     items: tuple[Tree, ...]
     optional: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry of a map or message: its key is a tree in the one, and a name in the other."""
 
     key: Tree | str
@@ -116,14 +111,12 @@ class Entry:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     name: str
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Comprehension:
+class Comprehension(msgspec.Struct, frozen=True):
     """A macro, written out as a loop over a range."""
 
     variable: str

@@ -12,8 +12,9 @@ by zero is not a number, which is neither less nor greater than anything, and no
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+import msgspec
 
 from tidemill.expressions.cel import ast
 from tidemill.expressions.errors import condition_failed
@@ -80,7 +81,7 @@ def _rewritten(tree: ast.Tree, bound: frozenset[str]) -> ast.Tree:
             return ast.Struct(name, tuple(_entry(each, inner) for each in entries))
         case ast.Comprehension():
             inside = bound | {tree.variable, tree.second, tree.accumulator}
-            return replace(
+            return msgspec.structs.replace(
                 tree,
                 range=_rewritten(tree.range, bound),
                 start=_rewritten(tree.start, bound),

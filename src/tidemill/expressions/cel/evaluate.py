@@ -9,8 +9,9 @@ else, and that no operator accepts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel import messages
@@ -75,8 +76,7 @@ Tree = dict[str, "Tree | None"]
 """The keys that are read, level by level: None is the whole value, an empty tree only tests presence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cel:
+class Cel(msgspec.Struct, frozen=True):
     """A compiled expression and what it reads."""
 
     expression: str

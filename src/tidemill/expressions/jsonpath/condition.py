@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -177,8 +176,7 @@ _LENGTH = re.compile(r"\s*\.length\(\)\s*$")
 _OF_LENGTH = ("==", "!=", ">", "<", ">=", "<=", "in", "not_in")
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPath:
+class JsonPath(msgspec.Struct, frozen=True):
     """A query, split where it begins to branch out, and what is asked of the values that it finds."""
 
     query: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from tidemill.expressions.comparisons import equal, is_number
 from tidemill.expressions.errors import ExpressionError, condition_failed
@@ -98,16 +99,14 @@ NOTHING: Final = NoValue()
 Key = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     name: str
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
         return (value[self.name],) if type(value) is dict and self.name in value else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     """The item of a list, counted from its end if negative."""
 
     index: int
@@ -116,8 +115,7 @@ class Index:
         return (value[self.index],) if type(value) is list and -len(value) <= self.index < len(value) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """A part of a list; a step of 0 selects nothing."""
 
     start: int | None
@@ -128,16 +126,14 @@ class Slice:
         return value[self.start : self.stop : self.step] if type(value) is list and self.step != 0 else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Wildcard:
+class Wildcard(msgspec.Struct, frozen=True):
     """Every member of an object, every item of a list."""
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
         return children(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """The members or items for which a test is true."""
 
     test: Test
@@ -151,8 +147,7 @@ Selector = Name | Index | Slice | Wildcard | Filter
 """`pick` returns what it selects of a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """One step of a query, from every value found so far to some of its children or descendants."""
 
     selectors: tuple[Selector, ...]
@@ -168,8 +163,7 @@ class Segment:
         return [found for value in values for selector in self.selectors for found in selector.pick(value, root)]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A way from the root of the document, or from the value that a filter looks at, to any number of values."""
 
     segments: tuple[Segment, ...]
@@ -199,16 +193,14 @@ class Query:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     content: Json
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
         return self.content
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(msgspec.Struct, frozen=True):
     """`length(x)`: of a string, a list or an object."""
 
     of: Operand
@@ -219,8 +211,7 @@ class Length:
         return len(value) if isinstance(value, str | list | dict) else NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """`count(query)`: how many values the query finds."""
 
     of: Query
@@ -229,8 +220,7 @@ class Count:
         return len(self.of.find(current, root))
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(msgspec.Struct, frozen=True):
     """`value(query)`: the value that the query finds, if it is exactly one."""
 
     of: Query
@@ -244,8 +234,7 @@ Operand = Query | Constant | Length | Count | Only
 """What stands for one value or nothing inside of a filter; a query only if it finds one value at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two operands with `==`, `!=`, `<`, `<=`, `>` or `>=` between them; it has an answer for all values."""
 
     operator: str
@@ -269,16 +258,14 @@ class Comparison:
                 return _less(right, left) or equal(left, right)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     query: Query
 
     def passes(self, current: Json, root: Json) -> bool:
         return len(self.query.find(current, root)) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(msgspec.Struct, frozen=True):
     """`match(text, pattern)` of the whole text, or `search(text, pattern)` of some part of it."""
 
     text: Operand
@@ -293,8 +280,7 @@ class Matches:
         return matches(pattern, text, whole=self.whole)
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     operator: Literal["&&", "||"]
     tests: tuple[Test, ...]
 
@@ -303,8 +289,7 @@ class Joined:
         return all(answers) if self.operator == "&&" else any(answers)
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     test: Test
 
     def passes(self, current: Json, root: Json) -> bool:

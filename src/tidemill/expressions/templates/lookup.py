@@ -8,10 +8,10 @@ name means, which shorthand applies, and how a missing value is explained.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 from jinja2.environment import Environment
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
@@ -36,8 +36,7 @@ Key = str | int
 _NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(msgspec.Struct, frozen=True):
     """A root, what is read from it, and the keys to follow from there."""
 
     text: str
