@@ -100,8 +100,6 @@ RELATIONS: Mapping[str, Relation] = {
 """Operator -> function that returns a boolean or raises `ExpressionError`."""
 
 
-# The condition.
-
 PATH_MAX = 1000
 """Characters of a path."""
 

@@ -43,33 +43,26 @@ class Leaf(Protocol):
     @property
     def references(self) -> References:
         """What it refers to, known without evaluating it."""
-        ...
 
     @property
     def light(self) -> bool:
         """Whether it ends soon over few values, whatever they are."""
-        ...
 
     @property
     def deadline_ms(self) -> int:
         """How long it may take in another process."""
-        ...
 
     def normal(self) -> Json:
         """Write it in the one form in which it is stored."""
-        ...
 
     def bind(self, scope: Scope) -> Json:
         """Return what it reads of a scope, and nothing else."""
-        ...
 
     def holds(self, data: Json, scope: Scope) -> bool:
         """Decide over what `bind` gave; raise `ExpressionError` if it is neither true nor false."""
-        ...
 
     def told(self) -> str:
         """Name it in a sentence that ends with `is true` or `is false`."""
-        ...
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
@@ -128,8 +121,6 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
     return True
 
 
-# Checks on the raw form of a condition.
-
 Raw = dict[str, Json]
 
 
@@ -145,8 +136,6 @@ def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Pr
             hint = meant(str(key), known) or f"known keys: {listing(known)}"
             problems.append(shape(f'there is no key "{shorten(str(key), 60)}" here', pointer(path, key), hint))
 
-
-# The union of kinds.
 
 NESTING_MAX = 20
 PARTS_MAX = 500

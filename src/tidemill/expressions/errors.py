@@ -24,10 +24,7 @@ class ExpressionError(Exception):
 
     def __init__(self, *, code: str, message: str, hint: str = "", path: str = "") -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
-        self.path = path
+        self.code, self.message, self.hint, self.path = code, message, hint, path
         """Where in the given value the expression stands, as a JSON pointer; empty for the value itself."""
 
     def __str__(self) -> str:

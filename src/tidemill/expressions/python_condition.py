@@ -167,8 +167,6 @@ def _binds(node: ast.AST, name: str) -> bool:
     return any(value == name or (isinstance(value, list) and name in value) for value in fields)
 
 
-# The condition.
-
 TIMEOUT_MS = 1000
 TIMEOUT_MS_MAX = 60_000
 MEMORY_MB = 50

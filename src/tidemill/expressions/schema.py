@@ -73,8 +73,7 @@ class Schema:
     __slots__ = ("_knotted", "_validator", "light", "source")
 
     def __init__(self, source: Json, validator: jsonschema_rs.Validator, found: Reach) -> None:
-        self.source = source
-        self._validator = validator
+        self.source, self._validator = source, validator
         self._knotted = found.knotted
         self.light = not found.refers and found.steps <= LIGHT_STEPS_MAX and _are_light(found.patterns)
         """Whether checking few values ends soon, whatever they are."""
@@ -403,8 +402,6 @@ def _holds(value: Json, wildcard: Wildcard) -> bool:
             waiting.extend(each)
     return False
 
-
-# The condition.
 
 EXPLAINED_BYTES_MAX = 1 << 11
 EXPLAINED_ITEMS_MAX = 30

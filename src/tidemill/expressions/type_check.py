@@ -108,8 +108,6 @@ def kind_named(value: Json) -> str:
     return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
 
 
-# Checking conditions.
-
 Promise = Kinds | MissingKey | None
 Look = Callable[[ast.Chain], Promise]
 """Returns what the schemas guarantee for a chain of keys."""

@@ -18,8 +18,6 @@ import msgspec
 from tidemill.kernel import events
 from tidemill.kernel.events import AnyEvent, Error, Payload, Route
 
-# Approvals
-
 ApprovalStatus = Literal["pending", "decided", "expired", "cancelled"]
 
 
@@ -112,8 +110,6 @@ def closed(approval: Approval) -> Approval:
     return msgspec.structs.replace(approval, status="cancelled") if approval.status == "pending" else approval
 
 
-# Activations
-
 NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
 
 ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
@@ -174,8 +170,6 @@ QUEUED_ITEM = Activation(status="QUEUED")
 """An item that was queued and has no history. Shared: never written."""
 
 
-# Overlays
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -222,8 +216,6 @@ def _with(layer: dict[K, V], base: dict[K, V]) -> dict[K, V]:
         del base[key]
     return base
 
-
-# Items of a map
 
 _FACTS = struct.Struct("<IQQqI")
 """attempt, token, ended_seq, since_ms, duration_ms; the output follows."""

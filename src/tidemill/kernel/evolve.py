@@ -42,9 +42,6 @@ def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
     return state
 
 
-# A run as a whole
-
-
 def _run_created(state: State, event: events.RunCreated) -> None:
     state.status = "RUNNING"
     state.workflow, state.version, state.digest = event.workflow, event.version, event.digest
@@ -314,9 +311,6 @@ def dead_letter_closed(state: State, event: events.DeadLetterClosed) -> None:
     assert letter is not None, "only what was written is closed"
     notes(state, "letters")[key] = msgspec.structs.replace(letter, open=False)
     state.dead_letters -= 1
-
-
-# Rollback
 
 
 def rollback_started(state: State, event: events.RollbackStarted) -> None:

@@ -321,8 +321,6 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-# What an expression reads.
-
 _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 
 

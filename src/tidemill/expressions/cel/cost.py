@@ -60,8 +60,6 @@ def _patterns(tree: ast.Tree) -> Iterator[str]:
                 yield pattern.value
 
 
-# Cost of an expression.
-
 BUDGET = 400
 """About 50 ms over the largest values decided here: a thousand items and 64 KiB of text."""
 

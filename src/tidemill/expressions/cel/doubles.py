@@ -42,8 +42,7 @@ class Unsuited(Exception):
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
 
 def in_doubles(tree: ast.Tree) -> ast.Tree:

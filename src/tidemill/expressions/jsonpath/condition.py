@@ -164,8 +164,6 @@ def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
 
-# The condition.
-
 QUERY_MAX = 8192
 
 Source = Literal["output", "ctx"]

@@ -54,8 +54,7 @@ class QueryFault(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
 
 def read_query(text: str) -> tree.Query:

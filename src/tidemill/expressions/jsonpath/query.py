@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tidemill.expressions.templates.regex import Pattern
 
 
-# Regular expressions.
-
 CACHED_MAX = 128
 
 UNBALANCED = ("missing", "unexpected")
@@ -85,9 +83,6 @@ def _translated(pattern: str) -> str:
             in_class = (in_class or character == "[") and character != "]"
         escaped = character == "\\" and not escaped
     return "".join(parts)
-
-
-# Queries and filters.
 
 
 class NoValue:
@@ -338,8 +333,6 @@ def _less(left: Json | NoValue, right: Json | NoValue) -> bool:
         return left < right
     return is_number(left) and is_number(right) and left < right
 
-
-# Cost.
 
 LIGHT_TEXT_MAX = 512
 """Characters of a query that is decided at once; every term of a longer one may be asked for every value."""

@@ -121,8 +121,7 @@ class Passes:
     __slots__ = ("_items", "_payer")
 
     def __init__(self, items: Sequence[Any], payer: Payer) -> None:
-        self._items = items
-        self._payer = payer
+        self._items, self._payer = items, payer
 
     def __len__(self) -> int:
         return len(self._items)

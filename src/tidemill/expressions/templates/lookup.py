@@ -203,8 +203,7 @@ class ScopeContext(Context):
     ) -> None:
         self.environment = environment
         self.eval_ctx = evaluation
-        self.scope = scope
-        self.paths = paths
+        self.scope, self.paths = scope, paths
         self.spend = meter.spend
         self.tick = meter.tick
         self.weigh = meter.weigh

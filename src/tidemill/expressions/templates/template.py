@@ -282,9 +282,6 @@ def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewri
     )
 
 
-# Whole values.
-
-
 class Template(msgspec.Struct, frozen=True):
     """A compiled JSON value; immutable, and safe to share between threads."""
 

@@ -91,10 +91,7 @@ SINGLE_ATTEMPT = model.Retry(max_attempts=1)
 
 class Assembly:
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops, reading: Reading) -> None:
-        self.draft = draft
-        self.graph = graph
-        self.loops = loops
-        self.reading = reading
+        self.draft, self.graph, self.loops, self.reading = draft, graph, loops, reading
         defaults = draft.document.get("defaults", {})
         self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
         self.default_timeout: float | None = defaults.get("timeout_seconds")

@@ -32,9 +32,6 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 
-# Node types and their configurations
-
-
 class TypeTable:
     """The node types by the names that documents use; lookups are cached."""
 
@@ -236,9 +233,6 @@ def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) ->
             for name in sorted(set(_INPUT.findall(text)) - names):
                 message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
                 place.warning("unknown_input", use.key, message, place.found.nearest(name, names))
-
-
-# The pipeline
 
 
 class Compiled(NamedTuple):

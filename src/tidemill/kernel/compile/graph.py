@@ -236,8 +236,6 @@ def _cycle_in(graph: Graph, left: set[int]) -> list[int]:
     return cycle[first:] + cycle[:first]
 
 
-# Ancestor queries
-
 TARGETS_PER_SWEEP = 4096
 THRESHOLD_STEPS_MAX = 256
 
@@ -338,8 +336,6 @@ def _one_sweep(graph: Graph, wanted_by: Mapping[int, Iterable[int]], bits: Bits,
                     yield number, other
         passed[number] = ended | bits.get(number, 0)
 
-
-# Loops
 
 NESTING_MAX = 32
 

@@ -39,9 +39,7 @@ class Reading:
     """
 
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
-        self.draft = draft
-        self.graph = graph
-        self.loops = loops
+        self.draft, self.graph, self.loops = draft, graph, loops
         self.current: dict[int, list[int]] = {}
         """Ancestors whose output of this pass is read, by reader."""
         self.past: dict[int, list[int]] = {}

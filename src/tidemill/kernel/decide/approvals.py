@@ -50,9 +50,6 @@ def as_role(name: str) -> str:
     return name if name.startswith(ROLE) else ROLE + name
 
 
-# Who may decide
-
-
 def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
     """Why a decision or delegation is refused; repeating an earlier one is not."""
     node, approval = builder.flow.by_id[command.node], _approval(builder.state, command)
@@ -162,9 +159,6 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
     return None
 
 
-# Deciding
-
-
 def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
     """Count a vote; end the wait once the quorum is reached or one approver disagrees."""
     approval = _approval(builder.state, command)
@@ -244,9 +238,6 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
             comments=command.comments,
         )
     )
-
-
-# Time-outs
 
 
 def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:

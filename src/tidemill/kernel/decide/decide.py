@@ -65,9 +65,6 @@ def _known(state: State, command: AnyCommand) -> bool:
     return isinstance(command, commands.Signal) and state.commands.get(SIGNAL_ID + command.signal) is not None
 
 
-# Refusals
-
-
 def _refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
     if type(command) is commands.Result and builder.state.seq and command.node in builder.flow.by_id:
         # The most frequent command by far; `take_result` checks whether it still counts.
@@ -153,9 +150,6 @@ def _announced(node: Node, state: State, command: commands.AttemptStarted | comm
     """Whether an at-most-once attempt was started under another lease, so that it must not start again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
-
-
-# Dispatch
 
 
 def _carry_out(builder: DecisionBuilder, command: AnyCommand) -> None:

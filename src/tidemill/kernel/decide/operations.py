@@ -29,9 +29,6 @@ from tidemill.kernel.state import State, Visit, key_at, peek_at
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
 
 
-# Retry
-
-
 def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem | None:
     state = builder.state
     if state.status == "COMPLETED":
@@ -125,9 +122,6 @@ def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
             builder.pending_nodes.append((name, builder.cause))
 
 
-# Dead letters
-
-
 def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
     """Open dead letters of the latest visits of these nodes and of their items."""
     present = {(name, state.peek(name).visit) for name in nodes}
@@ -156,9 +150,6 @@ def discard_letter(builder: DecisionBuilder, command: CloseDeadLetter) -> None:
     letter = builder.state.letters.get(key_at(command.node, command.visit, command.index))
     if letter is not None and letter.open:
         _close_letters(builder, [(command.node, command.visit, command.index)], command.reason, "discarded")
-
-
-# Rewind
 
 
 def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
@@ -252,9 +243,6 @@ def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:
         return Reopened(node.id, visit.visit + 1, 1)
     kept = sum(bool(visit.edges.get(source)) for source in node.inbound if source not in reset)
     return Reopened(node.id, visit.visit + 1, kept)
-
-
-# Override
 
 
 def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | None:

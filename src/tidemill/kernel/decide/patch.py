@@ -72,9 +72,6 @@ def _own(node: Node, name: str) -> Any:
     return value
 
 
-# Refusals
-
-
 def refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
     problem = next(problems(builder.flow, builder.state, patch), None)
     if problem is not None or builder.state.live:
@@ -182,9 +179,6 @@ def _joined(state: State, visit: Visit) -> bool:
 def _reopens(state: State, visit: Visit) -> bool:
     """Whether an ended visit starts again when the run goes on."""
     return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
-
-
-# Applying
 
 
 def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:

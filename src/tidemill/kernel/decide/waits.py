@@ -137,9 +137,6 @@ def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float
     )
 
 
-# Signals
-
-
 def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
     """Why a signal is refused. Its name must be in the document, or a handler must have waited for it."""
     state = builder.state
@@ -178,9 +175,6 @@ def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
     """The activation that has waited longest for a signal; skips those that no longer wait."""
     waiting: tuple[tuple[str, int, int], ...] = builder.state.listening.get(name, ())
     return next((at for at in waiting if listens(builder.state, name, at)), None)
-
-
-# Children
 
 
 def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:

@@ -97,9 +97,6 @@ def identical(one: Json, other: Json) -> bool:
     return bool(one == other) and (not isinstance(one, float) or repr(one) == repr(other))
 
 
-# The graph
-
-
 def _fields_by_node(workflow: Workflow, document: Json) -> dict[str, dict[str, Json]]:
     pinned = workflow.by_id
     return {node["id"]: {**node, "type": pinned[node["id"]].type} for node in document["nodes"]}
@@ -119,9 +116,6 @@ def _gained_and_lost(old: Collection[T], new: Collection[T]) -> tuple[tuple[T, .
 
 def _without_lists(document: Json) -> dict[str, Json]:
     return {key: value for key, value in document.items() if key not in _LISTS}
-
-
-# The patch
 
 
 def _operations(old: Json, new: Json) -> Iterator[dict[str, Json]]:

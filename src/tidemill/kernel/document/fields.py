@@ -18,9 +18,6 @@ from tidemill.kernel.model import Json
 Reader = Callable[[DocumentPath, str, Json], Json]
 
 
-# Tables and readers
-
-
 class Table:
     """The keys of a mapping: spelling to (normal name, reader), in the order of the normal form."""
 

@@ -26,8 +26,6 @@ _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)*", re.DOTALL)
 
 Steps = tuple[str, ...]
 
-# Reading
-
 
 class Spot(NamedTuple):
     patch_path: str
@@ -121,8 +119,6 @@ def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str
     return None
 
 
-# Applying
-
 POINTER_SHOWN_MAX = 200
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -192,8 +188,6 @@ class _PatchedDocument:
                 # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
-
-    # The operations
 
     def _test(self, operation: Operation) -> None:
         value = self._get(operation.target)
@@ -271,8 +265,6 @@ class _PatchedDocument:
             self.indexes[name] = len(nodes)
         nodes.append(node)
 
-    # Resolving places
-
     def _get(self, spot: Spot) -> Json:
         here = self.root
         for depth in range(len(spot.steps)):
@@ -325,8 +317,6 @@ class _PatchedDocument:
         if not self._is_node(steps[: depth + 1]) or _INDEX.fullmatch(steps[depth]):
             return entries
         return ProblemCollector().nearest(steps[depth], _counted(here)) or "name a node by its id, or by its index"
-
-    # Nodes by id
 
     def _is_node(self, steps: Steps) -> bool:
         """Whether the steps lead to a node, the only list entries with names."""

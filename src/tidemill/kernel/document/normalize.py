@@ -23,8 +23,6 @@ from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, po
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 
-# Content references
-
 SCHEME = "cas://"
 """An optional prefix of a digest."""
 
@@ -114,8 +112,6 @@ def _children(path: str, holder: Json) -> list[tuple[str, Json]]:
 def _entry(holder: Json, key: str) -> Json:
     return holder.get(key) if isinstance(holder, dict) else None
 
-
-# The document
 
 NODES_MAX = 200_000
 EDGES_MAX = 2_000_000
@@ -271,8 +267,6 @@ def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
 
     return [{"from": source, "to": target} for source, target in sorted(draft.edges, key=rank)]
 
-
-# Conditions
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 

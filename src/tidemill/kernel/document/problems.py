@@ -71,9 +71,7 @@ class DocumentPath:
     __slots__ = ("found", "path", "who")
 
     def __init__(self, found: ProblemCollector, path: str, who: str) -> None:
-        self.found = found
-        self.path = path
-        self.who = who
+        self.found, self.path, self.who = found, path, who
 
     def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
         """Record a problem with `key` (one or more pointer steps) below this place, or with the place itself."""

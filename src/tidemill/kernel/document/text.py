@@ -80,8 +80,7 @@ class _Scan:
     """Walks the tokens of a suspicious text and reports each fault with line and column."""
 
     def __init__(self, text: str, found: ProblemCollector) -> None:
-        self.text = text
-        self.found = found
+        self.text, self.found = text, found
         self.keys: list[set[str] | None] = []
         self.steps: list[str | int] = []
         self.line = 1
@@ -203,8 +202,7 @@ def _hint(problem: str | None) -> str:
 
 class _Composer:
     def __init__(self, loader: Any, found: ProblemCollector) -> None:
-        self.loader = loader
-        self.found = found
+        self.loader, self.found = loader, found
         self.stack: list[tuple[Json, Json]] = []
         self.open: Json = None
         self.key: Json = _NO_KEY

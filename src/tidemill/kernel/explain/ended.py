@@ -159,8 +159,6 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
     return "retry the run: what completed stays", "tidemill runs retry {run}"
 
 
-# One node
-
 STEPS_MAX = 20
 """The limit visits, and the limit preceding nodes, that are listed."""
 

@@ -21,8 +21,6 @@ from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
-# Input
-
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):
     key: str
@@ -185,8 +183,6 @@ def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
     item = f"[{index}]" if index != NOT_AN_ITEM else ""
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
-
-# The pass
 
 STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value"})
 """Needs that do not pass by themselves: an operator has to start a worker or fix what is missing."""

@@ -76,9 +76,6 @@ class Attempts(InvariantGroup):
             self._check("retry-count", allowed, "no more attempts than allowed")
 
 
-# Approvals
-
-
 def person(name: str) -> str:
     """Normalize an actor to `user:` or `role:`."""
     return name if name.startswith(("user:", "role:")) else f"user:{name}"
@@ -215,8 +212,6 @@ class Approvals(InvariantGroup):
             return False
         return by in self.patchers or (asked.event.requester != "" and by == person(asked.event.requester))
 
-
-# Waits, signals, child runs
 
 SIGNALS_MAX = 1_000
 

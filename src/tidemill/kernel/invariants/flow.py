@@ -23,9 +23,6 @@ FEW = 8
 AnyEnding = ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled | ev.NodeOverridden
 
 
-# Joins, edges and tokens
-
-
 def verdict(node: Node, visit: Visit) -> str:
     """Whether a join must `fire` or `skip`; empty while it waits for more edges."""
     taken, undecided = visit.taken, len(node.inbound) - visit.taken - visit.dead
@@ -138,8 +135,6 @@ def _takes_plain_edges(node: Node, event: AnyEnding) -> bool:
     taken = set(event.taken)
     return not taken or not any(taken == set(targets) for targets in node.exits.values())
 
-
-# The run as a whole
 
 DISCARDS_MAX = 10
 
@@ -264,9 +259,6 @@ class Runs(InvariantGroup):
         self._check(
             "reopened", not ledger.must_reopen, "what ended and was changed or forked goes on in the same commit"
         )
-
-
-# Visits, map items, loops
 
 
 class Visits(InvariantGroup):

@@ -26,8 +26,6 @@ from tidemill.kernel.invariants.ledger import (
 )
 from tidemill.kernel.model import Node, Workflow
 
-# Dead letters
-
 
 class DeadLetters(InvariantGroup):
     """A dead letter records a final failure; it is closed once, or by a retry of its activation."""
@@ -68,8 +66,6 @@ class DeadLetters(InvariantGroup):
             self._check("letter-due", False, f"the letter of {node}/{visit}/{index} is open, though it is tried again")
         self.due.clear()
 
-
-# Patches
 
 _SURROUNDINGS = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
 """Fields that describe a node's surroundings, not the node itself."""
@@ -241,13 +237,8 @@ def _comparable(node: Node, field: str) -> Any:
     return value
 
 
-# Retry, rewind, override
-
-
 class Reopening(InvariantGroup):
     """Checks which visits a retry or rewind repeats, with which tokens, and what may be overridden."""
-
-    # Retry
 
     def retried(self, event: ev.RunRetried) -> None:
         """Exactly the visits that had not ended well are repeated, under the same visit number."""
@@ -305,8 +296,6 @@ class Reopening(InvariantGroup):
         count = 0 if visit.expanded is None else visit.expanded.count
         known = (self.ledger.acts.get((node.id, visit.number, index)) for index in range(count))
         return [act for act in known if act is not None]
-
-    # Rewind
 
     def rewound(self, event: ev.RunRewound) -> None:
         """The node and everything that happened after it are repeated under the next visit numbers."""
@@ -379,8 +368,6 @@ class Reopening(InvariantGroup):
         visit.tokens = tokens
         ledger.touched.add(node.id)
 
-    # Override
-
     def overridden(self, event: ev.NodeOverridden) -> None:
         """Only PENDING or WAITING activations are overridden; ended ones are reopened first."""
         act, visit = self.ledger.act(event), self.ledger.at[event.node]
@@ -402,8 +389,6 @@ class Reopening(InvariantGroup):
             self.ledger.visits += not visit.ready
             visit.ready = True
 
-
-# Rollback
 
 MISSING = "compensator_missing"
 """The error of a step whose compensator a patch has removed."""
