@@ -11,25 +11,15 @@ from __future__ import annotations
 import operator as op
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.expressions import errors
 from tidemill.expressions.cel.doubles import doubled
 from tidemill.expressions.cel.evaluate import Cel, parse_cel
 from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, shape
-from tidemill.expressions.errors import (
-    Explanation,
-    ExpressionError,
-    condition_failed,
-    kind_of,
-    listing,
-    place,
-    shorten,
-    within,
-)
 from tidemill.expressions.scope import NOTHING, Json, References, Scope
 from tidemill.expressions.templates.lookup import Key, Path, build, node_path
 from tidemill.expressions.templates.undefined import NotAvailable
@@ -69,7 +59,9 @@ def ordered(operator: str, left: Json, right: Json) -> bool:
     """Evaluate `>`, `<`, `>=` or `<=`; raise `ExpressionError` if the values have no order."""
     if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         return _ORDERS[operator](left, right)
-    raise condition_failed(f"{operator} does not compare {kind_of(left)} with {kind_of(right)}", ORDER_HINT)
+    raise errors.condition_failed(
+        f"{operator} does not compare {errors.kind_of(left)} with {errors.kind_of(right)}", ORDER_HINT
+    )
 
 
 def contains(holder: Json, item: Json) -> bool:
@@ -78,15 +70,15 @@ def contains(holder: Json, item: Json) -> bool:
         return any(equal(each, item) for each in holder)
     if isinstance(item, str) and isinstance(holder, str | dict):
         return item in holder
-    raise condition_failed(f"{kind_of(holder)} cannot contain {kind_of(item)}", HOLDER_HINT)
+    raise errors.condition_failed(f"{errors.kind_of(holder)} cannot contain {errors.kind_of(item)}", HOLDER_HINT)
 
 
 def hopeless(operator: str, value: Json, side: Literal["left", "right"]) -> str | None:
     """Say why a value on that side of an operator fails with any other value; None if it may not."""
     if operator in _ORDERS and not (is_number(value) or isinstance(value, str)):
-        return f"{operator} does not compare {kind_of(value)} with anything"
+        return f"{operator} does not compare {errors.kind_of(value)} with anything"
     if _HOLDING_SIDE.get(operator) == side and not isinstance(value, list | str | dict):
-        return f"{kind_of(value)} cannot contain anything"
+        return f"{errors.kind_of(value)} cannot contain anything"
     return None
 
 
@@ -108,8 +100,6 @@ RELATIONS: Mapping[str, Relation] = {
 """Operator -> function that returns a boolean or raises `ExpressionError`."""
 
 
-# The condition.
-
 PATH_MAX = 1000
 """Characters of a path."""
 
@@ -125,8 +115,7 @@ _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(msgspec.Struct, frozen=True):
     """A path or a value; with a path, the value is the default if nothing is found."""
 
     path: Path | None
@@ -143,8 +132,8 @@ class Operand:
         if self.has_value:
             return self.value
         why = found.explanation
-        hint = why.hint if isinstance(why, Explanation) and why.hint.startswith(_TELLING) else ""
-        raise condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
+        hint = why.hint if isinstance(why, errors.Explanation) and why.hint.startswith(_TELLING) else ""
+        raise errors.condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
 
     def normal(self) -> Json:
         if self.path is None:
@@ -156,23 +145,20 @@ class Operand:
         return written | {"default": self.value} if self.has_value else written
 
     def told(self) -> str:
-        return shorten(_json(self.value) if self.path is None else self.path.text, 60)
+        return errors.shorten(_json(self.value) if self.path is None else self.path.text, 60)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two operands and an operator."""
-
+class Comparison(msgspec.Struct, frozen=True):
     left: Operand
     operator: str
     right: Operand
-    references: References = field(init=False)
+    references: References = NOTHING
     light: bool = True
     deadline_ms: int = DEADLINE_MS
 
     def __post_init__(self) -> None:
         left, right = (NOTHING if each.path is None else each.path.references for each in (self.left, self.right))
-        object.__setattr__(self, "references", left | right)
+        msgspec.structs.force_setattr(self, "references", left | right)
 
     def normal(self) -> Json:
         sides = {"left": self.left.normal(), "operator": self.operator, "right": self.right.normal()}
@@ -181,21 +167,20 @@ class Comparison:
     def bind(self, scope: Scope) -> list[Json]:
         try:
             return [self.left.read(scope), self.right.read(scope)]
-        except ExpressionError as error:
-            raise within(self.told(), error) from None
+        except errors.ExpressionError as error:
+            raise errors.within(self.told(), error) from None
 
     def holds(self, data: Json, scope: Scope) -> bool:
         try:
             return RELATIONS[self.operator](*data)
-        except ExpressionError as error:
-            raise within(self.told(), error) from None
+        except errors.ExpressionError as error:
+            raise errors.within(self.told(), error) from None
 
     def told(self) -> str:
         return f"{self.left.told()} {self.operator} {self.right.told()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Computation:
+class Computation(msgspec.Struct, frozen=True):
     """An expression in CEL in which every number is a double."""
 
     program: Cel
@@ -221,8 +206,8 @@ class Computation:
     def holds(self, data: Json, scope: Scope) -> bool:
         try:
             numbers = doubled(data)
-        except ExpressionError as error:
-            raise within(self.told(), error) from None
+        except errors.ExpressionError as error:
+            raise errors.within(self.told(), error) from None
         return self.program.holds(numbers, scope)
 
     def told(self) -> str:
@@ -232,30 +217,28 @@ class Computation:
 def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison | Computation | None:
     """Read a comparison in either form, or report every problem with it."""
     if "expression" in raw:
-        return _computation(raw, path, problems)
+        no_other_keys(raw, ("type", "expression"), path, problems)
+        expression = raw["expression"]
+        if not isinstance(expression, str):
+            hint = "such as current.total > ctx.forecast.total * 1.1"
+            problems.append(
+                shape(f"the expression is a string, not {errors.kind_of(expression)}", f"{path}/expression", hint)
+            )
+            return None
+        program = parse_cel(expression, f"{path}/expression", problems, doubles=True)
+        return None if program is None else Computation(program)
     no_other_keys(raw, ("type", "left", "operator", "right"), path, problems)
     known = len(problems)
     operator = raw.get("operator")
     if not isinstance(operator, str) or operator not in RELATIONS:
         message = "a comparison needs an operator" if operator is None else "there is no such operator"
-        problems.append(shape(message, f"{path}/operator", f"one of: {listing(RELATIONS)}"))
+        problems.append(shape(message, f"{path}/operator", f"one of: {errors.listing(RELATIONS)}"))
     left, right = (_operand(raw, side, path, problems) for side in ("left", "right"))
     if len(problems) > known or left is None or right is None or not isinstance(operator, str):
         return None
     comparison = Comparison(left, operator, right)
     _report_hopeless(comparison, path, problems)
     return comparison
-
-
-def _computation(raw: Raw, path: str, problems: list[Problem]) -> Computation | None:
-    no_other_keys(raw, ("type", "expression"), path, problems)
-    expression = raw["expression"]
-    if not isinstance(expression, str):
-        hint = "such as current.total > ctx.forecast.total * 1.1"
-        problems.append(shape(f"the expression is a string, not {kind_of(expression)}", f"{path}/expression", hint))
-        return None
-    program = parse_cel(expression, f"{path}/expression", problems, doubles=True)
-    return None if program is None else Computation(program)
 
 
 def _operand(raw: Raw, side: str, path: str, problems: list[Problem]) -> Operand | None:
@@ -282,7 +265,7 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
     if source == "context":
         if isinstance(node, str) and node:
             # Written out like the stored form, so that messages of both are the same.
-            return node_path(place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
+            return node_path(errors.place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
         problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
     elif source is None:
         hint = "current is what this node gives, context are the nodes before it"
@@ -350,5 +333,5 @@ def _report_hopeless(comparison: Comparison, path: str, problems: list[Problem])
     if left.path is None and right.path is None:
         try:
             RELATIONS[operator](left.value, right.value)
-        except ExpressionError as error:
+        except errors.ExpressionError as error:
             problems.append(shape(error.message, path, error.hint))

@@ -9,7 +9,6 @@ it is `light` and its values are few; otherwise it becomes an `EvaluationRequest
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
@@ -18,7 +17,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.errors import ExpressionError, condition_failed, kind_of, listing, meant, pointer, shorten
 from tidemill.expressions.limits import WRITABLE_BITS_MAX
-from tidemill.expressions.scope import Json, References, Scope, merged
+from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.evaluate import Cel
@@ -44,37 +43,29 @@ class Leaf(Protocol):
     @property
     def references(self) -> References:
         """What it refers to, known without evaluating it."""
-        ...
 
     @property
     def light(self) -> bool:
         """Whether it ends soon over few values, whatever they are."""
-        ...
 
     @property
     def deadline_ms(self) -> int:
         """How long it may take in another process."""
-        ...
 
     def normal(self) -> Json:
         """Write it in the one form in which it is stored."""
-        ...
 
     def bind(self, scope: Scope) -> Json:
         """Return what it reads of a scope, and nothing else."""
-        ...
 
     def holds(self, data: Json, scope: Scope) -> bool:
         """Decide over what `bind` gave; raise `ExpressionError` if it is neither true nor false."""
-        ...
 
     def told(self) -> str:
         """Name it in a sentence that ends with `is true` or `is false`."""
-        ...
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRequest:
+class EvaluationRequest(msgspec.Struct, frozen=True):
     """A condition to be decided in another process before its deadline."""
 
     leaf: Leaf
@@ -130,8 +121,6 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
     return True
 
 
-# Checks on the raw form of a condition.
-
 Raw = dict[str, Json]
 
 
@@ -148,24 +137,21 @@ def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Pr
             problems.append(shape(f'there is no key "{shorten(str(key), 60)}" here', pointer(path, key), hint))
 
 
-# The union of kinds.
-
 NESTING_MAX = 20
 PARTS_MAX = 500
 
 Operator = Literal["AND", "OR", "NOT"]
 
 
-@dataclass(frozen=True, slots=True)
-class Composite:
+class Composite(msgspec.Struct, frozen=True):
     """Conditions joined by a logical operator and decided in order, only as far as needed."""
 
     operator: Operator
     parts: tuple[Condition, ...]
-    references: References = field(init=False)
+    references: References = NOTHING
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "references", merged(part.references for part in self.parts))
+        msgspec.structs.force_setattr(self, "references", merged(part.references for part in self.parts))
 
 
 Single: TypeAlias = "Cel | JsonPath | Sandbox | Comparison | Computation | Matching"
@@ -174,8 +160,7 @@ Single: TypeAlias = "Cel | JsonPath | Sandbox | Comparison | Computation | Match
 Condition: TypeAlias = "Single | Composite"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """How a condition was decided, and by what, in words for the history of the run."""
 
     value: bool

@@ -24,17 +24,13 @@ class ExpressionError(Exception):
 
     def __init__(self, *, code: str, message: str, hint: str = "", path: str = "") -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
-        self.path = path
+        self.code, self.message, self.hint, self.path = code, message, hint, path
         """Where in the given value the expression stands, as a JSON pointer; empty for the value itself."""
 
     def __str__(self) -> str:
         return str(self.problem())
 
     def problem(self) -> Problem:
-        """Return the same facts as the value that refusals and events carry."""
         return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
 
 
@@ -96,7 +92,6 @@ def shorten(text: str, limit: int = 120) -> str:
 
 
 def listing(names: Iterable[object]) -> str:
-    """Write names as a list that stays short."""
     shown = [shorten(str(name), 40) for name in names]
     more = len(shown) - KEYS_SHOWN
     return ", ".join(shown[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -111,7 +106,6 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def choices(values: Iterable[object]) -> str:
-    """Write the JSON values that are possible, as far as they are few enough to be read."""
     texts = [shorten(msgspec.json.encode(value).decode(), 60) for value in values]
     more = len(texts) - KEYS_SHOWN
     shown = [*texts[:KEYS_SHOWN], f"{more} more"] if more > 0 else texts
@@ -140,5 +134,4 @@ def lacking(where: str, value: Json, key: object) -> tuple[str, str]:
 
 
 def pointer(base: str, key: str | int) -> str:
-    """Extend a JSON pointer by one step."""
     return f"{base}/{str(key).replace('~', '~0').replace('/', '~1')}"

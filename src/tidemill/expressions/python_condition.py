@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
+
+import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import Raw, no_other_keys, shape
@@ -166,8 +167,6 @@ def _binds(node: ast.AST, name: str) -> bool:
     return any(value == name or (isinstance(value, list) and name in value) for value in fields)
 
 
-# The condition.
-
 TIMEOUT_MS = 1000
 TIMEOUT_MS_MAX = 60_000
 MEMORY_MB = 50
@@ -180,8 +179,7 @@ _KEYS = ("type", "code", "code_ref", "timeout_ms", "max_memory_mb")
 _EXAMPLE = '{"type": "python_sandbox", "code": "def evaluate(output, context): return output[\'n\'] > 3"}'
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(msgspec.Struct, frozen=True):
     """Code that decides, and its limits."""
 
     code: str
@@ -209,7 +207,11 @@ class Sandbox:
             raise condition_failed("output is not available here", NO_OUTPUT)
         wanted = scope.nodes if self.references.dynamic else sorted(self.references.nodes)
         entries = ((node, scope.nodes.get(node)) for node in wanted)
-        context = {node: _entry(seen) for node, seen in entries if isinstance(seen, Seen)}
+        context = {
+            node: ({"output": seen.output, "meta": dict(seen.meta)} if seen.meta else {"output": seen.output})
+            for node, seen in entries
+            if isinstance(seen, Seen)
+        }
         return {"output": scope.output, "context": context}
 
     def holds(self, data: Json, scope: Scope) -> bool:
@@ -218,10 +220,6 @@ class Sandbox:
 
     def told(self) -> str:
         return "evaluate(output, context)"
-
-
-def _entry(seen: Seen) -> dict[str, Json]:
-    return {"output": seen.output, "meta": dict(seen.meta)} if seen.meta else {"output": seen.output}
 
 
 def parse_sandbox(raw: Raw, path: str, problems: list[Problem]) -> Sandbox | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import NoReturn
@@ -74,8 +73,7 @@ class Schema:
     __slots__ = ("_knotted", "_validator", "light", "source")
 
     def __init__(self, source: Json, validator: jsonschema_rs.Validator, found: Reach) -> None:
-        self.source = source
-        self._validator = validator
+        self.source, self._validator = source, validator
         self._knotted = found.knotted
         self.light = not found.refers and found.steps <= LIGHT_STEPS_MAX and _are_light(found.patterns)
         """Whether checking few values ends soon, whatever they are."""
@@ -128,7 +126,9 @@ class Schema:
             case ValidationErrorKind.AdditionalProperties(unexpected) | ValidationErrorKind.UnevaluatedProperties(
                 unexpected
             ):
-                known = self._known_keys(error)
+                at = self._at(error.schema_path[:-1])
+                properties = at.get("properties") if isinstance(at, dict) else None
+                known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=_guess(key, known))
@@ -155,11 +155,6 @@ class Schema:
             except (LookupError, TypeError):
                 return None
         return at
-
-    def _known_keys(self, error: ValidationError) -> list[str]:
-        at = self._at(error.schema_path[:-1])
-        properties = at.get("properties") if isinstance(at, dict) else None
-        return list(properties) if isinstance(properties, dict) else []
 
 
 def compile_schema(schema: Json) -> Schema:
@@ -408,8 +403,6 @@ def _holds(value: Json, wildcard: Wildcard) -> bool:
     return False
 
 
-# The condition.
-
 EXPLAINED_BYTES_MAX = 1 << 11
 EXPLAINED_ITEMS_MAX = 30
 EXPLAINED_TEXT_MAX = 1 << 10
@@ -420,8 +413,7 @@ _KEYS = ("type", "schema", "schema_ref", "invert")
 _EXAMPLE = 'such as {"type": "schema_validation", "schema": {"type": "object", "required": ["id"]}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(msgspec.Struct, frozen=True):
     """A compiled schema that the output must match, or must not if `invert`."""
 
     schema: Schema

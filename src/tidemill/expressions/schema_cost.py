@@ -36,8 +36,6 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a schema can ask for."""
-
     steps: int
     """A lower bound; counting stops beyond `STEPS_MAX`."""
     refers: bool
@@ -154,11 +152,6 @@ class SchemaCost:
                 at = at.get(key) if isinstance(at, dict) else None
         return at
 
-    def add_return(self, step: _Step, first: int) -> None:
-        """Record a recursion for every definition of the cycle, which starts at `first` of the trail."""
-        for each in step.trail[first:]:
-            self.returns.setdefault(each, []).append(step.place[len(each.place) :])
-
     def is_knotted(self) -> bool:
         """True if two recursions of a definition can meet at the same place of a value, or one passes the other's."""
         # A definition with many references has the same recursions each time.
@@ -208,7 +201,9 @@ def _referred(here: _Step, cost: SchemaCost, reference: Json) -> Iterator[_Step]
         return
     for number, target in enumerate(here.trail):
         if target.schema is found:
-            cost.add_return(here, number)
+            # Record a recursion for every definition of the cycle, which starts at `first` of the trail.
+            for each in here.trail[number:]:
+                cost.returns.setdefault(each, []).append(here.place[len(each.place) :])
             return
     yield here._replace(schema=found, trail=(*here.trail, _Target(found, here.place)))
 

@@ -8,21 +8,11 @@ lists, objects and computed values never cause a finding. Kinds have CEL's names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemill.expressions.cel.ast import (
-    Call,
-    Chain,
-    Comprehension,
-    Const,
-    Select,
-    Tree,
-    chain_of,
-    chains,
-    children,
-    scoped_parts,
-)
+import msgspec
+
+from tidemill.expressions.cel import ast
 from tidemill.expressions.cel.evaluate import ROOTS, Cel
 from tidemill.expressions.cel.messages import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
 from tidemill.expressions.comparisons import HOLDER_HINT, ORDER_HINT, Comparison, Computation, Operand
@@ -50,8 +40,7 @@ _OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "
 """Keywords beside which `additionalProperties: false` is not taken at its word."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingKey:
+class MissingKey(msgspec.Struct, frozen=True):
     """The key at this place of a chain can never be there."""
 
     at: int
@@ -119,10 +108,8 @@ def kind_named(value: Json) -> str:
     return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
 
 
-# Checking conditions.
-
 Promise = Kinds | MissingKey | None
-Look = Callable[[Chain], Promise]
+Look = Callable[[ast.Chain], Promise]
 """Returns what the schemas guarantee for a chain of keys."""
 
 _NUMBERS: Kinds = frozenset({"int", "uint", "double"})
@@ -209,7 +196,7 @@ def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
         yield TypeMismatch("/operator", mismatch)
 
 
-def _chain_of(operand: Operand) -> Chain | None:
+def _chain_of(operand: Operand) -> ast.Chain | None:
     """Return the keys by which an operand is read; None for a value, and for an item of a list."""
     path = operand.path
     if path is None:
@@ -218,8 +205,8 @@ def _chain_of(operand: Operand) -> Chain | None:
     if len(keys) < len(path.keys):
         return None
     if path.node is None:
-        return Chain("output", keys, False)
-    return Chain("ctx", (path.node, "meta" if path.meta else "output", *keys), False)
+        return ast.Chain("output", keys, False)
+    return ast.Chain("ctx", (path.node, "meta" if path.meta else "output", *keys), False)
 
 
 def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
@@ -228,7 +215,7 @@ def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
     names = tuple(key for key in keys or () if isinstance(key, str))
     if keys is None or len(names) < len(keys):
         return
-    chain = Chain(condition.source, names, False)
+    chain = ast.Chain(condition.source, names, False)
     found = look(chain)
     if isinstance(found, MissingKey):
         if condition.operator in _ORDER | {"==", "in", "contains"}:
@@ -264,7 +251,7 @@ def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
     return not (one & other) - {"null"}
 
 
-def mismatches(tree: Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
+def mismatches(tree: ast.Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
     """Find everything in an expression that can never work."""
     checker = _Checker(tree, roots, look)
     found = list(checker.check(tree, frozenset()))
@@ -275,42 +262,44 @@ def mismatches(tree: Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
 
 
 class _Checker:
-    def __init__(self, tree: Tree, roots: frozenset[str], look: Look) -> None:
+    def __init__(self, tree: ast.Tree, roots: frozenset[str], look: Look) -> None:
         self.roots, self.look = roots, look
         # An expression that tests for a key, with `has()` or `in`, expects that it may be missing.
-        self.tested = {(chain.root, *chain.keys) for chain in chains(tree, roots) if chain.tested}
+        self.tested = {(chain.root, *chain.keys) for chain in ast.chains(tree, roots) if chain.tested}
         waiting = [tree]
         while waiting:
             each = waiting.pop()
-            waiting += children(each)
+            waiting += ast.children(each)
             match each:
-                case Call("@in", (Const(str(key)), holder)) if chain := chain_of(holder, roots, frozenset()):
+                case ast.Call("@in", (ast.Const(str(key)), holder)) if chain := ast.chain_of(
+                    holder, roots, frozenset()
+                ):
                     self.tested.add((chain.root, *chain.keys, key))
 
-    def check(self, tree: Tree, bound: frozenset[str]) -> Iterator[Mismatch]:
-        chain = chain_of(tree, self.roots, bound)
+    def check(self, tree: ast.Tree, bound: frozenset[str]) -> Iterator[Mismatch]:
+        chain = ast.chain_of(tree, self.roots, bound)
         if chain is not None:
             found = self._promise(tree, chain)
             if isinstance(found, MissingKey) and (chain.root, *chain.keys[: found.at + 1]) not in self.tested:
                 yield _missing_key(chain, found)
             return
-        for part, inside in scoped_parts(tree, bound):
+        for part, inside in ast.scoped_parts(tree, bound):
             yield from self.check(part, inside)
         match tree:
-            case Comprehension() if side := self.side(tree.range, bound):
+            case ast.Comprehension() if side := self.side(tree.range, bound):
                 yield Mismatch(f"{side.name} has no items to go through", "")
-            case Call():
-                yield from _of_call(tree.function, [self.side(each, bound) for each in children(tree)])
+            case ast.Call():
+                yield from _of_call(tree.function, [self.side(each, bound) for each in ast.children(tree)])
 
-    def side(self, tree: Tree, bound: frozenset[str]) -> _Side | None:
+    def side(self, tree: ast.Tree, bound: frozenset[str]) -> _Side | None:
         """Return an operand if it is surely a scalar."""
-        if isinstance(tree, Const):
+        if isinstance(tree, ast.Const):
             return _side(None, frozenset({_LITERALS[tree.number - 1]}))
-        chain = chain_of(tree, self.roots, bound)
+        chain = ast.chain_of(tree, self.roots, bound)
         found = None if chain is None else self._promise(tree, chain)
         return None if isinstance(found, MissingKey) else _side(chain, found)
 
-    def _promise(self, tree: Tree, chain: Chain) -> Promise:
+    def _promise(self, tree: ast.Tree, chain: ast.Chain) -> Promise:
         return None if chain.tested or _is_optional(tree) else self.look(chain)
 
 
@@ -344,7 +333,7 @@ def _not_taken(operator: str, *sides: _Side) -> str:
     return f"{operator} does not take {' and '.join(side.name for side in sides)}"
 
 
-def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
+def _side(chain: ast.Chain | None, kinds: Kinds | None) -> _Side | None:
     """Name a value by its path and kind; None if it may not be a scalar."""
     if not kinds or not kinds.issubset(_LITERALS):
         return None
@@ -353,7 +342,7 @@ def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
     )
 
 
-def _missing_key(chain: Chain, missing: MissingKey) -> Mismatch:
+def _missing_key(chain: ast.Chain, missing: MissingKey) -> Mismatch:
     where, key = _written(chain, missing.at), chain.keys[missing.at]
     if missing.kinds != {"map"}:
         return Mismatch(f'{where} is {_kinds_text(missing.kinds)}, so it has no key "{key}"', "")
@@ -361,16 +350,16 @@ def _missing_key(chain: Chain, missing: MissingKey) -> Mismatch:
     return Mismatch(f'{where} never has a key "{key}"', hint)
 
 
-def _is_optional(tree: Tree) -> bool:
+def _is_optional(tree: ast.Tree) -> bool:
     """Whether a chain has an optional step."""
-    while isinstance(tree, (Select, Call)):
-        if isinstance(tree, Call) and tree.function in ("_?._", "_[?_]"):
+    while isinstance(tree, (ast.Select, ast.Call)):
+        if isinstance(tree, ast.Call) and tree.function in ("_?._", "_[?_]"):
             return True
-        tree = tree.arguments[0] if isinstance(tree, Call) else tree.operand
+        tree = tree.arguments[0] if isinstance(tree, ast.Call) else tree.operand
     return False
 
 
-def _written(chain: Chain, depth: int) -> str:
+def _written(chain: ast.Chain, depth: int) -> str:
     text = chain.root
     for key in chain.keys[:depth]:
         text = place(text, key)

@@ -18,8 +18,6 @@ import msgspec
 from tidemill.kernel import events
 from tidemill.kernel.events import AnyEvent, Error, Payload, Route
 
-# Approvals
-
 ApprovalStatus = Literal["pending", "decided", "expired", "cancelled"]
 
 
@@ -112,8 +110,6 @@ def closed(approval: Approval) -> Approval:
     return msgspec.structs.replace(approval, status="cancelled") if approval.status == "pending" else approval
 
 
-# Activations
-
 NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
 
 ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
@@ -123,8 +119,6 @@ DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a WAITING activation waits for."""
-
     on: str
     name: str
     since_ms: int
@@ -176,8 +170,6 @@ QUEUED_ITEM = Activation(status="QUEUED")
 """An item that was queued and has no history. Shared: never written."""
 
 
-# Overlays
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -225,8 +217,6 @@ def _with(layer: dict[K, V], base: dict[K, V]) -> dict[K, V]:
     return base
 
 
-# Items of a map
-
 _FACTS = struct.Struct("<IQQqI")
 """attempt, token, ended_seq, since_ms, duration_ms; the output follows."""
 _OFFSETS = struct.Struct("<II")
@@ -260,7 +250,6 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def room(self) -> int:
-        """How many more items may be queued now."""
         return min(self.count - self.next, self.window - self.flying)
 
     def get(self, index: int) -> Activation | None:

@@ -25,8 +25,6 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Start(Command, frozen=True, kw_only=True):
-    """Create the run and give every entry node its token."""
-
     version: int
     digest: str
     inputs: Payload
@@ -83,8 +81,6 @@ class ToActivation(Command, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned a value."""
-
     output: Payload
     size: int = 0
 
@@ -115,8 +111,6 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The handler asked to wait for something instead of returning."""
-
     on: str
     name: str = ""
     for_ms: int | None = None
@@ -186,8 +180,6 @@ class WorkerLost(ToActivation, frozen=True, kw_only=True):
 
 
 class Checkpoint(ToActivation, frozen=True, kw_only=True):
-    """A long handler stores its progress."""
-
     token: int
     value: Payload
     worker: str = ""
@@ -209,8 +201,6 @@ class RequeueJob(ToActivation, frozen=True, kw_only=True):
 
 
 class OutputsRendered(Command, frozen=True, kw_only=True):
-    """The run's `outputs` were rendered, or could not be."""
-
     outcome: Done | Failed
 
 
@@ -227,8 +217,6 @@ class Decide(ToActivation, frozen=True, kw_only=True):
 
 
 class Delegate(ToActivation, frozen=True, kw_only=True):
-    """A user passes the decision on an approval to another user."""
-
     to: str
     roles: tuple[str, ...] = ()
     comments: str = ""
@@ -243,8 +231,6 @@ class Signal(Command, frozen=True, kw_only=True):
 
 
 class ChildBegan(ToActivation, frozen=True, kw_only=True):
-    """The child run that a visit requested exists."""
-
     child: str
     workflow: str
     version: int
@@ -317,8 +303,6 @@ class Patch(Command, frozen=True, kw_only=True):
 
 
 class Fork(Command, frozen=True, kw_only=True):
-    """Create a run that starts with the events of another one."""
-
     run: str
     prefix: tuple[AnyEvent, ...]
     rewind: str = ""
@@ -333,14 +317,10 @@ class Fork(Command, frozen=True, kw_only=True):
 
 
 class Rollback(Command, frozen=True, kw_only=True):
-    """Compensate the completed visits of an ended run."""
-
     reason: str = ""
 
 
 class CompensationResult(ToActivation, frozen=True, kw_only=True):
-    """A compensation attempt has ended."""
-
     token: int
     outcome: Done | Failed
     worker: str = ""
@@ -349,8 +329,6 @@ class CompensationResult(ToActivation, frozen=True, kw_only=True):
 
 
 class CompensationWorkerLost(ToActivation, frozen=True, kw_only=True):
-    """The worker of a compensation was lost."""
-
     token: int
     times: int = 1
 
@@ -361,8 +339,6 @@ class Relabel(Command, frozen=True, kw_only=True):
 
 
 class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
-    """Discard a dead letter."""
-
     reason: str = ""
 
 

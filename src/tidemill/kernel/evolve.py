@@ -42,9 +42,6 @@ def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
     return state
 
 
-# A run as a whole
-
-
 def _run_created(state: State, event: events.RunCreated) -> None:
     state.status = "RUNNING"
     state.workflow, state.version, state.digest = event.workflow, event.version, event.digest
@@ -150,7 +147,16 @@ def _reopen_items(state: State, visit: Visit) -> None:
 
 def run_rewound(state: State, event: events.RunRewound) -> None:
     reset = {reopened.node for reopened in event.nodes}
-    _leave_queue(state, reset)
+    # Remove nodes from the queue of held nodes.
+    staying: list[str] = []
+    name = state.first_held
+    while name:
+        if name not in reset:
+            staying.append(name)
+        name = state.peek(name).next_held
+    state.first_held = state.last_held = ""
+    for name in staying:
+        hold(state, name, state.edit(name))
     for source, target in event.undecided:
         visit = state.edit(target)
         visit.edges = {known: taken for known, taken in items_merged(visit.edges).items() if known != source}
@@ -184,19 +190,6 @@ def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event:
         reported_before=old.reported,
         discarded_before=old.discarded,
     )
-
-
-def _leave_queue(state: State, leaving: set[str]) -> None:
-    """Remove nodes from the queue of held nodes."""
-    staying: list[str] = []
-    name = state.first_held
-    while name:
-        if name not in leaving:
-            staying.append(name)
-        name = state.peek(name).next_held
-    state.first_held = state.last_held = ""
-    for name in staying:
-        hold(state, name, state.edit(name))
 
 
 def node_overridden(state: State, event: events.NodeOverridden) -> None:
@@ -249,22 +242,18 @@ def run_patched(state: State, event: events.RunPatched) -> None:
         state.patched_by = (*state.patched_by, event.actor)
     state.rendering = state.rendering and not event.emitted
     for name in event.removed:
-        _forget(state, name)
+        # Remove a node; a later node of the same name continues its visit numbers.
+        old = state.edit(name)
+        if old.held:
+            unhold(state, name, old)
+        state.items -= 0 if old.map is None else old.map.next
+        state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
     for join in event.joins:
         _rejoin(state, join)
     for name in event.relisted:
         visit = state.edit(name)
         state.items -= 0 if visit.map is None else visit.map.next
         visit.map = None
-
-
-def _forget(state: State, name: str) -> None:
-    """Remove a node; a later node of the same name continues its visit numbers."""
-    old = state.edit(name)
-    if old.held:
-        unhold(state, name, old)
-    state.items -= 0 if old.map is None else old.map.next
-    state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
 
 
 def _rejoin(state: State, join: events.Join) -> None:
@@ -322,9 +311,6 @@ def dead_letter_closed(state: State, event: events.DeadLetterClosed) -> None:
     assert letter is not None, "only what was written is closed"
     notes(state, "letters")[key] = msgspec.structs.replace(letter, open=False)
     state.dead_letters -= 1
-
-
-# Rollback
 
 
 def rollback_started(state: State, event: events.RollbackStarted) -> None:

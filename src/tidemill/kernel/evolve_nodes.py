@@ -93,7 +93,14 @@ def node_scheduled(state: State, event: events.NodeScheduled) -> None:
         _items_queued(state, visit, event)
         return
     if event.resumed is not None:
-        _resumed(state, edit_at(visit, event.index), event)
+        # Queue a visit whose wait is over, to evaluate conditions over the result or to call the handler again.
+        act = edit_at(visit, event.index)
+        act.resumed, act.recall, act.wait = event.resumed, event.recall, None
+        act.status, act.since_ms = "QUEUED", event.at_ms
+        if act.approval is not None:
+            act.approval = closed(act.approval)
+        state.blobs += type(event.resumed) is BlobRef
+        state.in_flight += 1
         return
     if not visit.fired:
         visit.fired = visit.settled = True
@@ -107,16 +114,6 @@ def node_scheduled(state: State, event: events.NodeScheduled) -> None:
     if visit.held:
         unhold(state, event.node, visit)
     visit.status = "QUEUED"
-    state.in_flight += 1
-
-
-def _resumed(state: State, act: Activation, event: events.NodeScheduled) -> None:
-    """Queue a visit whose wait is over, to evaluate conditions over the result or to call the handler again."""
-    act.resumed, act.recall, act.wait = event.resumed, event.recall, None
-    act.status, act.since_ms = "QUEUED", event.at_ms
-    if act.approval is not None:
-        act.approval = closed(act.approval)
-    state.blobs += type(event.resumed) is BlobRef
     state.in_flight += 1
 
 
@@ -148,7 +145,6 @@ def pass_over_ended(state: State, items: MapState) -> None:
 
 
 def hold(state: State, node: str, visit: Visit) -> None:
-    """Append a node to the queue of nodes that a limit holds back."""
     visit.held, visit.next_held = True, ""
     if state.last_held:
         state.edit(state.last_held).next_held = node
@@ -247,7 +243,6 @@ def node_completed(state: State, event: events.NodeCompleted) -> None:
 
 
 def undoable(state: State, event: events.NodeEvent) -> None:
-    """Record a completed step that a rollback has to compensate."""
     key = key_at(event.node, event.visit, event.index)
     notes(state, "undo")[key] = CompletedStep(event.node, event.visit, event.index, state.seq)
 

@@ -18,7 +18,7 @@ from tidemill.kernel.commands import AnyCommand, DeadlineReached, RequeueJob, Ti
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
+from tidemill.kernel.state import CompletedStep, State, peek_at
 
 JOB_FORMAT = 1
 
@@ -66,7 +66,6 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 def cap_of(type_key: str) -> str:
-    """The name of a node type's concurrency limit."""
     return f"type:{type_key}"
 
 
@@ -75,7 +74,6 @@ def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_IT
 
 
 def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> JobSpec:
-    """The job for an attempt at an activation."""
     task = JobBody("run", node.id, visit, index)
     caps = (cap_of(node.type),) if node.capped else ()
     return JobSpec(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
@@ -84,7 +82,6 @@ def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int =
 def system_job(
     kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM
 ) -> JobSpec:
-    """A job that needs no node type."""
     task = JobBody(kind, node, visit, index)
     return JobSpec(task.key, task, ready_at_ms=ready_at_ms)
 
@@ -109,7 +106,6 @@ def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Jo
 
 
 def undo_job(flow: Workflow, undo: CompletedStep) -> JobSpec:
-    """The job for a compensation."""
     node = flow.by_id[undo.node]
     task = JobBody("undo", undo.node, undo.visit, undo.index)
     return JobSpec(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
@@ -128,15 +124,13 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
     if state.rendering and state.status == "RUNNING":
         yield system_job("outputs")
     for node in flow.nodes:
-        yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
-
-
-def _jobs_of(node: Node, visit: Visit, paused: bool) -> Iterator[JobSpec]:
-    if visit.status == "WAITING" or owns_job(visit):
-        yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
-    if visit.map is not None:
-        for index in range(visit.map.next):
-            yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
+        visit = state.peek(node.id)
+        paused = state.status == "PAUSED"
+        if visit.status == "WAITING" or owns_job(visit):
+            yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
+        if visit.map is not None:
+            for index in range(visit.map.next):
+                yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
 
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[JobSpec]:
@@ -164,7 +158,6 @@ def shelved(task: JobBody) -> RequeueJob:
 
 
 def timer_of(task: JobBody) -> AnyCommand:
-    """The command of a timer that is due."""
     if task.kind == "deadline":
         return DeadlineReached()
     kind = TimerFired if task.kind == "wake" else WaitExpired

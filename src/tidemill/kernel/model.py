@@ -34,8 +34,6 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of a conditional branch."""
-
     condition: Json
     next_nodes: tuple[str, ...]
 
@@ -73,8 +71,6 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to undo a completed visit."""
-
     type: str
     config: Json = None
     timeout_ms: int | None = None
@@ -255,7 +251,6 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Name and major version, as the IR stores it."""
         return f"{self.name}@{self.major}"
 
 

@@ -12,35 +12,20 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidemill.kernel import events as ev
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    Admission,
-    AnyEvent,
-    Ending,
-    NodeCancelled,
-    NodeCompleted,
-    NodeExpanded,
-    NodeFailed,
-    NodeOverridden,
-    NodeSkipped,
-    NodeStarted,
-    Payload,
-    Reading,
-    Route,
-)
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import State, Visit
+from tidemill.kernel.state import State
 
 
-def told(route: Route | None, taken: Sequence[str]) -> str:
+def told(route: ev.Route | None, taken: Sequence[str]) -> str:
     """What the conditions of a visit decided, in words; empty if it has none. `taken`: the edges it took."""
     if route is None:
         return ""
     return "; ".join(part for part in (_loop_text(route, taken), route.reason) if part)
 
 
-def _loop_text(route: Route, taken: Sequence[str]) -> str:
+def _loop_text(route: ev.Route, taken: Sequence[str]) -> str:
     if route.again is None:
         return ""
     # Only the last pass takes edges.
@@ -49,28 +34,28 @@ def _loop_text(route: Route, taken: Sequence[str]) -> str:
     return f"{text}: {route.again_reason}" if route.again_reason else text
 
 
-def _why(event: Ending) -> str:
+def _why(event: ev.Ending) -> str:
     match event:
-        case NodeCompleted():
+        case ev.NodeCompleted():
             return told(event.route, event.taken)
-        case NodeSkipped() | NodeCancelled() | NodeOverridden():
+        case ev.NodeSkipped() | ev.NodeCancelled() | ev.NodeOverridden():
             return event.reason
-        case NodeFailed():
+        case ev.NodeFailed():
             return f"{event.error.message} [{event.error.code}]"
         case _:
             return ""
 
 
-def _reads(event: Ending) -> tuple[Reading, ...]:
-    if isinstance(event, NodeSkipped | NodeFailed):
+def _reads(event: ev.Ending) -> tuple[ev.Reading, ...]:
+    if isinstance(event, ev.NodeSkipped | ev.NodeFailed):
         return event.reads
-    return event.route.reads if isinstance(event, NodeCompleted) and event.route is not None else ()
+    return event.route.reads if isinstance(event, ev.NodeCompleted) and event.route is not None else ()
 
 
 class VisibleOutput(NamedTuple):
     """The output that a reader sees, with its visit and how that ended."""
 
-    payload: Payload
+    payload: ev.Payload
     visit: int
     status: str
 
@@ -79,7 +64,16 @@ def visible_output(flow: Workflow, state: State, reader: Node, target: str) -> V
     """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
     visit = state.peek(target)
     if target in reader.reads_past:
-        return _at_start_of_pass(flow, state, reader, target, visit)
+        around = flow.by_id[target].loops
+        for looping in reader.loops:
+            if looping in around:
+                past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
+                return (
+                    "has no value in the first pass"
+                    if past is None
+                    else _output_or_reason(past.status, past.output, past.visit)
+                )
+        return "has not ended"
     if visit.status in ENDED:
         return _output_or_reason(visit.status, visit.output, visit.visit)
     for looping in flow.by_id[target].loops:
@@ -92,20 +86,7 @@ def visible_output(flow: Workflow, state: State, reader: Node, target: str) -> V
     return "has not ended"
 
 
-def _at_start_of_pass(flow: Workflow, state: State, reader: Node, target: str, visit: Visit) -> VisibleOutput | str:
-    around = flow.by_id[target].loops
-    for looping in reader.loops:
-        if looping in around:
-            past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
-            return (
-                "has no value in the first pass"
-                if past is None
-                else _output_or_reason(past.status, past.output, past.visit)
-            )
-    return "has not ended"
-
-
-def _output_or_reason(status: str, output: Payload | None, visit: int) -> VisibleOutput | str:
+def _output_or_reason(status: str, output: ev.Payload | None, visit: int) -> VisibleOutput | str:
     if output is not None and status in ("COMPLETED", "FAILED"):
         return VisibleOutput(output, visit, status)
     return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
@@ -116,10 +97,10 @@ def iteration(state: State, node: Node) -> int:
     return state.peek(node.loops[0]).passes if node.loops else 0
 
 
-def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
+def upstream(flow: Workflow, state: State, node: Node) -> dict[str, ev.Payload]:
     """Outputs of the parents whose edges were taken, by id."""
     visit = state.peek(node.id)
-    found: dict[str, Payload] = {}
+    found: dict[str, ev.Payload] = {}
     for parent in node.inbound:
         if visit.edges.get(parent):
             seen = visible_output(flow, state, node, parent)
@@ -164,29 +145,29 @@ class PathStep(msgspec.Struct, frozen=True, gc=False):
     """What the decision read: names with the digests of their texts."""
 
 
-def path(events: Iterable[AnyEvent]) -> Iterator[PathStep]:
+def path(events: Iterable[ev.AnyEvent]) -> Iterator[PathStep]:
     """The ends of a run's visits, in order. A reopened visit ends more than once."""
-    admitted: dict[tuple[str, int], Admission] = {}
+    admitted: dict[tuple[str, int], ev.Admission] = {}
     for event in events:
-        if isinstance(event, NodeStarted | NodeExpanded) and event.admission is not None:
+        if isinstance(event, ev.NodeStarted | ev.NodeExpanded) and event.admission is not None:
             admitted[event.node, event.visit] = event.admission
-        if not isinstance(event, Ending) or event.index != NOT_AN_ITEM:
+        if not isinstance(event, ev.Ending) or event.index != ev.NOT_AN_ITEM:
             continue
         status = _ENDS.get(type(event), "")
-        if isinstance(event, NodeOverridden):
+        if isinstance(event, ev.NodeOverridden):
             status = event.status if event.status != "QUEUED" else ""
-        if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
+        if status and not (isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None):
             by = admitted.get((event.node, event.visit), _NO_ADMISSION)
             why = "; ".join(text for text in (by.reason, _why(event)) if text)
             yield PathStep(event.node, event.visit, status, event.taken, why, dict((*by.reads, *_reads(event))))
 
 
-_NO_ADMISSION = Admission("")
+_NO_ADMISSION = ev.Admission("")
 
 
 _ENDS: dict[type, str] = {
-    NodeCompleted: "COMPLETED",
-    NodeFailed: "FAILED",
-    NodeSkipped: "SKIPPED",
-    NodeCancelled: "CANCELLED",
+    ev.NodeCompleted: "COMPLETED",
+    ev.NodeFailed: "FAILED",
+    ev.NodeSkipped: "SKIPPED",
+    ev.NodeCancelled: "CANCELLED",
 }

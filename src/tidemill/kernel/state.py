@@ -71,8 +71,6 @@ class PreviousPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Visit(Activation, array_like=True, gc=False):
-    """A node's latest visit."""
-
     visit: int = 1
     settled: bool = False
     """The join fired or was skipped in this pass; later tokens are absorbed."""

@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
+import msgspec
+
 
 class NativeType(Protocol):
-    """A CEL type."""
-
     def name(self) -> str: ...
 
 
 class NativeValue(Protocol):
-    """The result of an evaluation, errors included."""
-
     def value(self) -> Any: ...
 
     def type(self) -> NativeType: ...
 
 
 class NativeExpression(Protocol):
-    """A compiled expression."""
-
     def eval(self, *, data: Mapping[str, Any]) -> NativeValue: ...
 
     def return_type(self) -> NativeType: ...
@@ -39,8 +34,6 @@ class NativeExpression(Protocol):
 
 
 class NativeEnv(Protocol):
-    """A set of declared variables and functions."""
-
     def compile(self, expression: str, disable_check: bool = False) -> NativeExpression: ...
 
     def deserialize(self, serialized: bytes) -> NativeExpression: ...
@@ -69,8 +62,7 @@ _LOOP_NAMES, _LOOP_PARTS = (1, 3, 8), (2, 4, 5, 6, 7)
 _PARSED_TYPE = b"type.googleapis.com/cel.expr.ParsedExpr"
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(msgspec.Struct, frozen=True):
     """A literal; strings decoded, integers as they are, all others as the library encoded them."""
 
     value: str | int | bytes
@@ -86,15 +78,11 @@ class Const:
         return self.number in (_INT, _UINT, _DOUBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Ident:
-    """A name."""
-
+class Ident(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(msgspec.Struct, frozen=True):
     """`operand.key`, or `has(operand.key)`."""
 
     operand: Tree
@@ -102,25 +90,20 @@ class Select:
     tested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator, a function or a method."""
-
+class Call(msgspec.Struct, frozen=True):
     function: str
     arguments: tuple[Tree, ...]
     target: Tree | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(msgspec.Struct, frozen=True):
     """A list literal; `optional` are the places of the items that are written `?x`."""
 
     items: tuple[Tree, ...]
     optional: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry of a map or message: its key is a tree in the one, and a name in the other."""
 
     key: Tree | str
@@ -128,16 +111,12 @@ class Entry:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A map literal, or a message if it has a name."""
-
+class Struct(msgspec.Struct, frozen=True):
     name: str
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Comprehension:
+class Comprehension(msgspec.Struct, frozen=True):
     """A macro, written out as a loop over a range."""
 
     variable: str
@@ -154,7 +133,6 @@ Tree = Const | Ident | Select | Call | ListOf | Struct | Comprehension
 
 
 def read_tree(serialized: bytes) -> Tree:
-    """Read the tree of a serialized expression, checked or not."""
     envelope = _fields(serialized)
     checked = _bytes(envelope, _ANY_TYPE).endswith(b"CheckedExpr")
     body = _fields(_bytes(envelope, _ANY_VALUE))
@@ -190,7 +168,11 @@ def children(tree: Tree) -> Iterator[Tree]:
 def _tree(message: bytes) -> Tree:
     fields = _fields(message)
     if _CONST in fields:
-        return _const(_fields(_bytes(fields, _CONST)))
+        number, values = next(iter(_fields(_bytes(fields, _CONST)).items()))
+        value = values[-1]
+        if number == _STRING:
+            return Const(_as_bytes(value).decode(), number)
+        return Const(value, number)
     if _IDENT in fields:
         return Ident(_text(_fields(_bytes(fields, _IDENT)), 1))
     if _SELECT in fields:
@@ -210,14 +192,6 @@ def _tree(message: bytes) -> Tree:
     variable, accumulator, second = (_text(loop, number) for number in _LOOP_NAMES)
     parts = (_tree(_bytes(loop, number)) for number in _LOOP_PARTS)
     return Comprehension(variable, accumulator, second, *parts)
-
-
-def _const(fields: _Fields) -> Const:
-    number, values = next(iter(fields.items()))
-    value = values[-1]
-    if number == _STRING:
-        return Const(_as_bytes(value).decode(), number)
-    return Const(value, number)
 
 
 def _entry(fields: _Fields) -> Entry:
@@ -289,7 +263,6 @@ def _repeated(number: int, trees: Iterable[Tree], ids: Iterator[int]) -> bytes:
 
 
 def _field(number: int, value: bytes | int) -> bytes:
-    """Write one field of a protobuf message."""
     if isinstance(value, int):
         return _varint_written(number << 3) + _varint_written(value)
     return _varint_written(number << 3 | 2) + _varint_written(len(value)) + value
@@ -347,8 +320,6 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
             return result, at
         shift += 7
 
-
-# What an expression reads.
 
 _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 

@@ -12,19 +12,7 @@ import re
 from collections.abc import Iterator
 from math import inf, prod
 
-from tidemill.expressions.cel.ast import (
-    Call,
-    Comprehension,
-    Const,
-    Ident,
-    ListOf,
-    NativeEnv,
-    Select,
-    Struct,
-    Tree,
-    chain_of,
-    children,
-)
+from tidemill.expressions.cel import ast
 from tidemill.expressions.cel.doubles import BITS, MOMENTS
 from tidemill.expressions.errors import shorten
 
@@ -45,7 +33,7 @@ def states(pattern: str) -> float:
     return groups * (len(pattern) + sum(count for before, count in counts if before != ")"))
 
 
-def pattern_problem(tree: Tree, env: NativeEnv) -> str | None:
+def pattern_problem(tree: ast.Tree, env: ast.NativeEnv) -> str | None:
     """Say what is wrong with a pattern that an expression spells out; nothing if all of them compile."""
     found = list(dict.fromkeys(_patterns(tree)))
     if sum(map(len, found)) > PATTERNS_MAX:
@@ -61,18 +49,16 @@ def pattern_problem(tree: Tree, env: NativeEnv) -> str | None:
     return None
 
 
-def _patterns(tree: Tree) -> Iterator[str]:
+def _patterns(tree: ast.Tree) -> Iterator[str]:
     waiting = [tree]
     while waiting:
         each = waiting.pop()
-        waiting += children(each)
-        if isinstance(each, Call) and each.function == "matches" and each.arguments:
+        waiting += ast.children(each)
+        if isinstance(each, ast.Call) and each.function == "matches" and each.arguments:
             pattern = each.arguments[-1]
-            if isinstance(pattern, Const) and isinstance(pattern.value, str):
+            if isinstance(pattern, ast.Const) and isinstance(pattern.value, str):
                 yield pattern.value
 
-
-# Cost of an expression.
 
 BUDGET = 400
 """About 50 ms over the largest values decided here: a thousand items and 64 KiB of text."""
@@ -103,7 +89,7 @@ _SMALL = frozenset(
 """One pass over their operands, with a small result."""
 
 
-def is_cheap(tree: Tree, roots: frozenset[str]) -> bool:
+def is_cheap(tree: ast.Tree, roots: frozenset[str]) -> bool:
     """Whether an expression is within the budget, whatever its values are."""
     cost = _Cost(roots)
     cost.add(tree, frozenset())
@@ -120,40 +106,42 @@ class _Cost:
         self.roots = roots
         self.points: float = 0
 
-    def add(self, tree: Tree, bound: frozenset[str]) -> bool:
+    def add(self, tree: ast.Tree, bound: frozenset[str]) -> bool:
         """Add the cost of a tree; `bound` are the variables of the loop that it is in, if it is in one."""
         self.points += NODE_IN_LOOP if bound else NODE
         match tree:
-            case Const(value):
+            case ast.Const(value):
                 return not isinstance(value, int) and len(value) > SHORT_MAX
-            case Ident(name):
+            case ast.Ident(name):
                 return name not in bound and name.removeprefix(".") in self.roots
-            case Select(operand, _, tested):
+            case ast.Select(operand, _, tested):
                 return self.add(operand, bound) and not tested
-            case ListOf() | Struct():
-                wide = sum(self.add(each, bound) for each in children(tree))
+            case ast.ListOf() | ast.Struct():
+                wide = sum(self.add(each, bound) for each in ast.children(tree))
                 self.points += wide * GROWTH
                 return wide > 0
-            case Comprehension():
+            case ast.Comprehension():
                 return self._loop(tree, bound)
-            case Call():
+            case ast.Call():
                 return self._call(tree, bound)
 
-    def _loop(self, loop: Comprehension, bound: frozenset[str]) -> bool:
+    def _loop(self, loop: ast.Comprehension, bound: frozenset[str]) -> bool:
         """Loops are cheap over a value of the scope or a list of constants, and not inside of each other."""
-        constants = isinstance(loop.range, ListOf) and bool(loop.range.items) and all(map(_is_short, loop.range.items))
-        empty = isinstance(loop.start, Const | ListOf) and not any(children(loop.start))
+        constants = (
+            isinstance(loop.range, ast.ListOf) and bool(loop.range.items) and all(map(_is_short, loop.range.items))
+        )
+        empty = isinstance(loop.start, ast.Const | ast.ListOf) and not any(ast.children(loop.start))
         # Over no items at all it is a macro that binds a value.
-        self._need(not bound and empty and (constants or chain_of(loop.range, self.roots, bound) is not None))
-        builds = isinstance(loop.start, ListOf)
+        self._need(not bound and empty and (constants or ast.chain_of(loop.range, self.roots, bound) is not None))
+        builds = isinstance(loop.start, ast.ListOf)
         self.points += COSTLY if builds else 0
         self.add(loop.range, bound)
         for part in (loop.condition, loop.step, loop.result):
             self.add(part, frozenset({loop.variable, loop.second, loop.accumulator}))
         return builds
 
-    def _call(self, call: Call, bound: frozenset[str]) -> bool:
-        operands = list(children(call))
+    def _call(self, call: ast.Call, bound: frozenset[str]) -> bool:
+        operands = list(ast.children(call))
         wide = [self.add(each, bound) for each in operands]
         # Functions of a namespace are methods of its name until they are checked, and have both names afterwards.
         function = call.function if call.function.startswith("_") else call.function.rpartition(".")[2]
@@ -162,7 +150,7 @@ class _Cost:
         if function == "_?_:_":
             return any(wide[1:])
         if function == "_+_":
-            if any(isinstance(each, Const) and each.is_number for each in operands):
+            if any(isinstance(each, ast.Const) and each.is_number for each in operands):
                 return False
             self._need(not (bound and any(wide)))
             self.points += 0 if bound else GROWTH
@@ -179,17 +167,17 @@ class _Cost:
         self._need(not (bound and any(wide)))
         return self._function(function, operands, in_loop=bool(bound)) and any(wide)
 
-    def _function(self, function: str, operands: list[Tree], *, in_loop: bool) -> bool:
+    def _function(self, function: str, operands: list[ast.Tree], *, in_loop: bool) -> bool:
         """Add what is special about a function; tell whether its result may be as large as its operands."""
         arguments = operands[1:]
         if function == "matches":
-            pattern = operands[-1].value if isinstance(operands[-1], Const) else None
+            pattern = operands[-1].value if isinstance(operands[-1], ast.Const) else None
             self._need(isinstance(pattern, str) and states(pattern) <= STATES_MAX)
             self.points += COSTLY
         elif function in _SEARCHES:
             self._need(all(map(_is_short, arguments)))
         elif function in _REMAKING:
-            texts = [each.value for each in arguments if isinstance(each, Const) and isinstance(each.value, str)]
+            texts = [each.value for each in arguments if isinstance(each, ast.Const) and isinstance(each.value, str)]
             grows = function == "replace" and not (len(texts) == 2 and 1 <= len(texts[0]) >= len(texts[1]))
             self._need(not in_loop and all(map(_is_short, arguments)) and not grows)
             self.points += COSTLY
@@ -202,5 +190,5 @@ class _Cost:
         self.points += 0 if cheap else inf
 
 
-def _is_short(tree: Tree) -> bool:
-    return isinstance(tree, Const) and (isinstance(tree.value, int) or len(tree.value) <= SHORT_MAX)
+def _is_short(tree: ast.Tree) -> bool:
+    return isinstance(tree, ast.Const) and (isinstance(tree.value, int) or len(tree.value) <= SHORT_MAX)

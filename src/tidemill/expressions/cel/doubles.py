@@ -12,24 +12,11 @@ by zero is not a number, which is neither less nor greater than anything, and no
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
-from tidemill.expressions.cel.ast import (
-    TRUE,
-    Call,
-    Comprehension,
-    Const,
-    Entry,
-    Ident,
-    ListOf,
-    Select,
-    Struct,
-    Tree,
-    double,
-    integer,
-    text,
-)
+import msgspec
+
+from tidemill.expressions.cel import ast
 from tidemill.expressions.errors import condition_failed
 from tidemill.expressions.scope import Json
 
@@ -47,7 +34,7 @@ _WHOLE = _POSITIONS | dict.fromkeys(BITS, 0)
 _COUNTS = BITS | MOMENTS | {"size", "indexOf", "lastIndexOf", "int", "uint"}
 """Functions that answer with an integer."""
 
-_Rewrite = Callable[[Tree], Tree]
+_Rewrite = Callable[[ast.Tree], ast.Tree]
 
 
 class Unsuited(Exception):
@@ -55,11 +42,10 @@ class Unsuited(Exception):
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
 
-def in_doubles(tree: Tree) -> Tree:
+def in_doubles(tree: ast.Tree) -> ast.Tree:
     """Rewrite an expression; raise `Unsuited` if that cannot be done."""
     return _rewritten(tree, frozenset())
 
@@ -77,96 +63,90 @@ def doubled(value: Json) -> Json:
     return [doubled(each) for each in value] if kind is list else value
 
 
-def _rewritten(tree: Tree, bound: frozenset[str]) -> Tree:
+def _rewritten(tree: ast.Tree, bound: frozenset[str]) -> ast.Tree:
     inner = partial(_rewritten, bound=bound)
     match tree:
-        case Const():
-            return double(integer(tree)) if tree.is_integer else tree
-        case Ident():
+        case ast.Const():
+            return ast.double(ast.integer(tree)) if tree.is_integer else tree
+        case ast.Ident():
             return tree
-        case Select(operand, key, tested):
-            return _access(tree, operand, key, bound) or Select(_below(operand, key, bound), key, tested)
-        case Call():
+        case ast.Select(operand, key, tested):
+            return _access(tree, operand, key, bound) or ast.Select(_below(operand, key, bound), key, tested)
+        case ast.Call():
             return _call(tree, bound)
-        case ListOf(items, optional):
-            return ListOf(tuple(map(inner, items)), optional)
-        case Struct(name, entries):
-            return Struct(name, tuple(_entry(each, inner) for each in entries))
-        case Comprehension():
-            return _loop(tree, bound)
+        case ast.ListOf(items, optional):
+            return ast.ListOf(tuple(map(inner, items)), optional)
+        case ast.Struct(name, entries):
+            return ast.Struct(name, tuple(_entry(each, inner) for each in entries))
+        case ast.Comprehension():
+            inside = bound | {tree.variable, tree.second, tree.accumulator}
+            return msgspec.structs.replace(
+                tree,
+                range=_rewritten(tree.range, bound),
+                start=_rewritten(tree.start, bound),
+                condition=_rewritten(tree.condition, inside),
+                step=_rewritten(tree.step, inside),
+                result=_rewritten(tree.result, bound | {tree.accumulator}),
+            )
 
 
-def _entry(entry: Entry, inner: _Rewrite) -> Entry:
+def _entry(entry: ast.Entry, inner: _Rewrite) -> ast.Entry:
     """Rewrite an entry; a constant key stays, because a double cannot be a key."""
-    key = entry.key if isinstance(entry.key, str | Const) else inner(entry.key)
-    return Entry(key, inner(entry.value), entry.optional)
+    key = entry.key if isinstance(entry.key, str | ast.Const) else inner(entry.key)
+    return ast.Entry(key, inner(entry.value), entry.optional)
 
 
-def _loop(loop: Comprehension, bound: frozenset[str]) -> Comprehension:
-    inside = bound | {loop.variable, loop.second, loop.accumulator}
-    return replace(
-        loop,
-        range=_rewritten(loop.range, bound),
-        start=_rewritten(loop.start, bound),
-        condition=_rewritten(loop.condition, inside),
-        step=_rewritten(loop.step, inside),
-        result=_rewritten(loop.result, bound | {loop.accumulator}),
-    )
-
-
-def _call(call: Call, bound: frozenset[str]) -> Tree:
+def _call(call: ast.Call, bound: frozenset[str]) -> ast.Tree:
     if call.function in _ACCESS and len(call.arguments) == 2:
         operand, key = call.arguments
-        name = key.value if isinstance(key, Const) and isinstance(key.value, str) else None
-        plain = key if isinstance(key, Const) else _rewritten(key, bound)
-        made = Call(call.function, (_below(operand, name, bound), plain))
+        name = key.value if isinstance(key, ast.Const) and isinstance(key.value, str) else None
+        plain = key if isinstance(key, ast.Const) else _rewritten(key, bound)
+        made = ast.Call(call.function, (_below(operand, name, bound), plain))
         return (_access(call, operand, name, bound) or made) if name is not None else made
     if call.function == "_%_":
         hint = "a cel condition has integers: output.n % 2 == 0"
         raise Unsuited("% is there for integers only, and here every number is a double", hint)
     first = _WHOLE.get(call.function, len(call.arguments))
     arguments = tuple(
-        _rewritten(each, bound) if number < first else _as_integer(each, bound)
+        _rewritten(each, bound)
+        if number < first
+        else (each if isinstance(each, ast.Const) else ast.Call("int", (_rewritten(each, bound),)))
         for number, each in enumerate(call.arguments)
     )
     target = None if call.target is None else _rewritten(call.target, bound)
-    made = Call(call.function, arguments, target)
-    return Call("double", (made,)) if call.function in _COUNTS else made
+    made = ast.Call(call.function, arguments, target)
+    return ast.Call("double", (made,)) if call.function in _COUNTS else made
 
 
-def _as_integer(tree: Tree, bound: frozenset[str]) -> Tree:
-    return tree if isinstance(tree, Const) else Call("int", (_rewritten(tree, bound),))
-
-
-def _access(tree: Select | Call, operand: Tree, key: str, bound: frozenset[str]) -> Tree | None:
+def _access(tree: ast.Select | ast.Call, operand: ast.Tree, key: str, bound: frozenset[str]) -> ast.Tree | None:
     """Rewrite `current.output` to `current`, its name in plain CEL."""
     if not _is_root(operand, "current", bound) or key not in _PARTS:
         return None
     if key == "meta":
         raise Unsuited('current has no "meta"', "a key of the output that is called so is current.output.meta")
-    if isinstance(tree, Select):
-        return TRUE if tree.tested else operand
-    return Call("of", (operand,), Ident("optional")) if tree.function in _OPTIONAL else operand
+    if isinstance(tree, ast.Select):
+        return ast.TRUE if tree.tested else operand
+    return ast.Call("of", (operand,), ast.Ident("optional")) if tree.function in _OPTIONAL else operand
 
 
-def _below(operand: Tree, key: str | None, bound: frozenset[str]) -> Tree:
+def _below(operand: ast.Tree, key: str | None, bound: frozenset[str]) -> ast.Tree:
     """Rewrite the operand of a key; a key of a node other than `output` and `meta` means its output."""
     made = _rewritten(operand, bound)
     if key in _PARTS or not _is_node(operand, bound):
         return made
-    if isinstance(operand, Call) and operand.function in _OPTIONAL:
-        return Call("_?._", (made, text("output")))
-    return Select(made, "output")
+    if isinstance(operand, ast.Call) and operand.function in _OPTIONAL:
+        return ast.Call("_?._", (made, ast.text("output")))
+    return ast.Select(made, "output")
 
 
-def _is_node(tree: Tree, bound: frozenset[str]) -> bool:
+def _is_node(tree: ast.Tree, bound: frozenset[str]) -> bool:
     match tree:
-        case Select(operand, _, False):
+        case ast.Select(operand, _, False):
             return _is_root(operand, "ctx", bound)
-        case Call(function, (operand, _)) if function in _ACCESS:
+        case ast.Call(function, (operand, _)) if function in _ACCESS:
             return _is_root(operand, "ctx", bound)
     return False
 
 
-def _is_root(tree: Tree, name: str, bound: frozenset[str]) -> bool:
-    return isinstance(tree, Ident) and tree.name not in bound and tree.name.removeprefix(".") == name
+def _is_root(tree: ast.Tree, name: str, bound: frozenset[str]) -> bool:
+    return isinstance(tree, ast.Ident) and tree.name not in bound and tree.name.removeprefix(".") == name

@@ -9,10 +9,12 @@ else, and that no operator accepts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from tidemill.errors import Problem
+from tidemill.expressions.cel import messages
 from tidemill.expressions.cel.ast import (
     Chain,
     NativeExpression,
@@ -25,15 +27,6 @@ from tidemill.expressions.cel.ast import (
 from tidemill.expressions.cel.ast import Tree as Syntax
 from tidemill.expressions.cel.cost import is_cheap, pattern_problem
 from tidemill.expressions.cel.doubles import Unsuited, in_doubles
-from tidemill.expressions.cel.messages import (
-    COMPARE,
-    NO_OVERLOAD,
-    TOO_LARGE,
-    Fault,
-    compile_faults,
-    reading_faults,
-    run_time_words,
-)
 from tidemill.expressions.conditions import DEADLINE_MS
 from tidemill.expressions.errors import ExpressionError, condition_failed, place, shorten, within
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
@@ -83,8 +76,7 @@ Tree = dict[str, "Tree | None"]
 """The keys that are read, level by level: None is the whole value, an empty tree only tests presence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cel:
+class Cel(msgspec.Struct, frozen=True):
     """A compiled expression and what it reads."""
 
     expression: str
@@ -121,30 +113,30 @@ def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: b
     return None
 
 
-def _sized(expression: str) -> tuple[Fault, ...]:
+def _sized(expression: str) -> tuple[messages.Fault, ...]:
     """Refuse what must not reach the native parser."""
     if len(expression) > EXPRESSION_MAX:
-        return (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
+        return (messages.Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
     if len(_DOUBLING.findall(expression)) > DOUBLINGS_MAX:
         message = f"optMap and optFlatMap are limited to {DOUBLINGS_MAX} in one expression"
-        return (Fault("condition_syntax", message, "ask with hasValue() ? ... : ... instead"),)
+        return (messages.Fault("condition_syntax", message, "ask with hasValue() ? ... : ... instead"),)
     try:
         expression.encode()
     except UnicodeEncodeError:
-        return (Fault("condition_syntax", "the expression is not valid Unicode text"),)
+        return (messages.Fault("condition_syntax", "the expression is not valid Unicode text"),)
     return ()
 
 
 def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
     """Decide over bound data; the scope only serves messages of a failure."""
     answer = _evaluated(program, data)
-    large = oversized(data) if isinstance(answer, str) and TOO_LARGE in answer else None
+    large = oversized(data) if isinstance(answer, str) and messages.TOO_LARGE in answer else None
     if large is not None:
         answer = _evaluated(program, put_aside(data))
-        if isinstance(answer, str) and NO_OVERLOAD in answer:
+        if isinstance(answer, str) and messages.NO_OVERLOAD in answer:
             raise within(program.told(), condition_failed(f"{large} has more than 64 bits", HINT))
     if isinstance(answer, str):
-        raise within(program.told(), condition_failed(*run_time_words(answer, program.chains, scope)))
+        raise within(program.told(), condition_failed(*messages.run_time_words(answer, program.chains, scope)))
     return answer
 
 
@@ -164,7 +156,7 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
         f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
-        COMPARE,
+        messages.COMPARE,
     )
 
 
@@ -177,12 +169,12 @@ def _content(answer: NativeValue) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
+def _compiled(expression: str, doubles: bool) -> Cel | tuple[messages.Fault, ...]:
     env = native_env(tuple(sorted(ROOTS)))
     try:
         native = env.compile(expression)
     except Exception as error:
-        faults = compile_faults(expression, str(error), ROOTS, doubles=doubles)
+        faults = messages.compile_faults(expression, str(error), ROOTS, doubles=doubles)
         if faults:
             return faults
         # The checker only objected to comparing integers with doubles, which works.
@@ -191,19 +183,23 @@ def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
         answer = native.return_type().name()
     except RuntimeError:
         # The result is a map whose keys only the parser accepts.
-        return (Fault("condition_syntax", "a condition must be true or false, and this is a map", COMPARE),)
+        return (
+            messages.Fault(
+                "condition_syntax", "a condition must be true or false, and this is a map", messages.COMPARE
+            ),
+        )
     syntax = read_tree(native.serialize())
     if doubles:
         try:
             # A checked tree has resolved names, so the unchecked one is rewritten.
             syntax = in_doubles(read_tree(env.compile(expression, disable_check=True).serialize()))
         except Unsuited as unsuited:
-            return (Fault("condition_syntax", unsuited.message, unsuited.hint),)
+            return (messages.Fault("condition_syntax", unsuited.message, unsuited.hint),)
         native = env.deserialize(write_tree(syntax))
     found = tuple(chains(syntax, ROOTS))
-    faults = reading_faults(found, answer)
+    faults = messages.reading_faults(found, answer)
     if problem := pattern_problem(syntax, env):
-        faults = (*faults, Fault("condition_syntax", problem))
+        faults = (*faults, messages.Fault("condition_syntax", problem))
     return faults or Cel(
         expression, native, syntax, found, _tree(found), _references(found), light=is_cheap(syntax, ROOTS)
     )

@@ -170,7 +170,6 @@ def compile_faults(expression: str, said: str, roots: frozenset[str], *, doubles
 
 
 def _plain(said: str) -> str:
-    """Strip status codes of the library."""
     return _STATUS.sub("", _STATUS.sub("", said))
 
 
@@ -215,7 +214,6 @@ def _not_taken(operator: str, kinds: Iterable[str]) -> str:
 
 
 def shown_operator(operator: str) -> str:
-    """Write an operator the way an author does."""
     return operator.strip("_@") or operator
 
 

@@ -11,25 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.expressions import errors
 from tidemill.expressions.comparisons import RELATIONS, contains, hopeless, is_number
 from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, shape
-from tidemill.expressions.errors import (
-    NO_OUTPUT,
-    ExpressionError,
-    condition_failed,
-    kind_of,
-    listing,
-    meant,
-    place,
-    shorten,
-    within,
-)
 from tidemill.expressions.jsonpath import query as tree
 from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
 from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
@@ -86,7 +75,7 @@ def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> 
     if not single and (operator == "contains" or (operator in ("==", "!=") and isinstance(value, list))):
         return list(found)
     if len(found) > 1:
-        raise condition_failed(f"{operator} compares one value, and {len(found)} were found", _SEVERAL_HINT)
+        raise errors.condition_failed(f"{operator} compares one value, and {len(found)} were found", _SEVERAL_HINT)
     return found[0] if found else NOTHING
 
 
@@ -105,27 +94,30 @@ def related(operator: str, left: Json | NoValue, value: Json) -> bool:
 def wrong_value(operator: str, value: Json) -> str | None:
     """Say why an operator can never compare something with this value; None if it may."""
     if operator in ASKING:
-        return None if isinstance(value, bool) else f"the value of {operator} is true or false, not {kind_of(value)}"
+        return (
+            None
+            if isinstance(value, bool)
+            else f"the value of {operator} is true or false, not {errors.kind_of(value)}"
+        )
     if operator in ("in", "not_in"):
-        return None if isinstance(value, list) else f"the value of {operator} is a list, not {kind_of(value)}"
+        return None if isinstance(value, list) else f"the value of {operator} is a list, not {errors.kind_of(value)}"
     if operator not in _AGGREGATING:
         return hopeless(operator, value, "right")
     textual = _AGGREGATING[operator][0] in ("min", "max")
     if is_number(value) or (textual and isinstance(value, str)):
         return None
     kinds = "a number or a string" if textual else "a number"
-    return f"the value of {operator} is {kinds}, not {kind_of(value)}"
+    return f"the value of {operator} is {kinds}, not {errors.kind_of(value)}"
 
 
 def is_empty(value: Json) -> bool:
-    """Whether a value is null, or a string, list or object with nothing in it."""
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
 def length(value: Json) -> int:
     if isinstance(value, str | list | dict):
         return len(value)
-    raise condition_failed(f"{kind_of(value)} has no length", "a string, a list and an object have one")
+    raise errors.condition_failed(f"{errors.kind_of(value)} has no length", "a string, a list and an object have one")
 
 
 def _sum(values: Sequence[Json]) -> Json:
@@ -134,7 +126,7 @@ def _sum(values: Sequence[Json]) -> Json:
     try:
         return sum(values) if all(isinstance(each, int) for each in values) else math.fsum(values)
     except (OverflowError, ValueError):
-        raise condition_failed("the sum is too large for a number") from None
+        raise errors.condition_failed("the sum is too large for a number") from None
 
 
 def _average(values: Sequence[Json]) -> Json | NoValue:
@@ -142,7 +134,7 @@ def _average(values: Sequence[Json]) -> Json | NoValue:
     try:
         return _sum(values) / len(values) if values else NOTHING
     except OverflowError:
-        raise condition_failed("the average is too large for a number") from None
+        raise errors.condition_failed("the average is too large for a number") from None
 
 
 _AGGREGATED: Mapping[str, Callable[[Sequence[Json]], Json | NoValue]] = {
@@ -164,15 +156,13 @@ def _require(aggregate: str, values: Sequence[Json], fits: Callable[[Json], bool
     for value in values:
         if not fits(value):
             kinds = "strings" if fits is _is_text else "numbers"
-            message = f"{aggregate} takes {kinds}, and one of the {len(values)} values is {kind_of(value)}"
-            raise condition_failed(message, "filter them out first: $.items[?@.price > 0].price")
+            message = f"{aggregate} takes {kinds}, and one of the {len(values)} values is {errors.kind_of(value)}"
+            raise errors.condition_failed(message, "filter them out first: $.items[?@.price > 0].price")
 
 
 def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
-
-# The condition.
 
 QUERY_MAX = 8192
 
@@ -184,8 +174,7 @@ _LENGTH = re.compile(r"\s*\.length\(\)\s*$")
 _OF_LENGTH = ("==", "!=", ">", "<", ">=", "<=", "in", "not_in")
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPath:
+class JsonPath(msgspec.Struct, frozen=True):
     """A query, split where it begins to branch out, and what is asked of the values that it finds."""
 
     query: str
@@ -222,8 +211,8 @@ class JsonPath:
         compared = data[0] if self.shallow else self._subject(found)
         try:
             return related(self.operator, compared, self.value)
-        except ExpressionError as failure:
-            raise within(self.title, failure) from None
+        except errors.ExpressionError as failure:
+            raise errors.within(self.title, failure) from None
 
     def told(self) -> str:
         return self.title
@@ -235,8 +224,8 @@ class JsonPath:
             if not self.single:
                 return len(found)
             return length(found[0]) if found else NOTHING
-        except ExpressionError as failure:
-            raise within(self.title, failure) from None
+        except errors.ExpressionError as failure:
+            raise errors.within(self.title, failure) from None
 
 
 def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | None:
@@ -253,7 +242,7 @@ def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | N
     measured = _LENGTH.search(text) is not None
     if measured and operator is not None and operator not in _OF_LENGTH:
         message = f".length() is one number, and {operator} is not for that"
-        problems.append(shape(message, f"{path}/operator", f"one of: {listing(_OF_LENGTH)}"))
+        problems.append(shape(message, f"{path}/operator", f"one of: {errors.listing(_OF_LENGTH)}"))
     absolute = [each for each in queries(query) if each.absolute]
     if source == "ctx":
         problems += _node_problems(absolute, f"{path}/query")
@@ -293,7 +282,7 @@ def _operator(raw: Raw, path: str, problems: list[Problem]) -> str | None:
     if "operator" not in raw:
         problems.append(shape("a jsonpath condition needs an operator", path, _EXAMPLE))
         return None
-    message = f"there is no operator {shorten(repr(given), 60)}"
+    message = f"there is no operator {errors.shorten(repr(given), 60)}"
     problems.append(shape(message, f"{path}/operator", f"{_near(given)} {_KNOWN}".strip()))
     return None
 
@@ -305,7 +294,7 @@ def _near(given: Json) -> str:
     if not isinstance(given, str):
         return ""
     alias = ALIASES.get(given.lower())
-    return f'did you mean "{alias}"?' if alias is not None else meant(given, OPERATORS)
+    return f'did you mean "{alias}"?' if alias is not None else errors.meant(given, OPERATORS)
 
 
 def _value(raw: Raw, operator: str | None, path: str, problems: list[Problem]) -> Json:
@@ -328,7 +317,7 @@ def _text(raw: Raw, path: str, problems: list[Problem]) -> str | None:
     if "query" not in raw:
         problems.append(shape("a jsonpath condition needs a query", path, _EXAMPLE))
     elif not isinstance(text, str):
-        problems.append(shape(f"the query is a string, not {kind_of(text)}", f"{path}/query", _EXAMPLE))
+        problems.append(shape(f"the query is a string, not {errors.kind_of(text)}", f"{path}/query", _EXAMPLE))
     elif len(text) > QUERY_MAX:
         message = f"a query is limited to {QUERY_MAX} characters"
         problems.append(Problem(code="condition_syntax", message=message, path=f"{path}/query"))
@@ -354,9 +343,9 @@ def _node_problems(absolute: Iterable[tree.Query], path: str) -> Iterable[Proble
         match query.segments:
             case (tree.Segment((tree.Name(node),), False), tree.Segment((tree.Name(part),), False), *_):
                 if part not in ("output", "meta"):
-                    where = place("$", node)
-                    hint = f"write {place(f'{where}.output', part)}; a node has output and meta"
-                    message = f'{where} has no "{shorten(part, 60)}"'
+                    where = errors.place("$", node)
+                    hint = f"write {errors.place(f'{where}.output', part)}; a node has output and meta"
+                    message = f'{where} has no "{errors.shorten(part, 60)}"'
                     yield Problem(code="condition_unknown_name", message=message, path=path, hint=hint)
 
 
@@ -390,15 +379,15 @@ def _split(query: tree.Query, *, alone: bool) -> tuple[tree.Query, tree.Query]:
 def _title(source: Source, query: str, operator: str, value: Json) -> str:
     where = "ctx " if source == "ctx" else ""
     if operator in ASKING and value is True:
-        return f"{where}{shorten(query)} {operator}"
+        return f"{where}{errors.shorten(query)} {operator}"
     sign = f"{operator} ==" if operator in ASKING else operator
-    return f"{where}{shorten(query)} {sign} {shorten(msgspec.json.encode(value).decode(), 60)}"
+    return f"{where}{errors.shorten(query)} {sign} {errors.shorten(msgspec.json.encode(value).decode(), 60)}"
 
 
 def _own_output(scope: Scope) -> Json:
     value = READERS["output"](scope)
     if is_nothing(value):
-        raise condition_failed("output is not available here", NO_OUTPUT)
+        raise errors.condition_failed("output is not available here", errors.NO_OUTPUT)
     return value
 
 

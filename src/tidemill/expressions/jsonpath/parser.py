@@ -54,8 +54,7 @@ class QueryFault(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
 
 def read_query(text: str) -> tree.Query:
@@ -193,7 +192,13 @@ def _test(expression: native.BaseExpression, depth: int) -> tree.Test:
         raise _too_deep()
     match expression:
         case native.InfixExpression() if expression.logical:
-            return _joined(expression, depth)
+            # Take a chain of the same operator as one.
+            operator = cast(Literal["&&", "||"], expression.operator)
+            tests: list[tree.Test] = []
+            for side in (expression.left, expression.right):
+                test = _test(side, depth + 1)
+                tests += test.tests if isinstance(test, tree.Joined) and test.operator == operator else (test,)
+            return tree.Joined(operator, tuple(tests))
         case native.InfixExpression() if expression.operator in COMPARISONS:
             left, right = _operand(expression.left, depth + 1), _operand(expression.right, depth + 1)
             return tree.Comparison(expression.operator, left, right)
@@ -206,20 +211,17 @@ def _test(expression: native.BaseExpression, depth: int) -> tree.Test:
         case native.RelativeFilterQuery() | native.RootFilterQuery():
             return tree.Found(_inner(expression, depth))
         case native.FunctionExtension() if expression.name in ("match", "search"):
-            return _matches(expression, depth)
+            text, pattern = (_operand(each, depth + 1) for each in expression.args)
+            if isinstance(pattern, tree.Constant) and not (
+                isinstance(pattern.content, str) and is_pattern(pattern.content)
+            ):
+                message = f"{expression.name}() has a regular expression that cannot be compiled"
+                reason, hint = why_no_pattern(str(pattern.content))
+                raise QueryFault(f"{message}: {reason}" if reason else message, hint or "a pattern is a string")
+            return tree.Matches(text, pattern, expression.name == "match")
         case native.FunctionExtension():
             raise QueryFault(f"what {expression.name}() gives must be compared with something")
     raise QueryFault("a filter is made of comparisons, queries, match() and search()", "such as ?@.price > 10")
-
-
-def _joined(expression: native.InfixExpression, depth: int) -> tree.Test:
-    """Take a chain of the same operator as one."""
-    operator = cast(Literal["&&", "||"], expression.operator)
-    tests: list[tree.Test] = []
-    for side in (expression.left, expression.right):
-        test = _test(side, depth + 1)
-        tests += test.tests if isinstance(test, tree.Joined) and test.operator == operator else (test,)
-    return tree.Joined(operator, tuple(tests))
 
 
 def _operand(expression: native.BaseExpression, depth: int) -> tree.Operand:
@@ -243,15 +245,6 @@ def _operand(expression: native.BaseExpression, depth: int) -> tree.Operand:
             raise QueryFault(f"{expression.name}() is true or false and cannot be compared")
     hint = "compare numbers, strings, true, false, null, queries, length(), count() and value()"
     raise QueryFault("a filter compares something that is not a value", hint)
-
-
-def _matches(expression: native.FunctionExtension, depth: int) -> tree.Matches:
-    text, pattern = (_operand(each, depth + 1) for each in expression.args)
-    if isinstance(pattern, tree.Constant) and not (isinstance(pattern.content, str) and is_pattern(pattern.content)):
-        message = f"{expression.name}() has a regular expression that cannot be compiled"
-        reason, hint = why_no_pattern(str(pattern.content))
-        raise QueryFault(f"{message}: {reason}" if reason else message, hint or "a pattern is a string")
-    return tree.Matches(text, pattern, expression.name == "match")
 
 
 def _argument(expression: native.FunctionExtension, depth: int) -> tree.Query:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from tidemill.expressions.comparisons import equal, is_number
 from tidemill.expressions.errors import ExpressionError, condition_failed
@@ -20,8 +21,6 @@ from tidemill.expressions.scope import Json
 if TYPE_CHECKING:
     from tidemill.expressions.templates.regex import Pattern
 
-
-# Regular expressions.
 
 CACHED_MAX = 128
 
@@ -32,7 +31,6 @@ _PLAIN = re.compile(r"\^?(?:\.\*)?(?:[^\\.*+?{}()\[\]|^$]|\\\W)*(?:\.\*)?\$?")
 
 
 def is_pattern(pattern: str) -> bool:
-    """Whether a text is a regular expression, and one that can be compiled."""
     return not isinstance(_compiled(pattern), ExpressionError)
 
 
@@ -87,9 +85,6 @@ def _translated(pattern: str) -> str:
     return "".join(parts)
 
 
-# Queries and filters.
-
-
 class NoValue:
     """What a query gives that finds no value; JSON null is a value."""
 
@@ -99,18 +94,14 @@ NOTHING: Final = NoValue()
 Key = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """The member of an object."""
-
+class Name(msgspec.Struct, frozen=True):
     name: str
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
         return (value[self.name],) if type(value) is dict and self.name in value else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     """The item of a list, counted from its end if negative."""
 
     index: int
@@ -119,8 +110,7 @@ class Index:
         return (value[self.index],) if type(value) is list and -len(value) <= self.index < len(value) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """A part of a list; a step of 0 selects nothing."""
 
     start: int | None
@@ -131,16 +121,14 @@ class Slice:
         return value[self.start : self.stop : self.step] if type(value) is list and self.step != 0 else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Wildcard:
+class Wildcard(msgspec.Struct, frozen=True):
     """Every member of an object, every item of a list."""
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
         return children(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """The members or items for which a test is true."""
 
     test: Test
@@ -154,8 +142,7 @@ Selector = Name | Index | Slice | Wildcard | Filter
 """`pick` returns what it selects of a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """One step of a query, from every value found so far to some of its children or descendants."""
 
     selectors: tuple[Selector, ...]
@@ -171,8 +158,7 @@ class Segment:
         return [found for value in values for selector in self.selectors for found in selector.pick(value, root)]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A way from the root of the document, or from the value that a filter looks at, to any number of values."""
 
     segments: tuple[Segment, ...]
@@ -202,18 +188,14 @@ class Query:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A value that is written in the filter."""
-
+class Constant(msgspec.Struct, frozen=True):
     content: Json
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
         return self.content
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(msgspec.Struct, frozen=True):
     """`length(x)`: of a string, a list or an object."""
 
     of: Operand
@@ -224,8 +206,7 @@ class Length:
         return len(value) if isinstance(value, str | list | dict) else NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """`count(query)`: how many values the query finds."""
 
     of: Query
@@ -234,8 +215,7 @@ class Count:
         return len(self.of.find(current, root))
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(msgspec.Struct, frozen=True):
     """`value(query)`: the value that the query finds, if it is exactly one."""
 
     of: Query
@@ -249,8 +229,7 @@ Operand = Query | Constant | Length | Count | Only
 """What stands for one value or nothing inside of a filter; a query only if it finds one value at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two operands with `==`, `!=`, `<`, `<=`, `>` or `>=` between them; it has an answer for all values."""
 
     operator: str
@@ -274,18 +253,14 @@ class Comparison:
                 return _less(right, left) or equal(left, right)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A query as a test: it finds something."""
-
+class Found(msgspec.Struct, frozen=True):
     query: Query
 
     def passes(self, current: Json, root: Json) -> bool:
         return len(self.query.find(current, root)) > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(msgspec.Struct, frozen=True):
     """`match(text, pattern)` of the whole text, or `search(text, pattern)` of some part of it."""
 
     text: Operand
@@ -300,10 +275,7 @@ class Matches:
         return matches(pattern, text, whole=self.whole)
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Tests joined by `&&` or `||`."""
-
+class Joined(msgspec.Struct, frozen=True):
     operator: Literal["&&", "||"]
     tests: tuple[Test, ...]
 
@@ -312,10 +284,7 @@ class Joined:
         return all(answers) if self.operator == "&&" else any(answers)
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
-    """A test with `!` before it."""
-
+class Not(msgspec.Struct, frozen=True):
     test: Test
 
     def passes(self, current: Json, root: Json) -> bool:
@@ -339,7 +308,6 @@ def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
 
 
 def children(value: Json) -> Iterable[Json]:
-    """Return the members of an object or the items of a list."""
     if type(value) is dict:
         return value.values()
     return value if type(value) is list else ()
@@ -366,8 +334,6 @@ def _less(left: Json | NoValue, right: Json | NoValue) -> bool:
     return is_number(left) and is_number(right) and left < right
 
 
-# Cost.
-
 LIGHT_TEXT_MAX = 512
 """Characters of a query that is decided at once; every term of a longer one may be asked for every value."""
 
@@ -376,7 +342,6 @@ REPEATS_MAX = 4
 
 
 def queries(query: Query) -> Iterator[Query]:
-    """Return a query and all those inside of its filters."""
     yield query
     for segment in query.segments:
         for selector in segment.selectors:

@@ -134,8 +134,6 @@ def _line(sandbox: Sandbox, error: MontyError) -> str:
     return f" in line {frames[-1].line}"
 
 
-# The loop of the child process.
-
 MEMORY_MAX_MB = MEMORY_MB_MAX + 256
 """Enough for the largest interpreter, and for CEL, whose `map` over 8,000 items needs 1 GB."""
 

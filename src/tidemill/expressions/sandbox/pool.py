@@ -118,7 +118,10 @@ class SandboxPool:
     ) -> tuple[Answer | None, int]:
         """Send the work to a child; without an answer, return the status with which the child ended."""
         try:
-            async with self._pool.child(_spec()) as child:
+            kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+            async with self._pool.child(
+                ChildSpec(module="tidemill.expressions.sandbox.child", flags=("-I", "-B"), env=kept, cwd="/")
+            ) as child:
                 async with asyncio.timeout(work.deadline_ms / 1000):
                     await child.send(body)
                     received = await child.receive(answer_max)
@@ -131,11 +134,6 @@ class SandboxPool:
             raise _late(work) from None
         except StartFailed as error:
             raise Unavailable(f"no process could be started to decide a condition: {error}") from error
-
-
-def _spec() -> ChildSpec:
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return ChildSpec(module="tidemill.expressions.sandbox.child", flags=("-I", "-B"), env=kept, cwd="/")
 
 
 def _late(work: EvaluationRequest | SandboxTask) -> ExpressionError:

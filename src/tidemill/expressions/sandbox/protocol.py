@@ -147,7 +147,10 @@ def _received_request(sent: _SentRequest) -> EvaluationRequest:
     condition = compiled(sent.leaf)
     assert not isinstance(condition, Composite)
     scope = Scope(
-        nodes={node: _received(each) for node, each in sent.nodes.items()},
+        nodes={
+            node: (Seen(each.output, each.meta) if each.absent is None else Absent(each.absent, each.meta))
+            for node, each in sent.nodes.items()
+        },
         inputs=sent.inputs,
         run=sent.run,
         iteration=sent.iteration,
@@ -155,10 +158,6 @@ def _received_request(sent: _SentRequest) -> EvaluationRequest:
         output=sent.output,
     )
     return EvaluationRequest(condition, scope, sent.deadline_ms)
-
-
-def _received(sent: _SentNode) -> Seen | Absent:
-    return Seen(sent.output, sent.meta) if sent.absent is None else Absent(sent.absent, sent.meta)
 
 
 def answer_of(value: bytes | ExpressionError, *, retire: bool = False) -> Answer:

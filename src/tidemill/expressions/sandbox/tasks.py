@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -24,8 +24,7 @@ TASK_MS = 10_000
 """What a task may take, unless it says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterRows:
+class FilterRows(msgspec.Struct, frozen=True):
     """A condition to be decided for each row, which it sees as its output."""
 
     what: ClassVar[str] = "the condition"
@@ -110,7 +109,6 @@ _PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
 
 
 def is_installed() -> bool:
-    """Whether the optional package is installed."""
     return find_spec("jq") is not None
 
 

@@ -166,7 +166,6 @@ def _moment(value: object, zone: str = "UTC") -> datetime:
 
 
 def _read(value: object, form: str, zone: str) -> datetime:
-    """Parse a text by a format."""
     if not isinstance(value, str):
         raise template_failed(f"a date is read from a string, not from {kind_of(value)}")
     found = compile_pattern(_pattern(_checked(form))).fullmatch(value[: FORMAT_MAX * 2])
@@ -306,7 +305,6 @@ def readable_directives() -> str:
 
 
 def write_moment(moment: datetime, form: str | None = None, zone: str | None = None) -> str:
-    """Write a moment in a format, or else in ISO 8601."""
     moment = _in_zone(moment, zone)
     if form is None:
         return _written(moment)

@@ -18,19 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
 from tidemill.expressions.errors import Explanation, kind_of, lacking, place, shorten, template_failed
+from tidemill.expressions.templates import limits
 from tidemill.expressions.templates.filters import filters, tests
-from tidemill.expressions.templates.limits import (
-    OPERATORS,
-    Passes,
-    cost,
-    cost_of_copy,
-    drawn,
-    joined,
-    padded,
-    replaced,
-    short,
-    text,
-)
 from tidemill.expressions.templates.lookup import ScopeContext, is_nothing, node_path, step
 from tidemill.expressions.templates.undefined import NotAvailable
 
@@ -67,17 +56,17 @@ def _get(whole: dict[str, Any], key: object, default: Any = None) -> Any:
 
 
 _BOUNDED_METHODS: Mapping[str, Callable[..., str]] = {
-    "replace": replaced,
-    "join": joined,
-    **{name: padded(name) for name in ("center", "ljust", "rjust", "zfill")},
+    "replace": limits.replaced,
+    "join": limits.joined,
+    **{name: limits.padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The one environment of all templates; it holds no state of any rendering."""
 
-    intercepted_binops = frozenset({*OPERATORS, "//"})
-    concat = staticmethod(partial(joined, ""))
+    intercepted_binops = frozenset({*limits.OPERATORS, "//"})
+    concat = staticmethod(partial(limits.joined, ""))
     """What a macro or a `set` block has printed, put together."""
 
     def __init__(self) -> None:
@@ -88,17 +77,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {**filters(), **_INTERNAL}
         self.tests = tests()
         self.globals = {}
-        self.binop_table = {**self.binop_table, **OPERATORS}
+        self.binop_table = {**self.binop_table, **limits.OPERATORS}
         self.evaluation = EvalContext(self)
         self._lexer = _ExactLexer(self)
 
     @property
     def lexer(self) -> Lexer:
-        """Jinja's lexer, except that it keeps the line ends of the text."""
         return self._lexer
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Look a key up that was written with a dot."""
         if attribute.startswith("_"):
             return NotAvailable(why=partial(_private, attribute))
         return self.getitem(obj, attribute)
@@ -135,7 +122,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if not callable(obj):
             raise template_failed(f"{kind_of(obj)} cannot be called", "keys are read without ()")
         rendering = cast(ScopeContext, context)
-        rendering.spend(_CALL_STEPS + sum(map(cost, args)))
+        rendering.spend(_CALL_STEPS + sum(map(limits.cost, args)))
         if args and isinstance(obj, LoopContext):
             args = (_loop(rendering, args[0], 0), *args[1:])
         result = rendering.call(obj, *args, **kwargs)
@@ -144,9 +131,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply a binary operator and charge the budget."""
         result = super().call_binop(context, operator, left, right)
-        cast(ScopeContext, context).spend(cost_of_copy(result))
+        cast(ScopeContext, context).spend(limits.cost_of_copy(result))
         return result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -184,7 +170,7 @@ def _is_listed(obj: object, name: str) -> bool:
 
 @pass_context
 def _finalize(context: ScopeContext, value: Any) -> str:
-    shown = text(value)
+    shown = limits.text(value)
     context.spend(len(shown) >> 6)
     return shown
 
@@ -209,9 +195,9 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
         return value
     if isinstance(value, Namespace):
         return context.environment.getattr(value, name)
-    context.spend(cost(value))
+    context.spend(limits.cost(value))
     if isinstance(value, str):
-        short(value)
+        limits.short(value)
     for kind, names in _METHODS.items():
         if isinstance(value, kind) and name in names:
             return getattr(value, name)
@@ -229,9 +215,9 @@ def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
     if isinstance(value, NotAvailable):
         value.refuse()
     if not isinstance(value, list | tuple | dict | str | range):
-        value = drawn(context, value)
+        value = limits.drawn(context, value)
     context.spend(len(value) * (1 + (text_size >> 6)))
-    return Passes(value, context)
+    return limits.Passes(value, context)
 
 
 @pass_context
@@ -242,7 +228,7 @@ def _compared(context: ScopeContext, value: Any) -> Any:
 
 @pass_context
 def _part(context: ScopeContext, value: Any) -> Any:
-    context.spend(cost_of_copy(value))
+    context.spend(limits.cost_of_copy(value))
     return value
 
 
@@ -257,7 +243,7 @@ def _key(_context: ScopeContext, value: Any) -> str:
 
 @pass_context
 def _concat(context: ScopeContext, parts: list[Any]) -> str:
-    shown = joined("", parts)
+    shown = limits.joined("", parts)
     context.spend(len(shown) >> 6)
     return shown
 

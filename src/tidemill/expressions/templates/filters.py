@@ -19,21 +19,8 @@ from jinja2.tests import TESTS
 from jinja2.utils import htmlsafe_json_dumps, pass_context
 
 from tidemill.expressions.errors import template_failed
+from tidemill.expressions.templates import limits
 from tidemill.expressions.templates.dates import MOMENT_FILTERS
-from tidemill.expressions.templates.limits import (
-    SIZED,
-    budgeted,
-    cost,
-    drawn,
-    formatted,
-    joined,
-    padded,
-    printable,
-    replaced,
-    room,
-    short,
-    text,
-)
 from tidemill.expressions.templates.lookup import ScopeContext
 from tidemill.expressions.templates.regex import PATTERN_FILTERS, PATTERN_TESTS
 from tidemill.expressions.templates.undefined import NotAvailable
@@ -103,13 +90,13 @@ def _metered(name: str, function: Function, *, is_test: bool = False) -> Functio
         if not accepts_missing and isinstance(value, NotAvailable):
             value.refuse()
         if isinstance(value, str) and not of_any_length:
-            short(value)
+            limits.short(value)
         if prepare is not None:
             value = prepare(context, value, args, kwargs)
-        context.spend(cost(value))
+        context.spend(limits.cost(value))
         result = function(context, value, *args, **kwargs)
         if type(result) is str:
-            room(len(result))
+            limits.room(len(result))
         return result
 
     return pass_context(run)
@@ -118,9 +105,9 @@ def _metered(name: str, function: Function, *, is_test: bool = False) -> Functio
 def _preparation(name: str) -> Preparation | None:
     """Return the step that bounds the work of a function, applied to its value first."""
     if name in _ON_TEXT:
-        return lambda _context, value, _args, _named: value if type(value) is str else text(value)
+        return lambda _context, value, _args, _named: value if type(value) is str else limits.text(value)
     if name in _SPELLING:
-        return lambda _context, value, _args, _named: printable(value)
+        return lambda _context, value, _args, _named: limits.printable(value)
     if name in _COMPARING:
         return _weighed
     if name in _SORTING:
@@ -137,22 +124,22 @@ def _weighed(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Ma
 
 
 def _ranked(context: ScopeContext, value: Any) -> Any:
-    if isinstance(value, Iterable) and not isinstance(value, SIZED):
-        value = drawn(context, value)
+    if isinstance(value, Iterable) and not isinstance(value, limits.SIZED):
+        value = limits.drawn(context, value)
     context.weigh(value, _RANKED_TIMES)
     return value
 
 
 def _weighed_for_sorting(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     value = _ranked(context, value)
-    if isinstance(value, SIZED):
+    if isinstance(value, limits.SIZED):
         context.spend(len(value) * _SORTED_STEPS * _keys_read(args, named))
     return value
 
 
 def _paced(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     """Charge for each item as the function reads it; empty values stay as they are."""
-    return budgeted(context, value, _keys_read(args, named)) if value else value
+    return limits.budgeted(context, value, _keys_read(args, named)) if value else value
 
 
 def _keys_read(args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
@@ -164,20 +151,20 @@ def _keys_read(args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
 def _join(context: ScopeContext, value: Iterable[Any], d: object = "", attribute: str | int | None = None) -> str:
     if attribute is not None:
         value = map(make_attrgetter(context.environment, attribute), value)
-    return joined(text(d), value)
+    return limits.joined(limits.text(d), value)
 
 
 def _replace(_context: ScopeContext, value: str, old: object, new: object, count: int | None = None) -> str:
-    return replaced(value, text(old), text(new), -1 if count is None else count)
+    return limits.replaced(value, limits.text(old), limits.text(new), -1 if count is None else count)
 
 
 def _center(_context: ScopeContext, value: str, width: int = 80) -> str:
-    return padded("center")(value, width)
+    return limits.padded("center")(value, width)
 
 
 def _indent(context: ScopeContext, value: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     each = len(width) if isinstance(width, str) else width
-    room(len(value) + each * (value.count("\n") + 2))
+    limits.room(len(value) + each * (value.count("\n") + 2))
     return str(FILTERS["indent"](value, width, first, blank))
 
 
@@ -189,7 +176,7 @@ def _wordwrap(
     wrapstring: str = "\n",
     break_on_hyphens: bool = True,
 ) -> str:
-    room(len(value) * (1 + len(wrapstring)))
+    limits.room(len(value) * (1 + len(wrapstring)))
     wrap = FILTERS["wordwrap"]
     return str(wrap(context.environment, value, width, break_long_words, wrapstring, break_on_hyphens))
 
@@ -197,7 +184,7 @@ def _wordwrap(
 def _format(_context: ScopeContext, value: str, *args: object, **kwargs: object) -> str:
     if args and kwargs:
         raise template_failed("format takes either positional or named values, not both")
-    return formatted(value, kwargs or args)
+    return limits.formatted(value, kwargs or args)
 
 
 def _escape(_context: ScopeContext, value: str) -> str:
@@ -209,11 +196,11 @@ def _string(_context: ScopeContext, value: str) -> str:
 
 
 def _json(_context: ScopeContext, value: object, indent: int | None = None) -> str:
-    return json.dumps(printable(value), ensure_ascii=False, indent=_narrow(indent))
+    return json.dumps(limits.printable(value), ensure_ascii=False, indent=_narrow(indent))
 
 
 def _tojson(_context: ScopeContext, value: object, indent: int | None = None) -> str:
-    return str.__str__(htmlsafe_json_dumps(printable(value), indent=_narrow(indent), sort_keys=True))
+    return str.__str__(htmlsafe_json_dumps(limits.printable(value), indent=_narrow(indent), sort_keys=True))
 
 
 def _narrow(indent: int | None) -> int | None:
@@ -223,7 +210,7 @@ def _narrow(indent: int | None) -> int | None:
 
 
 def _b64encode(_context: ScopeContext, value: str, urlsafe: bool = False) -> str:
-    room(len(value) * 4)
+    limits.room(len(value) * 4)
     encode = urlsafe_b64encode if urlsafe else b64encode
     return encode(value.encode()).decode("ascii")
 
@@ -269,7 +256,7 @@ def _sum(context: ScopeContext, value: Iterable[Any], attribute: str | int | Non
     whole = list(start)
     for each in value:
         whole.extend(each)
-        room(len(whole))
+        limits.room(len(whole))
     return whole
 
 

@@ -18,17 +18,8 @@ from typing import Any, Protocol
 
 from jinja2.runtime import Undefined
 
+from tidemill.expressions import limits as bounds
 from tidemill.expressions.errors import shorten, template_failed
-from tidemill.expressions.limits import (
-    DEPTH_MAX,
-    INT_BITS_MAX,
-    RANGE_MAX,
-    RENDER_MS_MAX,
-    STEPS_MAX,
-    TEXT_MAX,
-    VALUES_MAX,
-    WRITABLE_BITS_MAX,
-)
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.undefined import NotAvailable
 
@@ -36,7 +27,7 @@ _EMPTY: dict[str, Any] = {}
 VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 """The types of dictionary views."""
 
-_SECONDS_MAX = RENDER_MS_MAX / 1000
+_SECONDS_MAX = bounds.RENDER_MS_MAX / 1000
 _SMALL = 1 << 64
 _LISTS = (list, tuple, range, *VIEWS)
 _NESTING = (dict, *_LISTS)
@@ -44,8 +35,8 @@ _NESTING = (dict, *_LISTS)
 
 def room(size: int) -> None:
     """Refuse a string or list that would become larger than the bound."""
-    if size > TEXT_MAX:
-        raise template_failed(f"a value would grow beyond {TEXT_MAX} characters or items")
+    if size > bounds.TEXT_MAX:
+        raise template_failed(f"a value would grow beyond {bounds.TEXT_MAX} characters or items")
 
 
 class Meter:
@@ -54,7 +45,7 @@ class Meter:
     __slots__ = ("_began", "_look_at", "_steps_left")
 
     def __init__(self) -> None:
-        self._steps_left = STEPS_MAX
+        self._steps_left = bounds.STEPS_MAX
         self._began: float | None = None
         self._look_at = 0.0
 
@@ -62,7 +53,7 @@ class Meter:
         """Charge for work; raise `ExpressionError` if the budget is exceeded."""
         self._steps_left -= max(0, steps)
         if self._steps_left < 0:
-            raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
+            raise template_failed(f"the template takes more than {bounds.STEPS_MAX} steps", "loop over fewer items")
         self.tick()
 
     def tick(self) -> None:
@@ -107,7 +98,7 @@ class Meter:
             self._began = now
         used = now - self._began
         if used > _SECONDS_MAX:
-            raise template_failed(f"the template takes more than {RENDER_MS_MAX} ms", "loop over fewer items")
+            raise template_failed(f"the template takes more than {bounds.RENDER_MS_MAX} ms", "loop over fewer items")
         self._look_at = perf_counter() + _SECONDS_MAX - used
 
 
@@ -130,8 +121,7 @@ class Passes:
     __slots__ = ("_items", "_payer")
 
     def __init__(self, items: Sequence[Any], payer: Payer) -> None:
-        self._items = items
-        self._payer = payer
+        self._items, self._payer = items, payer
 
     def __len__(self) -> int:
         return len(self._items)
@@ -167,8 +157,10 @@ def cost_of_copy(value: object) -> int:
 
 def short(value: str) -> str:
     """Refuse a text that is too long for native functions, which do not check the clock."""
-    if len(value) > TEXT_MAX:
-        message = f"a text of {len(value)} characters is too long to be worked on, at most {TEXT_MAX} are possible"
+    if len(value) > bounds.TEXT_MAX:
+        message = (
+            f"a text of {len(value)} characters is too long to be worked on, at most {bounds.TEXT_MAX} are possible"
+        )
         raise template_failed(message, "pass it on as it is, or search it with a regex filter")
     return value
 
@@ -185,13 +177,15 @@ def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json
     """
     if value is None or type(value) is bool:
         return value
-    return _Walk(VALUES_MAX, 1, 6, f"the result has more than {VALUES_MAX} values", tick).convert(value, 0)
+    return _Walk(bounds.VALUES_MAX, 1, 6, f"the result has more than {bounds.VALUES_MAX} values", tick).convert(
+        value, 0
+    )
 
 
 def printable(value: object) -> Json:
     """Return the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
-    message = f"a value would grow beyond {TEXT_MAX} characters when it is printed"
-    return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)
+    message = f"a value would grow beyond {bounds.TEXT_MAX} characters when it is printed"
+    return _Walk(bounds.TEXT_MAX, 2, 0, message).convert(value, 0)
 
 
 def text(value: object) -> str:
@@ -231,15 +225,15 @@ class _Walk:
         if kind is bool or value is None:
             return value
         if kind is int:
-            if value.bit_length() > WRITABLE_BITS_MAX:
+            if value.bit_length() > bounds.WRITABLE_BITS_MAX:
                 raise template_failed("the result holds an integer with thousands of digits")
             return value
         if kind is float:
             if not isfinite(value):
                 raise template_failed(f"the result holds {value}, which is not a JSON number")
             return value
-        if depth >= DEPTH_MAX:
-            raise template_failed(f"the result is nested more than {DEPTH_MAX} levels deep")
+        if depth >= bounds.DEPTH_MAX:
+            raise template_failed(f"the result is nested more than {bounds.DEPTH_MAX} levels deep")
         if self.tick is not None:
             self.tick()
         if kind is dict:
@@ -247,12 +241,23 @@ class _Walk:
             return {_key(key): self.convert(each, depth + 1) for key, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.convert(each, depth + 1) for each in value]
-        return _other(value)
+        if isinstance(value, str):
+            return _sound(str.__str__(value))
+        if isinstance(value, NotAvailable):
+            value.refuse()
+        if isinstance(value, Undefined):
+            raise template_failed("the expression has no value", "give the inline `if` an `else`")
+        if isinstance(value, _LISTABLE):
+            raise template_failed("the result is a sequence that was not read yet", "end the expression with `| list`")
+        raise template_failed(
+            f"the result is not a JSON value but a {type(value).__name__}",
+            "a method is called with (), and nodes, inputs and items hold only JSON",
+        )
 
 
 def _sound(value: str) -> str:
-    if len(value) > TEXT_MAX:
-        raise template_failed(f"a string of the result is longer than {TEXT_MAX} characters")
+    if len(value) > bounds.TEXT_MAX:
+        raise template_failed(f"a string of the result is longer than {bounds.TEXT_MAX} characters")
     if not value.isascii():
         try:
             value.encode()
@@ -267,21 +272,6 @@ def _key(key: object) -> str:
     return _sound(str.__str__(key))
 
 
-def _other(value: object) -> Json:
-    if isinstance(value, str):
-        return _sound(str.__str__(value))
-    if isinstance(value, NotAvailable):
-        value.refuse()
-    if isinstance(value, Undefined):
-        raise template_failed("the expression has no value", "give the inline `if` an `else`")
-    if isinstance(value, _LISTABLE):
-        raise template_failed("the result is a sequence that was not read yet", "end the expression with `| list`")
-    raise template_failed(
-        f"the result is not a JSON value but a {type(value).__name__}",
-        "a method is called with (), and nodes, inputs and items hold only JSON",
-    )
-
-
 # Bounded operations.
 
 _SEQUENCES = (str, list, tuple)
@@ -293,8 +283,8 @@ _SPELLED_FLOAT = 400
 
 def bounded_range(*limits: int) -> range:
     numbers = range(*limits)
-    if len(numbers) > RANGE_MAX:
-        raise template_failed(f"range() is limited to {RANGE_MAX} numbers")
+    if len(numbers) > bounds.RANGE_MAX:
+        raise template_failed(f"range() is limited to {bounds.RANGE_MAX} numbers")
     return numbers
 
 
@@ -329,8 +319,8 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {"+": add, "*": multiply, "
 
 
 def _bits(count: int) -> None:
-    if count > INT_BITS_MAX:
-        raise template_failed(f"an integer would need more than {INT_BITS_MAX} bits")
+    if count > bounds.INT_BITS_MAX:
+        raise template_failed(f"an integer would need more than {bounds.INT_BITS_MAX} bits")
 
 
 def formatted(pattern: str, values: object) -> str:

@@ -8,10 +8,10 @@ name means, which shorthand applies, and how a missing value is explained.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 from jinja2.environment import Environment
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
@@ -36,8 +36,7 @@ Key = str | int
 _NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(msgspec.Struct, frozen=True):
     """A root, what is read from it, and the keys to follow from there."""
 
     text: str
@@ -87,7 +86,6 @@ def node_path(base: str, root: str, node: str, keys: Sequence[Key]) -> Path:
 
 
 def build(root: str, keys: Sequence[Key]) -> Path:
-    """Build the path that a root and constant keys stand for."""
     if root not in RESERVED:
         return node_path(root, root, root, keys)
     if root in NODE_MAPS:
@@ -101,7 +99,6 @@ def build(root: str, keys: Sequence[Key]) -> Path:
 
 
 def written(base: str, keys: Sequence[Key]) -> str:
-    """Write a path the way an author would."""
     for key in keys:
         base = place(base, key)
     return base
@@ -138,11 +135,16 @@ READERS: Mapping[str, Callable[[Scope], object]] = {
 
 
 def explain(path: Path, scope: Scope) -> Explanation:
-    """Say why a path leads nowhere."""
     if path.node is not None:
         seen = scope.nodes.get(path.node)
         if seen is None or (isinstance(seen, Absent) and not (path.meta and seen.meta)):
-            return _unseen(path, path.node, seen, scope)
+            if seen is not None:
+                hint = "if that may happen, give a value for it: `| default(...)`"
+                return Explanation(f'node "{path.node}" {seen.reason}, so {path.text} has no value', hint)
+            # Below `ctx` there are nodes only; a name by itself may be a misspelt root.
+            near = meant(path.node, scope.nodes if path.references.roots & NODE_MAPS else [*scope.nodes, *RESERVED])
+            known = listing(sorted(scope.nodes)) or "none"
+            return Explanation(f'nothing here is called "{path.node}"', f"{near} nodes in reach: {known}".strip())
         value: object = seen.meta if path.meta or isinstance(seen, Absent) else seen.output
     elif path.read is None:
         return Explanation(f"{path.text} has no value of its own", f"name one of its entries: {path.text}.NAME")
@@ -159,16 +161,6 @@ _AVAILABLE = {
     "output": "write the node's id: <node>.output",
     "current": "write the node's id: <node>.output",
 }
-
-
-def _unseen(path: Path, node: str, seen: Absent | None, scope: Scope) -> Explanation:
-    if seen is not None:
-        hint = "if that may happen, give a value for it: `| default(...)`"
-        return Explanation(f'node "{node}" {seen.reason}, so {path.text} has no value', hint)
-    # Below `ctx` there are nodes only; a name by itself may be a misspelt root.
-    near = meant(node, scope.nodes if path.references.roots & NODE_MAPS else [*scope.nodes, *RESERVED])
-    known = listing(sorted(scope.nodes)) or "none"
-    return Explanation(f'nothing here is called "{node}"', f"{near} nodes in reach: {known}".strip())
 
 
 def _dead_end(path: Path, value: object) -> Explanation:
@@ -211,8 +203,7 @@ class ScopeContext(Context):
     ) -> None:
         self.environment = environment
         self.eval_ctx = evaluation
-        self.scope = scope
-        self.paths = paths
+        self.scope, self.paths = scope, paths
         self.spend = meter.spend
         self.tick = meter.tick
         self.weigh = meter.weigh

@@ -41,8 +41,6 @@ Group = int | str
 
 
 class Match(Protocol):
-    """One place where a pattern matches."""
-
     def group(self, group: Group = 0) -> str | None: ...
 
     def groups(self, default: str) -> tuple[str, ...]: ...

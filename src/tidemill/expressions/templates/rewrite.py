@@ -82,12 +82,14 @@ class Rewriting(NodeTransformer):
         return self._visitors.get(type(node))
 
     def run(self) -> nodes.Template:
-        """Rewrite the tree in place."""
         for name in sorted(self._read_from_outside()) if self._local else ():
             if name in READERS and name != "secrets":
                 self._found.append(References(roots=frozenset({name})))
             else:
-                self._ambiguous(name)
+                # Refuse a name that may mean the variable or the node; a reference must be certain.
+                reads = [each for each in self._tree.find_all(nodes.Name) if each.name == name and each.ctx == "load"]
+                hint = f'set it first, {{% set {name} = none %}}; a node of that name is nodes["{name}"]'
+                self._fault(reads[0] if reads else self._tree, f'"{name}" is read where it may not be set yet', hint)
         tree: nodes.Template = self.visit(self._tree)
         return tree
 
@@ -108,12 +110,6 @@ class Rewriting(NodeTransformer):
         tracking.optimizer = None
         tracking.visit(self._tree)
         return frozenset(tracking.undeclared_identifiers & self._local) - FUNCTIONS.keys()
-
-    def _ambiguous(self, name: str) -> None:
-        """Refuse a name that may mean the variable or the node; a reference must be certain."""
-        reads = [each for each in self._tree.find_all(nodes.Name) if each.name == name and each.ctx == "load"]
-        hint = f'set it first, {{% set {name} = none %}}; a node of that name is nodes["{name}"]'
-        self._fault(reads[0] if reads else self._tree, f'"{name}" is read where it may not be set yet', hint)
 
     def _name(self, node: nodes.Name) -> nodes.Node:
         """Replace a name that stands for a value of the scope."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
+import msgspec
 from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 
@@ -52,8 +52,7 @@ class CompiledTemplate(Protocol):
     def evaluate(self, scope: Scope, meter: Meter) -> Json: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """Text without any expression left in it, such as what stood between raw tags."""
 
     text: str
@@ -63,8 +62,7 @@ class Fixed:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """Exactly one path: the value itself, with its type, shared with the scope."""
 
     path: Path
@@ -80,8 +78,7 @@ class Value:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """Text with paths in between."""
 
     parts: tuple[str | Path, ...]
@@ -111,8 +108,7 @@ def _shown(path: Path, scope: Scope, meter: Meter) -> str:
     return text(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(msgspec.Struct, frozen=True):
     """Anything else, run by Jinja in the sandbox."""
 
     source: str
@@ -169,8 +165,7 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
     return failure
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The result of compiling a source: a program, or its faults."""
 
     program: CompiledTemplate | None
@@ -287,11 +282,7 @@ def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewri
     )
 
 
-# Whole values.
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(msgspec.Struct, frozen=True):
     """A compiled JSON value; immutable, and safe to share between threads."""
 
     part: _Part
@@ -322,16 +313,14 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
     return problems, merged(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
+class _Constant(msgspec.Struct, frozen=True):
     value: Json
 
     def render(self, scope: Scope, meter: Meter) -> Json:
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(msgspec.Struct, frozen=True):
     program: CompiledTemplate
     path: str
 
@@ -343,8 +332,7 @@ class _Text:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(msgspec.Struct, frozen=True):
     """The whole object as it is, and the entries that are rendered over it; so the order of keys stays."""
 
     whole: dict[str, Json]
@@ -357,8 +345,7 @@ class _Object:
         return filled
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
+class _List(msgspec.Struct, frozen=True):
     whole: list[Json]
     entries: tuple[tuple[int, _Part], ...]
 

@@ -51,5 +51,4 @@ class NotAvailable(StrictUndefined):
         return self._undefined_message
 
     def refuse(self) -> NoReturn:
-        """Fail the way any use of this value fails."""
         self._fail_with_undefined_error()

@@ -70,7 +70,6 @@ def limits_of(document: Mapping[str, Json]) -> model.Limits:
 
 
 def retry_of(given: Mapping[str, Json]) -> model.Retry:
-    """A retry policy; absent keys keep the built-in values."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
     return without_defaults(
         model.Retry,
@@ -92,10 +91,7 @@ SINGLE_ATTEMPT = model.Retry(max_attempts=1)
 
 class Assembly:
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops, reading: Reading) -> None:
-        self.draft = draft
-        self.graph = graph
-        self.loops = loops
-        self.reading = reading
+        self.draft, self.graph, self.loops, self.reading = draft, graph, loops, reading
         defaults = draft.document.get("defaults", {})
         self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
         self.default_timeout: float | None = defaults.get("timeout_seconds")
@@ -109,7 +105,6 @@ class Assembly:
         exits: Mapping[int, Mapping[str, list[str]]],
         output_reads: tuple[str, ...],
     ) -> model.Workflow:
-        """The whole workflow; `compensators` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
         return without_defaults(
             model.Workflow,

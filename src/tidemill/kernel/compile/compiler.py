@@ -32,9 +32,6 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 
-# Node types and their configurations
-
-
 class TypeTable:
     """The node types by the names that documents use; lookups are cached."""
 
@@ -75,7 +72,16 @@ class TypeTable:
         if not self._follows_schema(draft, number, type_, config, key):
             return
         if isinstance(config, dict) and (type_.schemas or type_.check is not None):
-            self._check_beyond_schema(draft.place(number), type_, config, key)
+            # Record what the schema cannot express: invalid schemas in the config, and the type's own check.
+            problems = list(type_.check(config)) if type_.check is not None else []
+            for field in type_.schemas:
+                inner = config.get(field)
+                if inner is not None and not _holds_template(inner):
+                    problems += [
+                        ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
+                    ]
+            for each in problems:
+                draft.place(number).problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
 
     def _follows_schema(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
         """Whether a configuration follows the schema of its type; records the problems."""
@@ -91,18 +97,6 @@ class TypeTable:
         place.extend(found)
         return not found
 
-    def _check_beyond_schema(self, place: DocumentPath, type_: NodeType, config: dict[str, Json], key: str) -> None:
-        """Record what the schema cannot express: invalid schemas in the config, and the type's own check."""
-        problems = list(type_.check(config)) if type_.check is not None else []
-        for field in type_.schemas:
-            inner = config.get(field)
-            if inner is not None and not _holds_template(inner):
-                problems += [
-                    ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
-                ]
-        for each in problems:
-            place.problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
-
 
 def _holds_template(value: Json) -> bool:
     pending = [value]
@@ -116,7 +110,6 @@ def _holds_template(value: Json) -> bool:
 
 
 def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None]:
-    """The type of every node in document order, None where it is unknown."""
     types: list[NodeType | None] = []
     for number, node in enumerate(draft.nodes):
         name = node.get("type")
@@ -127,7 +120,6 @@ def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None
 
 
 def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int, NodeType]:
-    """The types of compensators, by node number."""
     types: dict[int, NodeType] = {}
     for number, node in enumerate(draft.nodes):
         name = node["compensator"].get("type") if "compensator" in node else None
@@ -173,7 +165,6 @@ _OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProp
 
 
 def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
-    """A join needs inbound edges, and its quorum must not exceed their number."""
     for number, node in enumerate(draft.nodes):
         join = node.get("join")
         if join is None:
@@ -190,7 +181,6 @@ def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
 
 
 def check_widths(draft: NormalizedDraft, graph: Graph) -> None:
-    """No node may fan out, and no literal list may be mapped, wider than the limit."""
     width_max = draft.document.get("limits", {}).get("max_fanout", Limits().max_fanout)
     for number, targets in enumerate(graph.out):
         over = draft.nodes[number].get("map", {}).get("over")
@@ -243,9 +233,6 @@ def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) ->
             for name in sorted(set(_INPUT.findall(text)) - names):
                 message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
                 place.warning("unknown_input", use.key, message, place.found.nearest(name, names))
-
-
-# The pipeline
 
 
 class Compiled(NamedTuple):
@@ -310,7 +297,6 @@ def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) 
 def _checked_templates(
     draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, compensator: NodeType | None
 ) -> list[Use]:
-    """Check a node's configurations and return what their templates refer to."""
     node = draft.nodes[number]
     if type_ is not None:
         table.check_config(draft, number, type_, node, "config")

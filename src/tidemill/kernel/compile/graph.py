@@ -113,7 +113,6 @@ _RULED_KEYS = frozenset(("branch", "loop", "on_error"))
 
 
 def _ruled_targets(node: dict[str, Json], exits: dict[str, list[str]]) -> Iterator[tuple[Rule, str, Sequence[str]]]:
-    """Each list of targets that a rule names, with the rule and its key."""
     branch = node.get("branch")
     if branch:
         for step, rule in enumerate(branch.get("rules", ())):
@@ -161,7 +160,6 @@ def _sort(graph: Graph) -> None:
 
 
 def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
-    """Record cycles and their consequences: no entry, no exit, unreachable nodes."""
     if graph.acyclic:
         return
     found, paths = draft.found, draft.paths
@@ -237,8 +235,6 @@ def _cycle_in(graph: Graph, left: set[int]) -> list[int]:
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
 
-
-# Ancestor queries
 
 TARGETS_PER_SWEEP = 4096
 THRESHOLD_STEPS_MAX = 256
@@ -341,14 +337,10 @@ def _one_sweep(graph: Graph, wanted_by: Mapping[int, Iterable[int]], bits: Bits,
         passed[number] = ended | bits.get(number, 0)
 
 
-# Loops
-
 NESTING_MAX = 32
 
 
 class Loops:
-    """The loops by the number of their looping node."""
-
     __slots__ = ("around", "bodies", "escapes")
 
     def __init__(self) -> None:

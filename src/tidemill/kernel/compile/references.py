@@ -39,9 +39,7 @@ class Reading:
     """
 
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
-        self.draft = draft
-        self.graph = graph
-        self.loops = loops
+        self.draft, self.graph, self.loops = draft, graph, loops
         self.current: dict[int, list[int]] = {}
         """Ancestors whose output of this pass is read, by reader."""
         self.past: dict[int, list[int]] = {}
@@ -90,7 +88,15 @@ class Reading:
             elif self.loops.share(number, other):
                 self.past.setdefault(number, []).append(other)
             else:
-                self._refuse(number, other, key)
+                place, name = self.draft.place(number), shown(self.graph.ids[other])
+                if number == other:
+                    hint = "conditions and compensators see the node's own result as `output`"
+                    place.problem("self_reference", key, "refers to its own output, which is not there yet", hint)
+                else:
+                    hint = f"let it depend on `{name}`, if that is what it means"
+                    place.problem(
+                        "reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint
+                    )
         self._warn()
 
     def _is_parent(self, number: int, other: int) -> bool:
@@ -103,15 +109,6 @@ class Reading:
             read.append(other)
         if number in self._may_begin_early:
             self._early.setdefault((number, other), key)
-
-    def _refuse(self, number: int, other: int, key: str) -> None:
-        place, name = self.draft.place(number), shown(self.graph.ids[other])
-        if number == other:
-            hint = "conditions and compensators see the node's own result as `output`"
-            place.problem("self_reference", key, "refers to its own output, which is not there yet", hint)
-        else:
-            hint = f"let it depend on `{name}`, if that is what it means"
-            place.problem("reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint)
 
     def _warn(self) -> None:
         """Warn of ancestors that may not have ended: after a partial join, or through an exit of a loop."""
@@ -152,8 +149,6 @@ _META = {
 
 
 class _KnownSchemas:
-    """The schemas of the values that conditions can read."""
-
     def __init__(self, draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
         self._inputs = draft.document.get("inputs")
         self._outputs = {
@@ -167,27 +162,22 @@ class _KnownSchemas:
         }
 
     def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
-        """What is known of a chain of keys in a condition of a node."""
         from tidemill.expressions.type_check import expected
 
         root, keys = chain.root, chain.keys
         if root == "ctx":
-            return self._of_node(keys)
+            from tidemill.expressions.type_check import MissingKey, expected
+
+            if len(keys) < 2:
+                return None
+            schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
+            found = expected(schema, keys[2:])
+            return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
         schema = {"inputs": self._inputs, "run": _RUN, "iteration": _WHOLE}.get(root)
         return expected(self._outputs.get(node) if root in ("output", "current") else schema, keys)
 
-    def _of_node(self, keys: Sequence[str]) -> Kinds | MissingKey | None:
-        from tidemill.expressions.type_check import MissingKey, expected
-
-        if len(keys) < 2:
-            return None
-        schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
-        found = expected(schema, keys[2:])
-        return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
-
 
 def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
-    """Record conditions whose operands can never fit."""
     if not any(clauses.values()):
         return
     # Imported late: most documents need no type check.
@@ -291,7 +281,6 @@ def _is_secret(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bo
 
 
 def check_roots(place: DocumentPath, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
-    """Record reserved names that do not exist at this position."""
     for root in sorted(use.reach.roots - allowed):
         if root == SECRETS:
             hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else ""

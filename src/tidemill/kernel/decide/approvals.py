@@ -8,6 +8,7 @@ for changes decides. The kernel reads no clock: `datetime` only formats timestam
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -49,9 +50,6 @@ def as_role(name: str) -> str:
     return name if name.startswith(ROLE) else ROLE + name
 
 
-# Who may decide
-
-
 def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
     """Why a decision or delegation is refused; repeating an earlier one is not."""
     node, approval = builder.flow.by_id[command.node], _approval(builder.state, command)
@@ -74,19 +72,13 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if isinstance(command.form, BlobRef):
         return problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
     if command.verb == "changes" and not _can_return(builder, node, command.index):
-        return problem(
-            "changes_not_possible",
-            f"node {node.id} has no changes_path",
-            "approve or reject, or give it a changes_path",
-        )
+        hint = "approve or reject, or give it a changes_path"
+        return problem("changes_not_possible", f"node {node.id} has no changes_path", hint)
     earlier = _earlier(approval, user)
     if earlier and earlier != command.verb:
         who = "you" if approval.status == "pending" else approval.decided_by
-        return problem(
-            "decision_conflict",
-            f"it was decided otherwise already: {earlier} by {who}",
-            "see `tidemill approvals show`",
-        )
+        message = f"it was decided otherwise already: {earlier} by {who}"
+        return problem("decision_conflict", message, "see `tidemill approvals show`")
     return None
 
 
@@ -94,9 +86,8 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     visit = state.peek(command.node)
     act = peek_at(visit, command.index)
     if command.visit and command.visit < visit.visit:
-        return problem(
-            "approval_closed", f"node {command.node} is at visit {visit.visit} by now", "decide on the present visit"
-        )
+        message = f"node {command.node} is at visit {visit.visit} by now"
+        return problem("approval_closed", message, "decide on the present visit")
     if act is None or act.approval is None or command.visit > visit.visit:
         return problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
     return act.approval
@@ -144,11 +135,6 @@ def _can_return(builder: DecisionBuilder, node: Node, index: int) -> bool:
     return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
 
 
-def _on_behalf_of(approval: Approval, user: str) -> str:
-    """The user who delegated the decision to this one, or an empty string."""
-    return next((by for by, to in reversed(approval.delegated) if to == user), "")
-
-
 def _earlier(approval: Approval, user: str) -> str:
     """The earlier decision: the final one, or this user's vote."""
     if approval.status == "decided":
@@ -173,9 +159,6 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
     return None
 
 
-# Deciding
-
-
 def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
     """Count a vote; end the wait once the quorum is reached or one approver disagrees."""
     approval = _approval(builder.state, command)
@@ -183,85 +166,47 @@ def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> Non
     user = as_user(command.actor)
     if _earlier(approval, user):
         return
-    visit, behalf = builder.state.peek(node.id).visit, _on_behalf_of(approval, user)
+    # The user who delegated the decision to this one, or an empty string.
+    # The user who delegated the decision to this one, or an empty string.
+    behalf = next((by for by, to in reversed(approval.delegated) if to == user), "")
+    answer = _answer(builder, node, command.index, user, command.comments, command.form, behalf)
     agreed = {vote.by for vote in approval.votes} | {user}
     if command.verb == "approve" and len(agreed) < approval.quorum:
-        builder.emit(
-            events.ApprovalVoted(
-                at_ms=builder.now,
-                actor=builder.actor,
-                command=builder.command,
-                node=node.id,
-                visit=visit,
-                index=command.index,
-                by=user,
-                comments=command.comments,
-                form=command.form,
-                on_behalf_of=behalf,
-            )
-        )
-        return
-    _decide(builder, node, command.index, command.verb, user, command.comments, command.form, behalf)
-
-
-def _decide(
-    builder: DecisionBuilder,
-    node: Node,
-    index: int,
-    verb: str,
-    by: str,
-    comments: str,
-    form: Payload | None,
-    behalf: str,
-) -> None:
-    """Record the decision and end the wait with it."""
-    visit = builder.state.peek(node.id).visit
-    if verb == "changes":
-        builder.emit(
-            events.ApprovalReturned(
-                at_ms=builder.now,
-                actor=builder.actor,
-                command=builder.command,
-                node=node.id,
-                visit=visit,
-                index=index,
-                by=by,
-                comments=comments,
-                form=form,
-                on_behalf_of=behalf,
-            )
-        )
+        builder.emit(events.ApprovalVoted(**answer))
     else:
-        builder.emit(
-            events.ApprovalDecided(
-                at_ms=builder.now,
-                actor=builder.actor,
-                command=builder.command,
-                node=node.id,
-                visit=visit,
-                index=index,
-                decision=verb,
-                by=by,
-                comments=comments,
-                form=form,
-                on_behalf_of=behalf,
-            )
-        )
+        _decide(builder, node, command.verb, answer)
+
+
+def _answer(
+    builder: DecisionBuilder, node: Node, index: int, by: str, comments: str, form: Payload | None, behalf: str
+) -> dict[str, Any]:
+    """The fields that votes and decisions have in common."""
+    return {
+        **builder.command_fields,
+        "node": node.id,
+        "visit": builder.state.peek(node.id).visit,
+        "index": index,
+        "by": by,
+        "comments": comments,
+        "form": form,
+        "on_behalf_of": behalf,
+    }
+
+
+def _decide(builder: DecisionBuilder, node: Node, verb: str, answer: dict[str, Any]) -> None:
+    changes = verb == "changes"
+    builder.emit(events.ApprovalReturned(**answer) if changes else events.ApprovalDecided(decision=verb, **answer))
     builder.cause = builder.state.seq
     output = msgspec.json.encode(
         {
             "decision": verb,
-            "comments": comments,
-            "decided_by": by,
+            "comments": answer["comments"],
+            "decided_by": answer["by"],
             "decided_at": iso(builder.now),
-            "form": msgspec.Raw(form) if isinstance(form, bytes) else None,
+            "form": msgspec.Raw(answer["form"]) if isinstance(answer["form"], bytes) else None,
         }
     )
-    _end_wait(builder, node, index, verb, output)
-
-
-def _end_wait(builder: DecisionBuilder, node: Node, index: int, verb: str, output: Payload) -> None:
-    exit_ = EXITS.get(verb, "")
+    index, exit_ = answer["index"], EXITS.get(verb, "")
     act = peek_at(builder.state.peek(node.id), index)
     if act is not None and act.wait is not None and act.wait.recall:
         wait_over(builder, node, index, output)
@@ -270,9 +215,8 @@ def _end_wait(builder: DecisionBuilder, node: Node, index: int, verb: str, outpu
         leave_visit(builder, node, exit_, output, AttemptFacts(cause=builder.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
         leave_wait(builder, node, index)
-        fail_for_good(
-            builder, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=builder.cause)
-        )
+        error = Error("rejected", "the approval was rejected")
+        fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
     else:
         wait_over(builder, node, index, output)
 
@@ -285,9 +229,7 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
         return
     builder.emit(
         events.ApprovalDelegated(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             node=node.id,
             visit=builder.state.peek(node.id).visit,
             index=command.index,
@@ -298,9 +240,6 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
     )
 
 
-# Time-outs
-
-
 def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
     """Apply `on_timeout`: decide, escalate or expire."""
     visit = builder.state.peek(node.id)
@@ -308,13 +247,12 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
     assert act is not None and act.approval is not None, "somebody was asked"
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
-        _decide(builder, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
+        answer = _answer(builder, node, index, SYSTEM, "nobody decided in time", None, "")
+        _decide(builder, node, approval.on_timeout, answer)
     elif approval.on_timeout == "escalate" and not approval.escalated:
         _escalate(builder, node, visit.visit, index, approval)
     else:
-        builder.emit(
-            events.ApprovalExpired(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, index=index)
-        )
+        builder.emit(events.ApprovalExpired(**builder.node_fields(node.id, index)))
         builder.cause = builder.state.seq
         leave_wait(builder, node, index)
         error = Error("approval_expired", "nobody decided in time")
@@ -322,19 +260,9 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
 
 
 def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
-    """Ask the next approvers, with the same time-out."""
     expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
-    builder.emit(
-        events.ApprovalEscalated(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=visit,
-            index=index,
-            to=approval.escalate_to,
-            expires_ms=expires,
-        )
-    )
+    fields = builder.node_fields(node.id, index)
+    builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))
     act = peek_at(builder.state.peek(node.id), index)
     assert act is not None, "it waits"
     for job in wait_jobs(node.id, visit, index, act):

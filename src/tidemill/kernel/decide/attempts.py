@@ -7,31 +7,12 @@ leaves a ResultDiscarded, or nothing if it repeats what the log already holds.
 
 from __future__ import annotations
 
+from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
-from tidemill.kernel.commands import (
-    AttemptStarted,
-    Checkpoint,
-    Done,
-    Failed,
-    MapExpanded,
-    Result,
-    SkipRequested,
-    WaitRequested,
-    WorkerLost,
-)
+from tidemill.kernel.decide import visits
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
 from tidemill.kernel.decide.routing import route_problem
-from tidemill.kernel.decide.visits import (
-    attempt_failed,
-    bytes_exceeded,
-    complete_item,
-    complete_visit,
-    fail_for_good,
-    fail_visit,
-    skip_visit,
-    try_again,
-)
 from tidemill.kernel.decide.waits import begin_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCheckpointed, NodeExpanded, NodeStarted, ResultDiscarded
 from tidemill.kernel.jobs import run_job
@@ -39,11 +20,17 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
-OUTCOME_NAMES = {Done: "Done", Failed: "Failed", WaitRequested: "Waits", SkipRequested: "Skips", MapExpanded: "Expands"}
+OUTCOME_NAMES = {
+    commands.Done: "Done",
+    commands.Failed: "Failed",
+    commands.WaitRequested: "Waits",
+    commands.SkipRequested: "Skips",
+    commands.MapExpanded: "Expands",
+}
 """What logs call an outcome: stored in ResultDiscarded, so independent of the names of classes."""
 
 
-def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
+def take_result(builder: DecisionBuilder, node: Node, result: commands.Result) -> None:
     """Apply the outcome of an attempt if it still counts, else discard it."""
     status = attempt_status(builder.state, result.node, result.visit, result.index, result.token)
     if status == "repeated" and result.again:
@@ -54,7 +41,7 @@ def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
     phase = phase_of(node, builder.state.peek(node.id), result.index)
     if not outcome_allowed(phase, result):
         message = f"a {OUTCOME_NAMES[type(result.outcome)]} is no outcome at this point of the visit"
-        fail_for_good(
+        visits.fail_for_good(
             builder, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token)
         )
         return
@@ -62,25 +49,25 @@ def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
     if called:
         begin(builder, result)
     cause = builder.state.seq if called else 0
-    reads = result.outcome.reads if isinstance(result.outcome, Failed) else ()
+    reads = result.outcome.reads if isinstance(result.outcome, commands.Failed) else ()
     facts = AttemptFacts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
     match result.outcome:
-        case Done() as done:
+        case commands.Done() as done:
             _done(builder, node, result, done, facts)
-        case Failed() as failed:
-            attempt_failed(builder, node, result.index, failed, result.chance, facts)
-        case WaitRequested() as wait:
+        case commands.Failed() as failed:
+            visits.attempt_failed(builder, node, result.index, failed, result.chance, facts)
+        case commands.WaitRequested() as wait:
             begin_wait(builder, node, result.index, wait, facts)
-        case SkipRequested() if result.index != NOT_AN_ITEM:
+        case commands.SkipRequested() if result.index != NOT_AN_ITEM:
             # The list of a map has an entry for every item, so a skipped item completes with null.
-            complete_item(builder, node, result.index, b"null", 4, facts, undoable=False)
-        case SkipRequested() as skip:
-            skip_visit(builder, node, skip.reason, facts, skip.reads)
-        case MapExpanded() as expanded:
+            visits.complete_item(builder, node, result.index, b"null", 4, facts, undoable=False)
+        case commands.SkipRequested() as skip:
+            visits.skip_visit(builder, node, skip.reason, facts, skip.reads)
+        case commands.MapExpanded() as expanded:
             _expand(builder, node, result, expanded, facts)
 
 
-def begin(builder: DecisionBuilder, command: Result | AttemptStarted | Checkpoint) -> None:
+def begin(builder: DecisionBuilder, command: commands.Result | commands.AttemptStarted | commands.Checkpoint) -> None:
     """Record the start of the current attempt, once.
 
     The commit may come long after the handler was called, so `at_ms` is the worker's time, clamped between the time
@@ -103,7 +90,7 @@ def begin(builder: DecisionBuilder, command: Result | AttemptStarted | Checkpoin
     )
 
 
-def take_checkpoint(builder: DecisionBuilder, command: Checkpoint) -> None:
+def take_checkpoint(builder: DecisionBuilder, command: commands.Checkpoint) -> None:
     """Store a handler's progress for the attempt after a crash."""
     begin(builder, command)
     act = peek_at(builder.state.peek(command.node), command.index)
@@ -119,7 +106,7 @@ def take_checkpoint(builder: DecisionBuilder, command: Checkpoint) -> None:
     )
 
 
-def take_lost(builder: DecisionBuilder, node: Node, lost: WorkerLost) -> None:
+def take_lost(builder: DecisionBuilder, node: Node, lost: commands.WorkerLost) -> None:
     """End the attempts whose leases on this job expired, and queue the next one."""
     if attempt_status(builder.state, lost.node, lost.visit, lost.index, lost.token) != "current":
         return
@@ -140,16 +127,16 @@ def _one_lost(builder: DecisionBuilder, node: Node, index: int, act: Activation,
     attempt = act.attempt + 1 if called and not act.running else act.attempt
     if once and called:
         message = "the worker was lost after the attempt had started; nobody knows what it did"
-        fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)
+        visits.fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
-        fail_for_good(builder, node, index, Error("worker_killer", message), facts, attempt=attempt)
+        visits.fail_for_good(builder, node, index, Error("worker_killer", message), facts, attempt=attempt)
     else:
         error = Error(WORKER_LOST, "the worker was lost", retryable=True)
-        try_again(builder, node, index, attempt, error, builder.now, facts, lost=True)
+        visits.try_again(builder, node, index, attempt, error, builder.now, facts, lost=True)
 
 
-def _discard(builder: DecisionBuilder, result: Result, reason: str) -> None:
+def _discard(builder: DecisionBuilder, result: commands.Result, reason: str) -> None:
     """Record a result that does not count: at most DISCARDS_MAX per visit, none for visits before the previous."""
     visit = builder.state.peek(result.node)
     recorded = visit.discarded if result.visit == visit.visit else visit.discarded_before
@@ -171,24 +158,28 @@ def _discard(builder: DecisionBuilder, result: Result, reason: str) -> None:
     )
 
 
-def _done(builder: DecisionBuilder, node: Node, result: Result, done: Done, facts: AttemptFacts) -> None:
+def _done(
+    builder: DecisionBuilder, node: Node, result: commands.Result, done: commands.Done, facts: AttemptFacts
+) -> None:
     counts = result.index != NOT_AN_ITEM or node.map is None
-    if counts and (error := bytes_exceeded(builder, done.size)) is not None:
-        fail_for_good(builder, node, result.index, error, facts, fatal=True)
+    if counts and (error := visits.bytes_exceeded(builder, done.size)) is not None:
+        visits.fail_for_good(builder, node, result.index, error, facts, fatal=True)
     elif result.index != NOT_AN_ITEM:
-        complete_item(builder, node, result.index, done.output, done.size, facts)
+        visits.complete_item(builder, node, result.index, done.output, done.size, facts)
     elif (problem := route_problem(node, result.route)) is not None:
-        fail_visit(builder, node, Error("route_not_allowed", problem), facts)
+        visits.fail_visit(builder, node, Error("route_not_allowed", problem), facts)
     else:
         # The size of a map's list is not counted again: its items were counted one by one.
-        complete_visit(builder, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
+        visits.complete_visit(builder, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
 
 
-def _expand(builder: DecisionBuilder, node: Node, result: Result, expanded: MapExpanded, facts: AttemptFacts) -> None:
+def _expand(
+    builder: DecisionBuilder, node: Node, result: commands.Result, expanded: commands.MapExpanded, facts: AttemptFacts
+) -> None:
     limit = builder.flow.limits.max_fanout
     if expanded.count > limit:
         message = f"the list has {expanded.count} items, more than max_fanout {limit}"
-        fail_visit(builder, node, Error("max_fanout_exceeded", message), facts)
+        visits.fail_visit(builder, node, Error("max_fanout_exceeded", message), facts)
         return
     builder.emit(
         NodeExpanded(
@@ -205,5 +196,5 @@ def _expand(builder: DecisionBuilder, node: Node, result: Result, expanded: MapE
     )
     builder.cause = builder.state.seq
     if expanded.count == 0:
-        done = Done(output=expanded.output if expanded.output is not None else b"[]", size=2)
+        done = commands.Done(output=expanded.output if expanded.output is not None else b"[]", size=2)
         _done(builder, node, result, done, AttemptFacts(token=facts.token, cause=builder.cause))

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import DISPATCHING, JobSpec
@@ -55,19 +54,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class DecisionBuilder:
     __slots__ = (
-        "_drops",
-        "_puts",
-        "_withdrawn",
-        "actor",
-        "cause",
-        "command",
-        "events",
-        "flow",
-        "loops",
-        "now",
-        "pending_nodes",
-        "state",
-    )  # fmt: skip
+        *("_drops", "_puts", "_withdrawn", "actor", "cause", "command"),
+        *("events", "flow", "loops", "now", "pending_nodes", "state"),
+    )
 
     def __init__(self, flow: Workflow, state: State, now_ms: int) -> None:
         self.flow = flow
@@ -85,8 +74,15 @@ class DecisionBuilder:
         self.command: str | None = None
         self.cause = 0
 
-    def begin_command(self, command: AnyCommand) -> None:
-        self.actor, self.command, self.cause = command.actor, command.id, 0
+    @property
+    def command_fields(self) -> dict[str, Any]:
+        """Fields of an event that records the command itself."""
+        return {"at_ms": self.now, "actor": self.actor, "command": self.command}
+
+    def node_fields(self, node: str, index: int = NOT_AN_ITEM) -> dict[str, Any]:
+        """Fields of an event about a node's latest visit that follows from `cause`."""
+        visit = self.state.peek(node).visit
+        return {"at_ms": self.now, "cause": self.cause, "node": node, "visit": visit, "index": index}
 
     def emit(self, event: AnyEvent) -> None:
         """Append an event and apply it to the draft."""

@@ -38,9 +38,8 @@ def fail_run(builder: DecisionBuilder, node: str, visit: int, error: Error, *, s
     `spread` off: a limit kept the node from starting, so its descendants are cancelled instead of failed.
     """
     cause = builder.state.seq
-    _end_visits(
-        builder, f"the run failed: {error.code}", descendants(builder.flow, node) if node and spread else set(), node
-    )
+    downstream = descendants(builder.flow, node) if node and spread else set()
+    _end_visits(builder, f"the run failed: {error.code}", downstream, node)
     _close(builder)
     builder.emit(
         RunFailed(
@@ -61,22 +60,14 @@ def cancel_run(builder: DecisionBuilder, reason: str, *, compensate: bool | None
     """End the run as CANCELLED; `compensate` None follows the document."""
     _end_visits(builder, reason or "the run was cancelled", set(), "")
     _close(builder)
+    consumed = builder.state.counter
     builder.emit(
-        RunCancelled(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
-            reason=reason,
-            consumed=builder.state.counter,
-            counter=0,
-            unread=unread(builder),
-        )
+        RunCancelled(reason=reason, consumed=consumed, counter=0, unread=unread(builder), **builder.command_fields)
     )
     after_end(builder, compensate=builder.flow.compensate == "automatic" if compensate is None else compensate)
 
 
 def unread(builder: DecisionBuilder) -> tuple[str, ...]:
-    """Names of signals that no node has taken."""
     return tuple(dict.fromkeys(signal.name for signal in builder.state.signals))
 
 
@@ -119,14 +110,11 @@ def _end_visits(builder: DecisionBuilder, reason: str, downstream: set[str], sou
         if visit.status == "PENDING" and node.id in downstream:
             builder.emit(
                 NodeFailed(
-                    at_ms=builder.now,
-                    cause=builder.cause,
-                    node=node.id,
-                    visit=visit.visit,
                     attempt=visit.attempt,
                     error=Error(UPSTREAM_FAILED, f"node {source} failed"),
                     consumed=visit.tokens,
                     counter=state.counter - visit.tokens,
+                    **builder.node_fields(node.id),
                 )
             )
         else:
@@ -136,14 +124,11 @@ def _end_visits(builder: DecisionBuilder, reason: str, downstream: set[str], sou
 def _cancel(builder: DecisionBuilder, node: Node, visit: Visit, reason: str) -> None:
     builder.emit(
         NodeCancelled(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=visit.visit,
             reason=reason,
             consumed=visit.tokens,
             counter=builder.state.counter - visit.tokens,
             unknown=_under_way(node, visit, NOT_AN_ITEM, visit),
+            **builder.node_fields(node.id),
         )
     )
 
@@ -192,15 +177,5 @@ def cancel_items(builder: DecisionBuilder, node: Node, reason: str) -> None:
             builder.remove_job(key_of("run", node.id, visit.visit, index))
         else:
             drop_wait(builder, node.id, visit.visit, index, item, close=True)
-        builder.emit(
-            NodeCancelled(
-                at_ms=builder.now,
-                cause=builder.cause,
-                node=node.id,
-                visit=visit.visit,
-                index=index,
-                reason=reason,
-                counter=builder.state.counter,
-                unknown=_under_way(node, visit, index, item),
-            )
-        )
+        unknown, fields = _under_way(node, visit, index, item), builder.node_fields(node.id, index)
+        builder.emit(NodeCancelled(reason=reason, counter=builder.state.counter, unknown=unknown, **fields))

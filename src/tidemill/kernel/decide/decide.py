@@ -10,7 +10,7 @@ Also here: commands to a run as a whole, and jobs that call no handler (timers, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -34,7 +34,6 @@ from tidemill.kernel.state import State, peek_at
 
 
 def decide(flow: Workflow, state: State, command: AnyCommand, now_ms: int) -> Decision | Problem:
-    """Decide one command."""
     decision, problems = decide_all(flow, state, (command,), now_ms)
     return problems[0] or decision
 
@@ -53,7 +52,7 @@ def _take(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
         return None
     refusal = _refusal(builder, command)
     if refusal is None:
-        builder.begin_command(command)
+        builder.actor, builder.command, builder.cause = command.actor, command.id, 0
         _carry_out(builder, command)
         settle(builder)
     return refusal
@@ -64,9 +63,6 @@ def _known(state: State, command: AnyCommand) -> bool:
     if command.id is not None and state.commands.get(command.id) is not None:
         return True
     return isinstance(command, commands.Signal) and state.commands.get(SIGNAL_ID + command.signal) is not None
-
-
-# Refusals
 
 
 def _refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
@@ -86,18 +82,15 @@ def _refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
     return _run_refusal(builder, command)
 
 
+_FOR_REMOVED_NODES = (
+    *(commands.RequeueJob, commands.CompensationResult, commands.CompensationWorkerLost),
+    *(commands.ChildBegan, commands.ChildEnded),
+)
+"""Commands that stay valid, or are ignored later, when a patch has removed the node."""
+
+
 def _activation_refusal(builder: DecisionBuilder, command: commands.ToActivation) -> Problem | None:
-    if isinstance(
-        command,
-        (
-            commands.RequeueJob,
-            commands.CompensationResult,
-            commands.CompensationWorkerLost,
-            commands.ChildBegan,
-            commands.ChildEnded,
-        ),
-    ):
-        # These stay valid, or are ignored later, when a patch has removed the node.
+    if isinstance(command, _FOR_REMOVED_NODES):
         return None
     if isinstance(command, commands.CloseDeadLetter):
         return operations.refuse_closing(builder, command)
@@ -157,9 +150,6 @@ def _announced(node: Node, state: State, command: commands.AttemptStarted | comm
     """Whether an at-most-once attempt was started under another lease, so that it must not start again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
-
-
-# Dispatch
 
 
 def _carry_out(builder: DecisionBuilder, command: AnyCommand) -> None:
@@ -237,7 +227,6 @@ def _carry_out_further(builder: DecisionBuilder, command: InfrequentCommand) -> 
 
 
 def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
-    """Create the run and give every entry node its token."""
     flow = builder.flow
     deadline = None if flow.limits.deadline_ms is None else builder.now + flow.limits.deadline_ms
     created = events.RunCreated(
@@ -300,7 +289,7 @@ def cancel(builder: DecisionBuilder, cancel: commands.Cancel) -> None:
 def relabel(builder: DecisionBuilder, relabel: commands.Relabel) -> None:
     labels = {name: text for name, text in builder.state.labels.items() if name not in relabel.remove} | relabel.labels
     if labels != builder.state.labels or relabel.id is not None:
-        builder.emit(events.RunLabelled(at_ms=builder.now, actor=builder.actor, command=builder.command, labels=labels))
+        builder.emit(events.RunLabelled(labels=labels, **builder.command_fields))
 
 
 def repair(builder: DecisionBuilder, repair: commands.Repair) -> None:
@@ -317,47 +306,22 @@ def repair(builder: DecisionBuilder, repair: commands.Repair) -> None:
     if not builder.state.live or not (restored or dropped):
         # The log of an ended run is closed: its surplus jobs are removed without an event.
         return
+    keys = tuple(job.key for job in restored)
     builder.emit(
-        events.RunRepaired(
-            at_ms=builder.now,
-            actor=repair.actor,
-            command=repair.id,
-            reason=repair.reason,
-            restored=tuple(job.key for job in restored),
-            dropped=tuple(dropped),
-        )
+        events.RunRepaired(reason=repair.reason, restored=keys, dropped=tuple(dropped), **builder.command_fields)
     )
 
 
 def rendered(builder: DecisionBuilder, rendered: commands.OutputsRendered) -> None:
-    """End the run after its outputs were rendered or could not be."""
     if not builder.state.rendering:
         return
-    outcome = rendered.outcome
+    outcome, state = rendered.outcome, builder.state
+    end: dict[str, Any] = {"at_ms": builder.now, "cause": state.seq, "consumed": 1, "unread": unread(builder)}
     if isinstance(outcome, commands.Done):
-        builder.emit(
-            events.RunCompleted(
-                at_ms=builder.now,
-                cause=builder.state.seq,
-                outputs=outcome.output,
-                consumed=1,
-                tolerated=builder.state.tolerated,
-                unread=unread(builder),
-            )
-        )
+        builder.emit(events.RunCompleted(outputs=outcome.output, tolerated=state.tolerated, **end))
     else:
         error = events.Error("outputs_failed", outcome.error.message, outcome.error.type, causes=(outcome.error.code,))
-        builder.emit(
-            events.RunFailed(
-                at_ms=builder.now,
-                cause=builder.state.seq,
-                node="",
-                visit=0,
-                error=error,
-                consumed=1,
-                unread=unread(builder),
-            )
-        )
+        builder.emit(events.RunFailed(node="", visit=0, error=error, **end))
     if builder.state.deadline_ms is not None:
         builder.remove_job(key_of("deadline"))
     after_end(builder, compensate=builder.flow.compensate == "automatic" and builder.state.status == "FAILED")
@@ -399,7 +363,6 @@ def requeue(builder: DecisionBuilder, command: commands.RequeueJob) -> None:
 
 
 def _expected_job(builder: DecisionBuilder, command: commands.RequeueJob) -> JobSpec | None:
-    """The job as the state needs it now, or None."""
     state = builder.state
     if command.kind == "outputs":
         return system_job("outputs") if state.rendering else None

@@ -49,7 +49,6 @@ def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _shares(state: State, key: str) -> bool:
-    """Whether a fork would reuse the result of this visit or item."""
     act = find_activation(state, key)
     return act is not None and act.status == "COMPLETED"
 
@@ -59,11 +58,8 @@ def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
         hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
     if not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
-        return Problem(
-            code="node_not_begun",
-            message=f"node {fork.rewind} had not begun at this event",
-            hint="fork at a later event",
-        )
+        message = f"node {fork.rewind} had not begun at this event"
+        return Problem(code="node_not_begun", message=message, hint="fork at a later event")
     return None
 
 
@@ -99,7 +95,6 @@ def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
-    """The digest of the run's graph after these events."""
     changes = (event.digest for event in reversed(prefix) if isinstance(event, (events.RunPatched, events.RunCreated)))
     return next(changes, "")
 
@@ -147,7 +142,14 @@ def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
         apply_patch(builder, fork.patch)
     for job in expected_jobs(builder.flow, builder.state):
         builder.add_job(job)
-    _draw_consequences(builder)
+    # Draw the consequences of edges, items and passes that the prefix may lack.
+    for node in builder.flow.nodes:
+        visit = builder.state.peek(node.id)
+        if visit.status == "RUNNING" and visit.map is not None:
+            item_over(builder, node)
+        elif visit.wait is not None and visit.wait.on == "loop":
+            builder.loops.append(node.id)
+    schedule(builder, builder.flow.by_id)
 
 
 def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
@@ -156,34 +158,14 @@ def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
     for event in _adapted(fork, prefix):
         builder.emit(event)
     deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
-    builder.emit(
-        events.RunForked(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
-            run=fork.run,
-            at=len(prefix),
-            deadline_at_ms=deadline,
-            reason=fork.reason,
-        )
-    )
+    fields = builder.command_fields
+    builder.emit(events.RunForked(run=fork.run, at=len(prefix), deadline_at_ms=deadline, reason=fork.reason, **fields))
     builder.cause = builder.state.seq
     if not builder.state.live:
         # Unknown outcomes of the other run do not matter: the effect keys here are new.
         reopen(builder, fork.reason, tuple(builder.flow.by_id))
     if fork.rewind:
         rewind_run(builder, fork.rewind, fork.reason)
-
-
-def _draw_consequences(builder: DecisionBuilder) -> None:
-    """Draw the consequences of edges, items and passes that the prefix may lack."""
-    for node in builder.flow.nodes:
-        visit = builder.state.peek(node.id)
-        if visit.status == "RUNNING" and visit.map is not None:
-            item_over(builder, node)
-        elif visit.wait is not None and visit.wait.on == "loop":
-            builder.loops.append(node.id)
-    schedule(builder, builder.flow.by_id)
 
 
 def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:

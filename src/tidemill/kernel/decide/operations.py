@@ -8,6 +8,7 @@ its edges are decided, and later tokens are absorbed. An override reopens an end
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -16,18 +17,16 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED, Activation, items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder, problem
-from tidemill.kernel.decide.completion import drop_wait, end_visit
+from tidemill.kernel.decide.completion import end_visit
 from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
+from tidemill.kernel.decide.waits import leave_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route
 from tidemill.kernel.jobs import key_of, run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, Visit, key_at, peek_at
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
-
-
-# Retry
 
 
 def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem | None:
@@ -64,20 +63,15 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules."""
     state, flow = builder.state, builder.flow
     nodes = tuple(
-        [
-            Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
-            for node in flow.nodes
-            if not stays(visit := state.peek(node.id))
-        ]
+        Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
+        for node in flow.nodes
+        if not stays(visit := state.peek(node.id))
     )
     letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     builder.emit(
         events.RunRetried(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
             nodes=nodes,
             emitted=emitted + renders,
             counter=emitted + renders,
@@ -85,6 +79,7 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
             deadline_at_ms=_deadline(builder),
             reason=reason,
             sure=sure,
+            **builder.command_fields,
         )
     )
     builder.cause = builder.state.seq
@@ -109,7 +104,6 @@ def stays(visit: Visit) -> bool:
 
 
 def _deadline(builder: DecisionBuilder) -> int | None:
-    """The present deadline, or a new one if it has passed."""
     allowed, old = builder.flow.limits.deadline_ms, builder.state.deadline_ms
     if allowed is None:
         return None
@@ -128,9 +122,6 @@ def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
             builder.pending_nodes.append((name, builder.cause))
 
 
-# Dead letters
-
-
 def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
     """Open dead letters of the latest visits of these nodes and of their items."""
     present = {(name, state.peek(name).visit) for name in nodes}
@@ -143,19 +134,8 @@ def _close_letters(
     builder: DecisionBuilder, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed"
 ) -> None:
     for node, visit, index in letters:
-        builder.emit(
-            events.DeadLetterClosed(
-                at_ms=builder.now,
-                cause=builder.cause,
-                actor=builder.actor,
-                command=builder.command,
-                node=node,
-                visit=visit,
-                index=index,
-                status=status,
-                reason=reason,
-            )
-        )
+        letter: dict[str, Any] = {"node": node, "visit": visit, "index": index, "status": status, "reason": reason}
+        builder.emit(events.DeadLetterClosed(cause=builder.cause, **letter, **builder.command_fields))
 
 
 def refuse_closing(builder: DecisionBuilder, command: CloseDeadLetter) -> Problem | None:
@@ -170,9 +150,6 @@ def discard_letter(builder: DecisionBuilder, command: CloseDeadLetter) -> None:
     letter = builder.state.letters.get(key_at(command.node, command.visit, command.index))
     if letter is not None and letter.open:
         _close_letters(builder, [(command.node, command.visit, command.index)], command.reason, "discarded")
-
-
-# Rewind
 
 
 def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
@@ -224,9 +201,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         builder.remove_job(key_of("outputs"))
     builder.emit(
         events.RunRewound(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             node=node,
             nodes=nodes,
             emitted=emitted,
@@ -268,9 +243,6 @@ def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:
         return Reopened(node.id, visit.visit + 1, 1)
     kept = sum(bool(visit.edges.get(source)) for source in node.inbound if source not in reset)
     return Reopened(node.id, visit.visit + 1, kept)
-
-
-# Override
 
 
 def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | None:
@@ -329,56 +301,32 @@ def override(builder: DecisionBuilder, command: Override) -> None:
     """Settle a visit or item with the operator's value; an ended run goes on."""
     node = builder.flow.by_id[command.node]
     reopened = [] if builder.state.live else reopen(builder, command.reason, (command.node,))
-    visit = builder.state.peek(node.id)
-    act = peek_at(visit, command.index)
-    if act is not None and act.wait is not None:
-        drop_wait(builder, node.id, visit.visit, command.index, act, close=True)
+    leave_wait(builder, node, command.index, close=True)
     builder.cause = builder.cause if reopened else 0
     if command.index != NOT_AN_ITEM:
-        _settle_item(builder, node, command)
+        builder.emit(_overridden(builder, node, command, "COMPLETED", undoable=command.output is not None))
+        if in_flight(builder.state.peek(node.id)):
+            item_over(builder, node)
     elif command.output is None:
         _settle(builder, node, command, "SKIPPED", ())
     elif node.routed and command.next_nodes is None:
-        _queue(builder, node, command)
+        # Queue the visit so that a worker evaluates its conditions over the value.  A visit without a token gets
+        # one, because every visit in flight holds at least one.
+        visit = builder.state.peek(node.id)
+        given = int(not visit.tokens)
+        event = _overridden(builder, node, command, "QUEUED")
+        builder.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
+        builder.add_job(run_job(node, visit.visit))
     else:
         route = None if command.next_nodes is None else Route(branch=command.next_nodes)
         _settle(builder, node, command, "COMPLETED", on_completion(node, route))
     schedule(builder, reopened)
 
 
-def _queue(builder: DecisionBuilder, node: Node, command: Override) -> None:
-    """Queue the visit so that a worker evaluates its conditions over the value.
-
-    A visit without a token gets one, because every visit in flight holds at least one.
-    """
-    visit = builder.state.peek(node.id)
-    given = int(not visit.tokens)
-    event = _overridden(builder, node, command, "QUEUED")
-    builder.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
-    builder.add_job(run_job(node, visit.visit))
-
-
-def _settle_item(builder: DecisionBuilder, node: Node, command: Override) -> None:
-    builder.emit(_overridden(builder, node, command, "COMPLETED", undoable=command.output is not None))
-    if in_flight(builder.state.peek(node.id)):
-        item_over(builder, node)
-
-
 def _settle(builder: DecisionBuilder, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
     end = balance(builder, node, builder.state.peek(node.id), taken)
     event = _overridden(builder, node, command, status, undoable=status == "COMPLETED" and node.map is None)
-    builder.emit(
-        msgspec.structs.replace(
-            event,
-            taken=end.taken,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
-        )
-    )
+    builder.emit(msgspec.structs.replace(event, **msgspec.structs.asdict(end)))
     follow(builder, node, end)
 
 
@@ -390,13 +338,9 @@ def _overridden(
         # The list of a map has an entry for every item, also for a skipped one.
         output = b"null"
     return events.NodeOverridden(
-        at_ms=builder.now,
-        cause=builder.cause,
+        **builder.node_fields(node.id, command.index),
         actor=builder.actor,
         command=builder.command,
-        node=node.id,
-        visit=builder.state.peek(node.id).visit,
-        index=command.index,
         counter=builder.state.counter,
         status=status,
         output=output,

@@ -16,7 +16,7 @@ from tidemill.errors import Problem
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Patch
 from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.operations import refuse_reopening, reopen
+from tidemill.kernel.decide.operations import refuse_reopening, reopen, stays
 from tidemill.kernel.events import Join, RunPatched
 from tidemill.kernel.jobs import key_of, system_job
 from tidemill.kernel.model import Node, Workflow
@@ -37,12 +37,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    """What a patch would do to a run."""
     again = not state.live
     return msgspec.structs.replace(
         _difference(old, new),
         rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
-        kept=tuple(name for name in new.by_id if _final(state.peek(name))),
+        kept=tuple(name for name in new.by_id if stays(state.peek(name))),
     )
 
 
@@ -59,10 +58,6 @@ def _reruns(visit: Visit) -> bool:
     return visit.status in ("FAILED", "CANCELLED") and not visit.tolerated and (visit.attempt > 0 or visit.fired)
 
 
-def _final(visit: Visit) -> bool:
-    return visit.status in ("COMPLETED", "SKIPPED") or (visit.status == "FAILED" and visit.tolerated)
-
-
 def _differs(old: Node, new: Node) -> bool:
     """Whether the node itself differs, not only the graph around it."""
     if old == new:
@@ -77,11 +72,7 @@ def _own(node: Node, name: str) -> Any:
     return value
 
 
-# Refusals
-
-
 def refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
-    """The first reason why a patch cannot be applied."""
     problem = next(problems(builder.flow, builder.state, patch), None)
     if problem is not None or builder.state.live:
         return problem
@@ -171,32 +162,23 @@ def _fixed(visit: Visit) -> bool:
 
 def _fixed_problem(state: State, name: str, what: str) -> Problem:
     visit = state.peek(name)
+    code = "patch_live_node" if _is_live(visit) else "patch_finished_node"
     message = f"node {name} is {visit.status} and cannot be {what}"
-    return Problem(
-        code="patch_live_node" if _is_live(visit) else "patch_finished_node",
-        message=message,
-        path=f"/nodes/{name}",
-        hint=_change_hint(state, name),
-    )
+    return Problem(code=code, message=message, path=f"/nodes/{name}", hint=_change_hint(state, name))
 
 
 def _change_hint(state: State, name: str) -> str:
-    """The hint how to change a node whose visit is in flight or has its result."""
     fork = f"fork the run with this patch, beginning at {name}"
     return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
 def _joined(state: State, visit: Visit) -> bool:
-    """Whether a join is settled for good."""
     return visit.settled and not _reopens(state, visit)
 
 
 def _reopens(state: State, visit: Visit) -> bool:
     """Whether an ended visit starts again when the run goes on."""
     return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
-
-
-# Applying
 
 
 def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
@@ -216,9 +198,7 @@ def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
     builder.flow = new
     builder.emit(
         RunPatched(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             base=patch.base,
             digest=new.digest,
             revision=state.revision + 1,

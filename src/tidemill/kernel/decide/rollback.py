@@ -36,7 +36,6 @@ def refuse_rollback(builder: DecisionBuilder) -> Problem | None:
 
 
 def _steps(state: State) -> int:
-    """How many visits and items still have to be compensated."""
     return sum(undo.status != "done" for undo in items_merged(state.undo).values())
 
 
@@ -45,11 +44,7 @@ def start_rollback(builder: DecisionBuilder, reason: str) -> None:
     unknown, steps = _unknown(builder), _steps(builder.state)
     if not (steps or unknown):
         return
-    builder.emit(
-        events.RollbackStarted(
-            at_ms=builder.now, actor=builder.actor, command=builder.command, steps=steps, unknown=unknown, reason=reason
-        )
-    )
+    builder.emit(events.RollbackStarted(steps=steps, unknown=unknown, reason=reason, **builder.command_fields))
     _next_step(builder)
 
 
@@ -80,13 +75,11 @@ def _next_step(builder: DecisionBuilder) -> None:
 
 
 def compensator_of(builder: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
-    """The compensator of a step, under the present graph."""
     node = builder.flow.by_id.get(undo.node)
     return None if node is None else node.compensator
 
 
 def finish_rollback(builder: DecisionBuilder, *, by_hand: bool = False) -> None:
-    """Record the result, with the steps that are left."""
     state = builder.state
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
     left = (*keys, *state.undo_left)
@@ -121,7 +114,6 @@ def current(state: State, node: str, visit: int, index: int, token: int) -> Comp
 
 
 def take_compensation_result(builder: DecisionBuilder, command: CompensationResult) -> None:
-    """Apply the result of a compensation attempt, if it still counts."""
     undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is None:
         return
@@ -172,7 +164,6 @@ def _failure(
 
 
 def _put_again(builder: DecisionBuilder, undo: CompletedStep) -> None:
-    """Add the job of a step, delayed by its present back-off."""
     waiting = builder.state.undo.get(key_at(undo.node, undo.visit, undo.index))
     assert waiting is not None
     builder.add_job(undo_job(builder.flow, waiting))

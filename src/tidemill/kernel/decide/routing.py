@@ -6,13 +6,14 @@ edges only, never at the statuses of nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
-from tidemill.kernel.model import Branch, Node, Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
 Verdict = Literal["fire", "skip"]
@@ -78,27 +79,21 @@ def route_problem(node: Node, route: Route | None) -> str | None:
         return "the branch was evaluated too early" if route.branch is not None else None
     if route.branch is None:
         return "the branch was not evaluated"
-    return _branch_problem(node.branch, route)
-
-
-def _branch_problem(branch: Branch, route: Route) -> str | None:
     assert route.branch is not None
-    if branch.kind == "agent_driven":
-        if route.branch == branch.default:
+    if node.branch.kind == "agent_driven":
+        if route.branch == node.branch.default:
             return None
-        strange = [target for target in route.branch if target not in branch.available]
+        strange = [target for target in route.branch if target not in node.branch.available]
         if strange:
             return f"{', '.join(strange)} is not among the nodes it may choose"
         return None if route.branch else "nothing was chosen, which means the default"
-    if route.rule >= len(branch.rules):
+    if route.rule >= len(node.branch.rules):
         return f"the branch has no rule {route.rule + 1}"
-    legal = branch.default if route.rule < 0 else branch.rules[route.rule].next_nodes
+    legal = node.branch.default if route.rule < 0 else node.branch.rules[route.rule].next_nodes
     return None if route.branch == legal else "the targets are not those of the rule that matched"
 
 
 class Edges(msgspec.Struct, frozen=True, gc=False):
-    """The outgoing edges of a visit as it ends."""
-
     taken: tuple[str, ...]
     dead: tuple[str, ...]
     dead_escapes: tuple[tuple[str, str], ...]
@@ -107,7 +102,6 @@ class Edges(msgspec.Struct, frozen=True, gc=False):
 
 
 def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
-    """Decide all outgoing edges of a visit that takes these targets."""
     dead: tuple[str, ...] = ()
     if len(taken) != len(node.outbound):
         chosen = set(taken)
@@ -161,31 +155,27 @@ def body_busy(flow: Workflow, state: State, node: Node) -> bool:
 
 
 def in_flight(visit: Visit) -> bool:
-    """Whether a visit has started and not ended."""
     return visit.fired and visit.status not in ENDED
 
 
 def descendants(flow: Workflow, node: str) -> set[str]:
     """Nodes reachable over any edge, loop-backs excluded."""
-    seen: set[str] = set()
-    pending = [node]
-    while pending:
-        for target in flow.by_id[pending.pop()].outbound:
-            if target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return seen
+    return _reached(node, lambda name: flow.by_id[name].outbound)
 
 
 def ancestors(flow: Workflow, node: str) -> set[str]:
     """Nodes from which a node is reachable over any edge, loop-backs excluded."""
+    return _reached(node, lambda name: flow.by_id[name].inbound)
+
+
+def _reached(node: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
     seen: set[str] = set()
     pending = [node]
     while pending:
-        for source in flow.by_id[pending.pop()].inbound:
-            if source not in seen:
-                seen.add(source)
-                pending.append(source)
+        for name in edges(pending.pop()):
+            if name not in seen:
+                seen.add(name)
+                pending.append(name)
     return seen
 
 

@@ -11,6 +11,7 @@ import msgspec
 from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
+from tidemill.kernel.decide import routing
 from tidemill.kernel.decide.builder import (
     NO_FACTS,
     AttemptFacts,
@@ -21,14 +22,6 @@ from tidemill.kernel.decide.builder import (
     retry_delay_ms,
 )
 from tidemill.kernel.decide.completion import cancel_items, complete_run, fail_run
-from tidemill.kernel.decide.routing import (
-    body_busy,
-    decide_edges,
-    join_verdict,
-    on_completion,
-    on_exhaustion,
-    on_tolerated_failure,
-)
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
@@ -47,7 +40,7 @@ def settle(builder: DecisionBuilder) -> None:
         if visit.settled or not state.live:
             continue
         node = nodes[name]
-        verdict = join_verdict(node, visit)
+        verdict = routing.join_verdict(node, visit)
         if verdict == "fire":
             make_ready(builder, node, visit)
         elif verdict == "skip":
@@ -98,19 +91,8 @@ def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, 
 
     No limit holds it back because it has started: `max_parallel` may be exceeded until another visit ends.
     """
-    visit = builder.state.peek(node.id)
-    builder.emit(
-        events.NodeScheduled(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=visit.visit,
-            index=index,
-            hop=visit.hop,
-            resumed=value,
-            recall=recall,
-        )
-    )
+    visit, fields = builder.state.peek(node.id), builder.node_fields(node.id, index)
+    builder.emit(events.NodeScheduled(hop=visit.hop, resumed=value, recall=recall, **fields))
     builder.add_job(run_job(node, visit.visit, index))
 
 
@@ -140,17 +122,7 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
         first = items.next
         ended = (n for n in range(first, first + room) if (item := items.get(n)) is not None and item.status in ENDED)
         until = next(ended, first + room)
-        builder.emit(
-            events.NodeScheduled(
-                at_ms=builder.now,
-                cause=builder.cause,
-                node=node.id,
-                visit=visit.visit,
-                index=first,
-                until=until,
-                hop=visit.hop,
-            )
-        )
+        builder.emit(events.NodeScheduled(until=until, hop=visit.hop, **builder.node_fields(node.id, first)))
         for index in range(first, until):
             builder.add_job(run_job(node, visit.visit, index))
 
@@ -161,16 +133,16 @@ def complete_visit(
     """Apply the result of a visit: complete it, or decide about another pass of its loop."""
     loop = node.loop
     if loop is None or route is None or not route.again:
-        _complete(builder, node, on_completion(node, route), output, route, facts, size)
+        _complete(builder, node, routing.on_completion(node, route), output, route, facts, size)
         return
     visit = builder.state.peek(node.id)
     if loop.max_iterations is not None and visit.passes + 1 >= loop.max_iterations:
         if loop.timeout_path:
-            _complete(builder, node, on_exhaustion(node), output, route, facts, size)
+            _complete(builder, node, routing.on_exhaustion(node), output, route, facts, size)
         else:
             message = f"the condition still held after {loop.max_iterations} passes"
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
-    elif body_busy(builder.flow, builder.state, node):
+    elif routing.body_busy(builder.flow, builder.state, node):
         builder.emit(
             events.NodeWaiting(
                 at_ms=builder.now,
@@ -240,7 +212,12 @@ def _check_loop(builder: DecisionBuilder, name: str) -> None:
     """Start the next pass of a waiting loop if no visit of its body is in flight any more."""
     visit, node = builder.state.peek(name), builder.flow.by_id[name]
     wait = visit.wait
-    if not builder.state.live or wait is None or wait.on != "loop" or body_busy(builder.flow, builder.state, node):
+    if (
+        not builder.state.live
+        or wait is None
+        or wait.on != "loop"
+        or routing.body_busy(builder.flow, builder.state, node)
+    ):
         return
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
     facts = AttemptFacts(cause=builder.state.seq, token=visit.token)
@@ -282,15 +259,10 @@ def skip_visit(
             cause=facts.cause or builder.cause,
             node=node.id,
             visit=visit.visit,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
             reason=reason,
             token=facts.token,
             reads=reads,
+            **msgspec.structs.asdict(end),
         )
     )
     follow(builder, node, end)
@@ -311,25 +283,13 @@ def fail_visit(
     tolerated = node.on_error != "fail" and not fatal
     # A failure that ends the run decides no edges, so that descendants fail instead of being skipped.
     end = (
-        balance(builder, node, visit, on_tolerated_failure(node))
+        balance(builder, node, visit, routing.on_tolerated_failure(node))
         if tolerated
         else Balance((), (), (), 0, visit.tokens, builder.state.counter - visit.tokens, False)
     )
     failed = failure(builder, node, NOT_AN_ITEM, attempts, error, facts)
-    builder.emit(
-        msgspec.structs.replace(
-            failed,
-            taken=end.taken,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
-            tolerated=tolerated,
-            output=error_envelope(error) if tolerated else None,
-        )
-    )
+    output = error_envelope(error) if tolerated else None
+    builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=output, **msgspec.structs.asdict(end)))
     dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
         follow(builder, node, end)
@@ -347,8 +307,6 @@ def item_over(builder: DecisionBuilder, node: Node) -> None:
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
-    """What the end of a visit does to edges and tokens."""
-
     taken: tuple[str, ...]
     dead: tuple[str, ...]
     dead_escapes: tuple[tuple[str, str], ...]
@@ -363,7 +321,7 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
     state = builder.state
     if taken is None:
         return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
-    edges = decide_edges(builder.flow, state, node, taken)
+    edges = routing.decide_edges(builder.flow, state, node, taken)
     emitted = len(taken)
     consumed = visit.tokens + edges.absorbed
     counter = state.counter + emitted - consumed
@@ -377,12 +335,9 @@ def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
     """Queue the joins and loops that the end of a visit may affect."""
     state, pending = builder.state, builder.pending_nodes
     seq = state.seq
-    for target in end.taken:
-        pending.append((target, seq))
-    for target in end.dead:
-        pending.append((target, seq))
-    for _, target in end.dead_escapes:
-        pending.append((target, seq))
+    pending.extend([(target, seq) for target in end.taken])
+    pending.extend([(target, seq) for target in end.dead])
+    pending.extend([(target, seq) for _, target in end.dead_escapes])
     for looping in node.loops:
         if looping != node.id and state.peek(looping).wait is not None:
             builder.loops.append(looping)
@@ -462,7 +417,6 @@ def try_again(
     *,
     lost: bool = False,
 ) -> None:
-    """Record a failed attempt and queue the next one at `at_ms`."""
     failed = failure(builder, node, index, attempt, error, facts)
     builder.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
     if not lost:
@@ -495,14 +449,10 @@ def fail_for_good(
     if tolerated:
         item_over(builder, node)
     else:
-        _fail_map(builder, node, index, error, fatal)
-
-
-def _fail_map(builder: DecisionBuilder, node: Node, index: int, error: Error, fatal: bool) -> None:
-    """Cancel the remaining items of a map and fail its visit with the item's error."""
-    builder.cause = builder.state.seq
-    cancel_items(builder, node, f"item {index} failed")
-    item_error = Error(
-        error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
-    )
-    fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)
+        # Cancel the remaining items of a map and fail its visit with the item's error.
+        builder.cause = builder.state.seq
+        cancel_items(builder, node, f"item {index} failed")
+        item_error = Error(
+            error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
+        )
+        fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)

@@ -12,17 +12,9 @@ from tidemill.errors import Problem
 from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
+from tidemill.kernel.decide import visits
 from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.completion import ABANDON, drop_wait
-from tidemill.kernel.decide.visits import (
-    attempt_failed,
-    bytes_exceeded,
-    complete_item,
-    complete_visit,
-    fail_for_good,
-    payload_size,
-    resume,
-)
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
@@ -94,11 +86,7 @@ def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
     builder.emit(
         events.ApprovalRequested(
-            at_ms=builder.now,
-            cause=builder.cause,
-            node=node.id,
-            visit=builder.state.peek(node.id).visit,
-            index=index,
+            **builder.node_fields(node.id, index),
             title=asked.title,
             description=asked.description,
             form=asked.form,
@@ -127,29 +115,26 @@ def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload)
     """End a wait with its result: complete the activation, or queue it if a worker is needed first."""
     act = peek_at(builder.state.peek(node.id), index)
     leave_wait(builder, node, index)
-    facts, size = AttemptFacts(cause=builder.cause), payload_size(output)
+    facts, size = AttemptFacts(cause=builder.cause), visits.payload_size(output)
     if act is not None and act.wait is not None and act.wait.recall:
-        resume(builder, node, index, output, recall=True)
-    elif (error := bytes_exceeded(builder, size)) is not None:
-        fail_for_good(builder, node, index, error, facts, fatal=True)
+        visits.resume(builder, node, index, output, recall=True)
+    elif (error := visits.bytes_exceeded(builder, size)) is not None:
+        visits.fail_for_good(builder, node, index, error, facts, fatal=True)
     elif index != NOT_AN_ITEM:
-        complete_item(builder, node, index, output, size, facts)
+        visits.complete_item(builder, node, index, output, size, facts)
     elif node.routed:
-        resume(builder, node, index, output, recall=False)
+        visits.resume(builder, node, index, output, recall=False)
     else:
-        complete_visit(builder, node, output, None, facts, size)
+        visits.complete_visit(builder, node, output, None, facts, size)
 
 
 def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
     """Fail the attempt with a retryable time-out."""
     leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    attempt_failed(
+    visits.attempt_failed(
         builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
     )
-
-
-# Signals
 
 
 def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
@@ -159,10 +144,8 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
     known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
-        names = ", ".join(sorted(known)) or "none"
-        return Problem(
-            code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
-        )
+        hint = f"signals: {', '.join(sorted(known)) or 'none'}"
+        return Problem(code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=hint)
     if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
         message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
@@ -170,14 +153,11 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
 
 
 def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
-    """Give a signal to the node that has waited longest for it, or buffer it."""
     taker = _taker(builder, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
     builder.emit(
         events.SignalReceived(
-            at_ms=builder.now,
-            actor=builder.actor,
-            command=builder.command,
+            **builder.command_fields,
             name=signal.name,
             signal=signal.signal,
             payload=signal.payload,
@@ -197,11 +177,7 @@ def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
     return next((at for at in waiting if listens(builder.state, name, at)), None)
 
 
-# Children
-
-
 def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
-    """The activation that waits for this child."""
     visit = builder.state.peek(message.node)
     act = peek_at(visit, message.index) if visit.visit == message.visit else None
     if not builder.state.live or act is None or act.wait is None:
@@ -246,7 +222,6 @@ def _record_start(builder: DecisionBuilder, act: Activation, message: ChildBegan
 
 
 def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
-    """End the wait with the outputs or the failure of the child run."""
     act = _waiting_for(builder, message)
     if act is None:
         return
@@ -268,7 +243,7 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
         wait_over(builder, node, message.index, NULL if message.output is None else message.output)
         return
     leave_wait(builder, node, message.index)
-    fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
+    visits.fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
 
 
 def _child_error(message: ChildEnded) -> Error:

@@ -7,7 +7,7 @@ the graph diff describes nodes, edges, entries and terminals, including edges th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
@@ -22,16 +22,12 @@ T = TypeVar("T")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A changed field; an absent side is null."""
-
     field: str
     old: Json = None
     new: Json = None
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that both sides have, with different fields."""
-
     id: str
     fields: tuple[Change, ...]
 
@@ -65,7 +61,6 @@ def diff_documents(old: Json, new: Json) -> list[dict[str, Json]]:
 
 
 def diff_workflows(old: Workflow, old_document: Json, new: Workflow, new_document: Json) -> GraphDiff:
-    """Compare two compiled workflows, each given with its normalized document."""
     before, after = _fields_by_node(old, old_document), _fields_by_node(new, new_document)
     both = [name for name in before if name in after]
     changes = ((name, tuple(_changes(before[name], after[name]))) for name in both)
@@ -102,11 +97,7 @@ def identical(one: Json, other: Json) -> bool:
     return bool(one == other) and (not isinstance(one, float) or repr(one) == repr(other))
 
 
-# The graph
-
-
 def _fields_by_node(workflow: Workflow, document: Json) -> dict[str, dict[str, Json]]:
-    """Each node's fields, with the type pinned to its major version."""
     pinned = workflow.by_id
     return {node["id"]: {**node, "type": pinned[node["id"]].type} for node in document["nodes"]}
 
@@ -127,9 +118,6 @@ def _without_lists(document: Json) -> dict[str, Json]:
     return {key: value for key, value in document.items() if key not in _LISTS}
 
 
-# The patch
-
-
 def _operations(old: Json, new: Json) -> Iterator[dict[str, Json]]:
     yield from _values("", _without_lists(old), _without_lists(new))
     before = {node["id"]: node for node in old["nodes"]}
@@ -148,7 +136,12 @@ def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
     """Change a value where it differs; lists are replaced as a whole."""
     if identical(old, new):
         return
-    if not isinstance(old, dict) or not isinstance(new, dict) or not _addressable(path, (*old, *new)):
+    # Whether pointers to all keys are short enough for an operation.
+    if (
+        not isinstance(old, dict)
+        or not isinstance(new, dict)
+        or not all(len(path) + 1 + len(step_of(key)) <= POINTER_LENGTH_MAX for key in ((*old, *new)))
+    ):
         yield _replace(path, new)
         return
     yield from ({"op": "remove", "path": f"{path}/{step_of(key)}"} for key in old if key not in new)
@@ -158,11 +151,6 @@ def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
             yield from _values(inner, old[key], value)
         else:
             yield {"op": "add", "path": inner, "value": value}
-
-
-def _addressable(path: str, keys: Iterable[str]) -> bool:
-    """Whether pointers to all keys are short enough for an operation."""
-    return all(len(path) + 1 + len(step_of(key)) <= POINTER_LENGTH_MAX for key in keys)
 
 
 def _order_nodes(kept: list[str], after: Mapping[str, Json]) -> Iterator[dict[str, Json]]:

@@ -18,9 +18,6 @@ from tidemill.kernel.model import Json
 Reader = Callable[[DocumentPath, str, Json], Json]
 
 
-# Tables and readers
-
-
 class Table:
     """The keys of a mapping: spelling to (normal name, reader), in the order of the normal form."""
 
@@ -471,29 +468,21 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
         full = {"loop_back_to": node["id"], **node["loop"]}
         node["loop"] = {name: full[name] for name in LOOP.order if name in full}
     if "config_ref" in node and "config" in node:
-        _settle_configs(place, raw, node)
+        # An inline `human_config` or `agent_config` wins over `config_ref`; an inline `config` conflicts.
+        if raw.get("config") is not None:
+            place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
+        else:
+            hint = "leave one of the two away"
+            place.warning("ignored_key", "config_ref", "`config_ref` is ignored beside an inline configuration", hint)
+            del node["config_ref"]
     if isinstance(node.get("config"), dict) and str(node.get("type")).partition("@")[0] == "human":
-        node["config"] = _human_config(place, node["config"])
+        # Translate other spellings of approval settings.
+        renamed = dict(node["config"])
+        if "approval_ui_url" in renamed:
+            renamed["approval_url"] = renamed.pop("approval_ui_url")
+        policy = renamed.pop("escalation_policy", None)
+        if policy is not None:
+            read = choice(*_ESCALATION_POLICIES)(place.child("config"), "escalation_policy", policy)
+            renamed["on_timeout"] = _ESCALATION_POLICIES.get(str(read), "fail")
+        node["config"] = renamed
     return node
-
-
-def _settle_configs(place: DocumentPath, raw: dict[str, Json], node: dict[str, Json]) -> None:
-    """An inline `human_config` or `agent_config` wins over `config_ref`; an inline `config` conflicts."""
-    if raw.get("config") is not None:
-        place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
-    else:
-        hint = "leave one of the two away"
-        place.warning("ignored_key", "config_ref", "`config_ref` is ignored beside an inline configuration", hint)
-        del node["config_ref"]
-
-
-def _human_config(place: DocumentPath, config: dict[str, Json]) -> dict[str, Json]:
-    """Translate other spellings of approval settings."""
-    renamed = dict(config)
-    if "approval_ui_url" in renamed:
-        renamed["approval_url"] = renamed.pop("approval_ui_url")
-    policy = renamed.pop("escalation_policy", None)
-    if policy is not None:
-        read = choice(*_ESCALATION_POLICIES)(place.child("config"), "escalation_policy", policy)
-        renamed["on_timeout"] = _ESCALATION_POLICIES.get(str(read), "fail")
-    return renamed

@@ -26,12 +26,8 @@ _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)*", re.DOTALL)
 
 Steps = tuple[str, ...]
 
-# Reading
-
 
 class Spot(NamedTuple):
-    """A place in the document that an operation addresses."""
-
     patch_path: str
     """Where the pointer is in the patch, e.g. `/3/path`."""
     pointer: str
@@ -66,12 +62,10 @@ def read_operations(raw: Json) -> list[Operation]:
 
 
 def inside(inner: Steps, outer: Steps) -> bool:
-    """Whether one place lies within the value at the other."""
     return len(inner) > len(outer) and inner[: len(outer)] == outer
 
 
 def step_of(key: str) -> str:
-    """Escape a key for a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -124,8 +118,6 @@ def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str
         return Spot(patch_path, pointer, steps)
     return None
 
-
-# Applying
 
 POINTER_SHOWN_MAX = 200
 
@@ -196,8 +188,6 @@ class _PatchedDocument:
                 # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
-
-    # The operations
 
     def _test(self, operation: Operation) -> None:
         value = self._get(operation.target)
@@ -275,8 +265,6 @@ class _PatchedDocument:
             self.indexes[name] = len(nodes)
         nodes.append(node)
 
-    # Resolving places
-
     def _get(self, spot: Spot) -> Json:
         here = self.root
         for depth in range(len(spot.steps)):
@@ -329,8 +317,6 @@ class _PatchedDocument:
         if not self._is_node(steps[: depth + 1]) or _INDEX.fullmatch(steps[depth]):
             return entries
         return ProblemCollector().nearest(steps[depth], _counted(here)) or "name a node by its id, or by its index"
-
-    # Nodes by id
 
     def _is_node(self, steps: Steps) -> bool:
         """Whether the steps lead to a node, the only list entries with names."""
@@ -403,7 +389,6 @@ def _invalid(path: str, message: str, hint: str = "") -> Rejected:
 
 
 def _brief(value: Json) -> str:
-    """A value for a message: only small values are written out."""
     if isinstance(value, str):
         return f"`{shown(value)}`"
     if value is None or isinstance(value, bool):

@@ -23,8 +23,6 @@ from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, po
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 
-# Content references
-
 SCHEME = "cas://"
 """An optional prefix of a digest."""
 
@@ -51,7 +49,6 @@ class ContentReference(NamedTuple):
         return digest if _DIGEST.fullmatch(digest) else None
 
     def fill(self, content: Json) -> None:
-        """Replace the reference by the content."""
         del self.condition[self.key]
         self.condition[self.field] = content
 
@@ -115,8 +112,6 @@ def _children(path: str, holder: Json) -> list[tuple[str, Json]]:
 def _entry(holder: Json, key: str) -> Json:
     return holder.get(key) if isinstance(holder, dict) else None
 
-
-# The document
 
 NODES_MAX = 200_000
 EDGES_MAX = 2_000_000
@@ -186,7 +181,6 @@ class NormalizedDraft:
 
 
 def draft_of(raw: Json) -> NormalizedDraft:
-    """Read a document into its normal form."""
     found = ProblemCollector()
     draft = NormalizedDraft(found)
     check_values(raw, found)
@@ -274,8 +268,6 @@ def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
     return [{"from": source, "to": target} for source, target in sorted(draft.edges, key=rank)]
 
 
-# Conditions
-
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
@@ -283,8 +275,6 @@ CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
 
 
 class Clause(NamedTuple):
-    """The mapping that holds a condition, and its key there."""
-
     key: str
     holder: dict[str, Json]
     field: str

@@ -61,7 +61,6 @@ class ProblemCollector:
         return [*self.problems, rest]
 
     def refuse(self) -> None:
-        """Raise Rejected if there is any problem."""
         if self.problems:
             raise Rejected(self.all_problems())
 
@@ -72,9 +71,7 @@ class DocumentPath:
     __slots__ = ("found", "path", "who")
 
     def __init__(self, found: ProblemCollector, path: str, who: str) -> None:
-        self.found = found
-        self.path = path
-        self.who = who
+        self.found, self.path, self.who = found, path, who
 
     def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
         """Record a problem with `key` (one or more pointer steps) below this place, or with the place itself."""
@@ -91,12 +88,10 @@ class DocumentPath:
             self.found.problem(problem.code, problem.path, f"{self.who}: {problem.message}", problem.hint)
 
     def child(self, key: str) -> DocumentPath:
-        """The place one level down, with the same subject."""
         return DocumentPath(self.found, f"{self.path}/{key}", self.who)
 
 
 def pointer(path: str, key: str | int) -> str:
-    """Extend a JSON pointer by an author's key, escaped."""
     return f"{path}/{key}" if isinstance(key, int) else f"{path}/{escaped(key)}"
 
 

@@ -48,7 +48,6 @@ def format_of(suffix: str) -> Format | None:
 
 
 def read_json(text: str) -> Json:
-    """Parse any JSON value; see `text`."""
     # The parsers are imported with the first text that needs them: stored documents are read without.
     from tidemill.kernel.document import text as parsers
 
@@ -56,7 +55,6 @@ def read_json(text: str) -> Json:
 
 
 def read_yaml(text: str) -> Json:
-    """Parse any YAML value; see `text`."""
     from tidemill.kernel.document import text as parsers
 
     return parsers.read_yaml(text)

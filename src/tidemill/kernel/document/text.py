@@ -80,8 +80,7 @@ class _Scan:
     """Walks the tokens of a suspicious text and reports each fault with line and column."""
 
     def __init__(self, text: str, found: ProblemCollector) -> None:
-        self.text = text
-        self.found = found
+        self.text, self.found = text, found
         self.keys: list[set[str] | None] = []
         self.steps: list[str | int] = []
         self.line = 1
@@ -203,8 +202,7 @@ def _hint(problem: str | None) -> str:
 
 class _Composer:
     def __init__(self, loader: Any, found: ProblemCollector) -> None:
-        self.loader = loader
-        self.found = found
+        self.loader, self.found = loader, found
         self.stack: list[tuple[Json, Json]] = []
         self.open: Json = None
         self.key: Json = _NO_KEY
@@ -239,26 +237,22 @@ class _Composer:
                 return None
             else:
                 continue
-            self._attach(value, event)
-
-    def _attach(self, value: Json, event: Any) -> None:
-        parent = self.open
-        if type(parent) is list:
-            parent.append(value)
-        elif self.key is not _NO_KEY:
-            parent[self.key] = value
-            self.key = _NO_KEY
-        elif parent is not None:
-            self._take_key(value, event)
-
-    def _take_key(self, key: Json, event: Any) -> None:
-        self.key = self.keys.setdefault(key, key) if isinstance(key, str) else ""
-        if not isinstance(key, str):
-            self._report("not_json", event, "a key must be a string", "quote the key")
-        elif key in self.open:
-            self._report("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
-        elif key == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
-            self._report("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
+            parent = self.open
+            if type(parent) is list:
+                parent.append(value)
+            elif self.key is not _NO_KEY:
+                parent[self.key] = value
+                self.key = _NO_KEY
+            elif parent is not None:
+                self.key = self.keys.setdefault(value, value) if isinstance(value, str) else ""
+                if not isinstance(value, str):
+                    self._report("not_json", event, "a key must be a string", "quote the key")
+                elif value in self.open:
+                    self._report("duplicate_key", event, f"the key `{shown(value)}` is given twice", "keep one of them")
+                elif value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
+                    self._report(
+                        "not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`"
+                    )
 
     def _begin(self, container: Json, event: Any, core: str) -> None:
         if len(self.stack) >= DEPTH_MAX:

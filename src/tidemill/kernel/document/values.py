@@ -56,8 +56,9 @@ class _Walk:
         if isinstance(value, dict):
             steps = value.items()
             for key in value:
-                if type(key) is not str or not key.isascii():
-                    self._key(key, trail)
+                if not isinstance(key, str) or (not key.isascii() and has_lone_surrogate(key)):
+                    message = f"the key {key!r:.60} is not a string of characters"
+                    self._report("not_json", trail, message, "quote the key")
         for step, child in steps:
             kind = type(child)
             if kind not in LEAVES and (kind is not str or not child.isascii()):
@@ -69,10 +70,6 @@ class _Walk:
         else:
             self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
         raise _StopWalk
-
-    def _key(self, key: Json, trail: Trail | None) -> None:
-        if not isinstance(key, str) or has_lone_surrogate(key):
-            self._report("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:

@@ -112,8 +112,6 @@ class Limit(Blocker, frozen=True, kw_only=True, tag="limit"):
 
 
 class BrokenItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An item of a map whose failure was tolerated."""
-
     index: int
     attempts: int
     error: Failure | None
@@ -136,8 +134,6 @@ class Items(Blocker, frozen=True, kw_only=True, tag="items"):
 
 
 class Worker(Blocker, frozen=True, kw_only=True, tag="worker"):
-    """A job that no worker runs."""
-
     queue: str
     type: str = ""
     """The node type a worker must know; empty where any worker will do."""

@@ -35,8 +35,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A number of nodes, and the first of their names."""
-
     count: int = 0
     names: tuple[str, ...] = ()
 
@@ -50,8 +48,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The nodes of an ended run by outcome."""
-
     failed_with: Sample
     cancelled: Sample
     tolerated: Sample
@@ -128,7 +124,6 @@ def _nodes(some: Sample) -> str:
 
 
 def unread(state: State) -> dict[str, int]:
-    """The number of untaken signals by name."""
     return dict(Counter(signal.name for signal in state.signals))
 
 
@@ -163,8 +158,6 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
         return "put the cause right, then retry the run: what completed stays", "tidemill runs retry {run}"
     return "retry the run: what completed stays", "tidemill runs retry {run}"
 
-
-# One node
 
 STEPS_MAX = 20
 """The limit visits, and the limit preceding nodes, that are listed."""

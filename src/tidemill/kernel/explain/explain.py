@@ -19,8 +19,6 @@ from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, Waitin
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
-# Headlines
-
 _NOUNS = {
     "worker": ("waits for a worker", "wait for workers"),
     "lease": ("is being worked on", "are being worked on"),
@@ -40,7 +38,6 @@ _LEFT_MAX = 3
 
 
 def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
-    """The headline of a live run: the first blocker in its own words, the others counted."""
     if not blockers:
         return f"the run is {state.status} and waits for nothing that is known"
     first = blockers[0]
@@ -83,8 +80,6 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     names = ", ".join(label(node, int(visit), int(index)) for node, visit, index in keys)
     return f"; its rollback left something undone: {names}{more}"
 
-
-# The explanation
 
 BOUNDS = Bounds()
 

@@ -34,7 +34,6 @@ _FREE = "a worker becomes free; one more makes it quicker"
 
 
 def common_fields(case: WaitingVisit, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
-    """The fields that every blocker of a visit has."""
     return {
         "since_ms": since_ms,
         "until_ms": until_ms,
@@ -122,7 +121,6 @@ def start_worker(
 
 
 def _unable_names(need: Need, workers: Workers) -> tuple[str, ...]:
-    """Names of live workers that do not take the job."""
     if need == "silent":
         return workers.unresponsive_but_running
     return tuple(worker.name for worker in workers.each) if need in ("no_queue", "no_type", "lacking") else ()
@@ -240,7 +238,6 @@ def missing(_: ExplainInput, case: WaitingVisit) -> blockers.Missing:
 
 
 def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
-    """A map between its expansion and the assembly of its results."""
     items = case.visit.map
     assert items is not None, "only expanded maps are classified as items"
     counts = {"RUNNING": 0, "WAITING": 0}

@@ -21,12 +21,8 @@ from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
-# Input
-
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):
-    """What the store knows of one of the run's jobs."""
-
     key: str
     queue: str
     ready_at_ms: int = 0
@@ -40,8 +36,6 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerCapability(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A live worker and what it can run."""
-
     name: str
     queues: frozenset[str] | None
     types: frozenset[str]
@@ -87,13 +81,11 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         )
 
     def types_on(self, queue: str) -> frozenset[str]:
-        """Node types known to the workers that serve a queue."""
         if not self.each:
             return self.types
         return frozenset().union(*(worker.types for worker in self.each if worker.serves(queue)))
 
     def elsewhere(self, queue: str, type_: str) -> tuple[str, ...]:
-        """Workers that know a type and do not serve the queue."""
         return tuple(worker.name for worker in self.each if type_ in worker.types and not worker.serves(queue))
 
 
@@ -192,8 +184,6 @@ def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
 
-# The pass
-
 STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value"})
 """Needs that do not pass by themselves: an operator has to start a worker or fix what is missing."""
 
@@ -210,8 +200,6 @@ _FOLLOWERS_FROM = _RANKS["items"]
 
 
 class WaitingVisit(msgspec.Struct, frozen=True, gc=False):
-    """An unfinished activation and the kind of its blocker."""
-
     rank: int
     kind: Kind
     node: Node

@@ -119,17 +119,13 @@ def behind_edges(upstream: Upstream, facts: ExplainInput, case: WaitingVisit) ->
         "more_origins": len(names) > facts.bounds.origins,
         "unblock": f"it goes on when {live} has ended" if len(names) == 1 else f"it goes on with the ends of {live}",
     }
-    sources = _sources(edges, names, live)
+    # The sources of the undecided edges, and the live nodes above them if those are others.
+    waited = [edge.loop or edge.source for edge in edges]
+    text = ", ".join(f"{edge.source} ({_status(edge)})" for edge in edges)
+    sources = text if set(names) <= set(waited) else f"{text}, in the end for {live}"
     if case.kind == "edge":
         return Edge(words=f"{case.label} waits for {sources}", **common)
     return _join(case, sources, common)
-
-
-def _sources(edges: tuple[Undecided, ...], names: tuple[str, ...], live: str) -> str:
-    """The sources of the undecided edges, and the live nodes above them if those are others."""
-    waited = [edge.loop or edge.source for edge in edges]
-    text = ", ".join(f"{edge.source} ({_status(edge)})" for edge in edges)
-    return text if set(names) <= set(waited) else f"{text}, in the end for {live}"
 
 
 def _status(edge: Undecided) -> str:

@@ -36,7 +36,6 @@ class Attempts(InvariantGroup):
         act.open = False
 
     def ended(self, event: ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled) -> None:
-        """An activation or one of its attempts has ended."""
         act = self.ledger.act(event)
         self._check("ended-once", not act.final, f"{event.node} ended twice: {act.final}")
         if isinstance(event, ev.NodeFailed):
@@ -75,9 +74,6 @@ class Attempts(InvariantGroup):
             allowed = event.lost or act.failures < self.ledger.node(event).retry.max_attempts
             self._check("retry", event.error.retryable, f"{event.error.code} is not retryable")
             self._check("retry-count", allowed, "no more attempts than allowed")
-
-
-# Approvals
 
 
 def person(name: str) -> str:
@@ -172,7 +168,6 @@ class Approvals(InvariantGroup):
             asked.delegations.clear()
 
     def expired(self, event: ev.ApprovalExpired) -> None:
-        """The time-out fails the visit."""
         asked = self._pending(event)
         if asked is not None:
             last = asked.event.on_timeout == "fail" or asked.escalated
@@ -218,8 +213,6 @@ class Approvals(InvariantGroup):
         return by in self.patchers or (asked.event.requester != "" and by == person(asked.event.requester))
 
 
-# Waits, signals, child runs
-
 SIGNALS_MAX = 1_000
 
 WaitEnd = ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled | ev.NodeOverridden | ev.NodeScheduled
@@ -251,7 +244,6 @@ class Waits(InvariantGroup):
         self.ended(event)
 
     def ended(self, event: WaitEnd) -> None:
-        """Find what ended the wait: a recorded reason, or a timer that is due."""
         act = self.ledger.act(event)
         wait = act.wait
         if wait is None:
@@ -331,7 +323,6 @@ class Signals(InvariantGroup):
         self.listening.get(name, {}).pop(key, None)
 
     def ended(self, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
-        """The end of a run names the untaken signals."""
         names = sorted(name for name, ids in self.kept.items() if ids)
         self._check("unread", sorted(event.unread) == names, f"unread are {', '.join(names) or 'none'}")
 

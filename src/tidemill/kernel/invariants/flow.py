@@ -23,9 +23,6 @@ FEW = 8
 AnyEnding = ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled | ev.NodeOverridden
 
 
-# Joins, edges and tokens
-
-
 def verdict(node: Node, visit: Visit) -> str:
     """Whether a join must `fire` or `skip`; empty while it waits for more edges."""
     taken, undecided = visit.taken, len(node.inbound) - visit.taken - visit.dead
@@ -138,8 +135,6 @@ def _takes_plain_edges(node: Node, event: AnyEnding) -> bool:
     taken = set(event.taken)
     return not taken or not any(taken == set(targets) for targets in node.exits.values())
 
-
-# The run as a whole
 
 DISCARDS_MAX = 10
 
@@ -266,14 +261,10 @@ class Runs(InvariantGroup):
         )
 
 
-# Visits, map items, loops
-
-
 class Visits(InvariantGroup):
     """Checks when visits and map items may be dispatched, and the passes of loops."""
 
     def scheduled(self, event: ev.NodeScheduled) -> None:
-        """A visit begins, items are queued, or a wait is over."""
         node, visit = self.ledger.node(event), self.ledger.at[event.node]
         if event.index != NOT_AN_ITEM:
             if event.resumed is None:
@@ -286,27 +277,27 @@ class Visits(InvariantGroup):
             self._check("join-once", again, f"{event.node} was made ready twice")
             visit.held = False
         else:
-            self._begins(node, event, visit)
+            limits = self.ledger.workflow.limits
+            self._check("ended-once", not visit.ended, f"{event.node} had ended")
+            fires = visit.has_start_token or (node.inbound and verdict(node, visit) == "fire")
+            self._check("join", bool(fires), f"the join of {event.node} allows it to begin")
+            visit.ready, visit.held = True, event.held
+            self.ledger.visits += 1
+            self._check("max-visits", self.ledger.visits <= limits.max_visits, "no more visits than allowed")
+            if limits.max_hops is not None:
+                self._check("max-hops", event.hop <= limits.max_hops, "no longer path than allowed")
         if all_ended and not event.held and event.resumed is None:
             visit.assembled = True
-
-    def _begins(self, node: Node, event: ev.NodeScheduled, visit: Visit) -> None:
-        limits = self.ledger.workflow.limits
-        self._check("ended-once", not visit.ended, f"{event.node} had ended")
-        fires = visit.has_start_token or (node.inbound and verdict(node, visit) == "fire")
-        self._check("join", bool(fires), f"the join of {event.node} allows it to begin")
-        visit.ready, visit.held = True, event.held
-        self.ledger.visits += 1
-        self._check("max-visits", self.ledger.visits <= limits.max_visits, "no more visits than allowed")
-        if limits.max_hops is not None:
-            self._check("max-hops", event.hop <= limits.max_hops, "no longer path than allowed")
 
     def _items_queued(self, event: ev.NodeScheduled, visit: Visit) -> None:
         expanded = visit.expanded
         if expanded is None:
             self._check("map", False, f"items of {event.node} were queued before its list was known")
             return
-        first = self._next_item(event, visit)
+        index, acts = visit.queued, self.ledger.acts
+        while (act := acts.get((event.node, event.visit, index))) is not None and act.final:
+            index += 1
+        first = index
         self._check("map-order", event.index == first and event.until > first, "items are queued in order, once")
         self._check("map-bounds", event.until <= expanded.count, "no item beyond the list")
         if visit.done > visit.queued - visit.flying:
@@ -318,12 +309,6 @@ class Visits(InvariantGroup):
         visit.queued, visit.held = event.until, False
         self._check("map-window", visit.flying <= expanded.window, f"{visit.flying} items of {event.node} in flight")
 
-    def _next_item(self, event: ev.NodeScheduled, visit: Visit) -> int:
-        index, acts = visit.queued, self.ledger.acts
-        while (act := acts.get((event.node, event.visit, index))) is not None and act.final:
-            index += 1
-        return index
-
     def expanded(self, event: ev.NodeExpanded) -> None:
         visit = self.ledger.at[event.node]
         self._check("map-once", visit.expanded is None, f"{event.node} was expanded twice")
@@ -331,7 +316,6 @@ class Visits(InvariantGroup):
         visit.expanded = event
 
     def looped(self, event: ev.LoopContinued) -> None:
-        """Every node of the body begins its next visit."""
         node, at = self.ledger.workflow.by_id.get(event.node), self.ledger.at
         loop = None if node is None else node.loop
         if loop is None or loop.back_to != event.entry or loop.body != event.body:

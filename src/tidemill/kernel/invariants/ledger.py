@@ -52,8 +52,6 @@ class ActivationLedger:
 
 
 class Visit:
-    """A node's current visit."""
-
     __slots__ = (
         "assembled", "by_hand", "dead", "done", "ended", "expanded", "flying", "has_start_token", "held", "number",
         "passes", "queued", "ready", "straight", "taken", "tokens", "tolerated",
@@ -92,7 +90,6 @@ class Visit:
 
     @property
     def live(self) -> bool:
-        """Whether it is QUEUED, RUNNING or WAITING."""
         return self.ready and not self.held and not self.ended
 
     @property

@@ -26,8 +26,6 @@ from tidemill.kernel.invariants.ledger import (
 )
 from tidemill.kernel.model import Node, Workflow
 
-# Dead letters
-
 
 class DeadLetters(InvariantGroup):
     """A dead letter records a final failure; it is closed once, or by a retry of its activation."""
@@ -68,8 +66,6 @@ class DeadLetters(InvariantGroup):
             self._check("letter-due", False, f"the letter of {node}/{visit}/{index} is open, though it is tried again")
         self.due.clear()
 
-
-# Patches
 
 _SURROUNDINGS = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
 """Fields that describe a node's surroundings, not the node itself."""
@@ -139,17 +135,18 @@ class Patches(InvariantGroup):
             elif join is None:
                 self._check("patch-join", False, f"the edges into {node.id} are others now")
             else:
-                self._join(node, join, edges, own=same and visit.has_start_token)
+                decided = {source: taken for source, taken in edges.items() if taken is not None}
+                self._check(
+                    "patch-join", dict(join.edges) == decided, f"the edges into {node.id} are decided by what happened"
+                )
+                self._check(
+                    "patch-join",
+                    join.own is ((same and visit.has_start_token) or not node.inbound),
+                    f"{node.id} is an entry if nothing leads to it",
+                )
+                tokens = 0 if self.ledger.ended else int(join.own) or sum(decided.values())
+                self._check("patch-tokens", join.tokens == tokens, f"{tokens} tokens stand at {node.id}")
         self._check("patch-join", not named, f"{', '.join(named)} not in the graph")
-
-    def _join(self, node: Node, join: ev.Join, edges: dict[str, bool | None], *, own: bool) -> None:
-        decided = {source: taken for source, taken in edges.items() if taken is not None}
-        self._check("patch-join", dict(join.edges) == decided, f"the edges into {node.id} are decided by what happened")
-        self._check(
-            "patch-join", join.own is (own or not node.inbound), f"{node.id} is an entry if nothing leads to it"
-        )
-        tokens = 0 if self.ledger.ended else int(join.own) or sum(decided.values())
-        self._check("patch-tokens", join.tokens == tokens, f"{tokens} tokens stand at {node.id}")
 
     def _edge(self, source: str, target: str, old: Workflow, new: Workflow) -> bool | None:
         """The decision of an edge: as recorded, or for a new edge as the end of its source implies."""
@@ -240,13 +237,8 @@ def _comparable(node: Node, field: str) -> Any:
     return value
 
 
-# Retry, rewind, override
-
-
 class Reopening(InvariantGroup):
     """Checks which visits a retry or rewind repeats, with which tokens, and what may be overridden."""
-
-    # Retry
 
     def retried(self, event: ev.RunRetried) -> None:
         """Exactly the visits that had not ended well are repeated, under the same visit number."""
@@ -305,15 +297,20 @@ class Reopening(InvariantGroup):
         known = (self.ledger.acts.get((node.id, visit.number, index)) for index in range(count))
         return [act for act in known if act is not None]
 
-    # Rewind
-
     def rewound(self, event: ev.RunRewound) -> None:
         """The node and everything that happened after it are repeated under the next visit numbers."""
         ledger = self.ledger
         if event.node not in ledger.workflow.by_id:
             self._check("node", False, f"{event.node} is a node of the workflow")
             return
-        reach = self._reach(event.node)
+        # The node and everything downstream, loop-backs excluded.
+        seen, agenda = {event.node}, [event.node]
+        while agenda:
+            for target in self.ledger.workflow.by_id[agenda.pop()].outbound:
+                if target not in seen:
+                    seen.add(target)
+                    agenda.append(target)
+        reach = seen
         touched = {node.id: node for node in ledger.workflow.nodes if node.id in reach and self._has_happened(node.id)}
         named = [again.node for again in event.nodes]
         self._check("rewind-set", sorted(named) == sorted(touched), "what has happened behind the node is made anew")
@@ -331,16 +328,6 @@ class Reopening(InvariantGroup):
                 self._next_visit(touched[again.node], event, set(touched), again.visit, again.tokens)
         self._move_tokens(event.emitted - event.consumed, event.counter)
         ledger.rendering = False
-
-    def _reach(self, start: str) -> set[str]:
-        """The node and everything downstream, loop-backs excluded."""
-        seen, agenda = {start}, [start]
-        while agenda:
-            for target in self.ledger.workflow.by_id[agenda.pop()].outbound:
-                if target not in seen:
-                    seen.add(target)
-                    agenda.append(target)
-        return seen
 
     def _undecide(self, event: ev.RunRewound, reach: set[str]) -> None:
         """Exits that died with their loop are undecided again if their target is rewound or not settled."""
@@ -381,8 +368,6 @@ class Reopening(InvariantGroup):
         visit.tokens = tokens
         ledger.touched.add(node.id)
 
-    # Override
-
     def overridden(self, event: ev.NodeOverridden) -> None:
         """Only PENDING or WAITING activations are overridden; ended ones are reopened first."""
         act, visit = self.ledger.act(event), self.ledger.at[event.node]
@@ -404,8 +389,6 @@ class Reopening(InvariantGroup):
             self.ledger.visits += not visit.ready
             visit.ready = True
 
-
-# Rollback
 
 MISSING = "compensator_missing"
 """The error of a step whose compensator a patch has removed."""
