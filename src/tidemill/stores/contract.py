@@ -359,8 +359,6 @@ class Store(Protocol):
 Place = tuple[int, str]
 """A row's position: its sort and, between equals, its key."""
 
-SORT_BITS = 64
-
 
 def cursor_after(row: Row) -> str:
     """The cursor of a page that ends with this row."""
@@ -377,7 +375,7 @@ def place_of(cursor: str) -> Place:
     sort, _, key = cursor.partition(":")
     try:
         number = int(sort)
-        number.to_bytes(SORT_BITS // 8, "little", signed=True)
+        number.to_bytes(8, "little", signed=True)
     except (ValueError, OverflowError):
         raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one") from None
     return number, key

@@ -60,8 +60,7 @@ class Waiters:
 
     def remove(self, waiter: Waiter, topics: Iterable[Hashable]) -> None:
         for topic in topics:
-            waiting = self._by_topic.get(topic)
-            if waiting is not None:
-                waiting.pop(waiter, None)
-                if not waiting:
-                    del self._by_topic[topic]
+            waiting = self._by_topic.get(topic, {})
+            waiting.pop(waiter, None)
+            if not waiting:
+                self._by_topic.pop(topic, None)

@@ -18,14 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import (
-    Condition,
-    EvaluationRequest,
-    Leaf,
-    Verdict,
-    compiled,
-    decide,
-)
+from tidemill.expressions.conditions import Condition, EvaluationRequest, Leaf, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor

@@ -218,7 +218,11 @@ class FrameReceiver:
         name = f"{_prefix(stream)}{token_hex(4)}"
         if not self._listeners:
             self._buffer = self._buffer or bytearray(DATAGRAM_BYTES_MAX)
-            _sweep(self._folder)
+            # Connecting removes sockets that killed processes left.
+            with suppress(OSError):
+                for each in os.listdir(self._folder) if _is_private(self._folder) else ():
+                    if (connection := _connect(self._folder, each)) is not None:
+                        connection.close()
         loop, listener = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             listener.setblocking(False)
@@ -275,7 +279,12 @@ class FrameSender:
         now = time.monotonic()
         if now >= self._refresh_at:
             self._refresh_at = now + FOLLOWER_LOOK_EVERY_MS / 1000
-            self._refresh()
+            try:
+                self._names = os.listdir(self._folder) if _is_private(self._folder) else []
+            except OSError:
+                self._names = []
+            for name in self._connections.keys() - self._names:
+                self._disconnect(name)
         if not self._names:
             return []
         prefix = _prefix(stream)
@@ -311,14 +320,6 @@ class FrameSender:
         for name in list(self._connections):
             self._disconnect(name)
         self._names, self._refresh_at = [], 0.0
-
-    def _refresh(self) -> None:
-        try:
-            self._names = os.listdir(self._folder) if _is_private(self._folder) else []
-        except OSError:
-            self._names = []
-        for name in self._connections.keys() - self._names:
-            self._disconnect(name)
 
     def _connection(self, name: str) -> socket.socket | None:
         """One socket per listener, so that a slow one does not fill the buffer of the others."""
@@ -377,11 +378,3 @@ def _connect(folder: Path, name: str) -> socket.socket | None:
                 (folder / name).unlink()
         return None
     return connection
-
-
-def _sweep(folder: Path) -> None:
-    """Remove sockets that killed processes left."""
-    with suppress(OSError):
-        for name in os.listdir(folder) if _is_private(folder) else ():
-            if (connection := _connect(folder, name)) is not None:
-                connection.close()

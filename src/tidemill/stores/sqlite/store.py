@@ -57,8 +57,6 @@ from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 
-Durability = Literal["full", "relaxed"]
-
 HOLDER_CHECK_MS = 200.0
 """How often claims look for dead holders."""
 KNOWN_STREAMS_MAX = 100_000
@@ -73,7 +71,7 @@ class SqliteStore:
         self,
         path: str | Path,
         *,
-        durability: Durability = "full",
+        durability: Literal["full", "relaxed"] = "full",
         clock: Callable[[], int] | None = None,
         presence_ms: float = PRESENCE_MS,
     ) -> None:
@@ -274,8 +272,16 @@ class SqliteStore:
         return []
 
     async def _claim_or_release(self, writer: Writer, request: Claim) -> list[Lease] | None:
-        """Claim; release the jobs if the caller is cancelled before the claim is done."""
-        claim = writer.submit(lambda tx: self._claim_now(tx, request), durable=False)
+        """Claim; release the jobs if the caller is cancelled before the claim is done.
+
+        None when the caller has no room: no notification would follow for jobs that are already ready.
+        """
+
+        def claim_now(tx: Transaction) -> list[Lease] | None:
+            self._void_dead_holders(tx)
+            return self._jobs.claim(tx, request) if request.most > 0 else None
+
+        claim = writer.submit(claim_now, durable=False)
         if not claim.done():
             try:
                 await asyncio.shield(claim)
@@ -289,11 +295,6 @@ class SqliteStore:
             task = asyncio.ensure_future(self.release(claim.result() or []))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
-
-    def _claim_now(self, tx: Transaction, request: Claim) -> list[Lease] | None:
-        """None when the caller has no room: no notification would follow for jobs that are already ready."""
-        self._void_dead_holders(tx)
-        return self._jobs.claim(tx, request) if request.most > 0 else None
 
     def _poll_changes(self) -> bool:
         """Notify all if another process has written; whether to go on polling."""

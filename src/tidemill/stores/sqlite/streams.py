@@ -45,7 +45,6 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
 Execute = Callable[..., Any]
-PutRow = Callable[[Transaction, str, Row], None]
 
 
 class Streams:
@@ -165,7 +164,7 @@ class Streams:
             return None
         tx.learned[stream] = number
         self._append(tx, stream, number, version, records)
-        return self._follow_up(tx, commit, number, version, put_row=add_row)
+        return self._follow_up(tx, commit, number, version, first=True)
 
     def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
         """Commit to a stream that does not exist. It gets an id only if the commit leaves something in it."""
@@ -182,18 +181,16 @@ class Streams:
         tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, 0))
         return self._follow_up(tx, commit, number, 0)
 
-    def _follow_up(
-        self, tx: Transaction, commit: Commit, number: int, version: int, put_row: PutRow = write_row
-    ) -> Committed:
-        """Write everything of an accepted commit other than its records."""
+    def _follow_up(self, tx: Transaction, commit: Commit, number: int, version: int, first: bool = False) -> Committed:
+        """Write everything of an accepted commit other than its records; the rows of a `first` one are mostly new."""
         snapshot = commit.snapshot
         if snapshot is not None:
             stored = checksum(snapshot.body, place_in(commit.stream, snapshot.version))
             tx.execute(_SET_SNAPSHOT, (number, snapshot.version, stored))
-        jobs = self._jobs
         if commit.acks or commit.drop or commit.withdraw:
-            jobs.remove(tx, number, commit)
-        kept = jobs.insert(tx, number, commit) if commit.jobs else ()
+            self._jobs.remove(tx, number, commit)
+        kept = self._jobs.insert(tx, number, commit) if commit.jobs else ()
+        put_row = add_row if first else write_row
         for row in commit.rows:
             put_row(tx, commit.stream.tenant, row)
         return Committed(version=version, kept=kept)

@@ -37,7 +37,6 @@ from tidemill.stores.sqlite.database import (
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
 _ADD_TERM, _REMOVE_TERM = SQL["add_term"], SQL["remove_term"]
-_CHANGES = "PRAGMA data_version"
 
 STREAMS, PLACES, TOKENS = range(3)
 """The counters, in the order of their columns."""
@@ -179,14 +178,11 @@ class Writer:
             if self._first_in_turn:
                 # The first operation of a loop turn starts at once; later ones wait for the turn's end to be grouped.
                 self._first_in_turn = False
-                self._loop.call_soon(self._end_turn)
+                self._loop.call_soon(setattr, self, "_first_in_turn", True)
                 self._start()
             else:
                 self._loop.call_soon(self._start)
         return future
-
-    def _end_turn(self) -> None:
-        self._first_in_turn = True
 
     async def close(self) -> None:
         """Write what is queued and close the connection."""
@@ -215,7 +211,7 @@ class Writer:
         """A number that changes with writes of other connections; None while a transaction is active."""
         if self._active or self._closed:
             return None
-        found: int = self._execute(_CHANGES).fetchall()[0][0]
+        found: int = self._execute("PRAGMA data_version").fetchall()[0][0]
         return found
 
     def _start(self, waited_ms: float = 0.0) -> None:
@@ -299,10 +295,8 @@ class Writer:
         error = done.exception()
         if error is None:
             self._committed(batch, transaction, done.result())
-        elif isinstance(error, apsw.Error):
-            self._commit_failed(batch, error)
         else:
-            self._fail(batch, error)
+            self._commit_failed(batch, error)
 
     def _committed(self, batch: list[PendingOperation], transaction: Transaction, took_ms: float | None) -> None:
         self.transactions += 1
@@ -314,7 +308,7 @@ class Writer:
                 each.future.set_result(each.result)
         self._next()
 
-    def _commit_failed(self, batch: list[PendingOperation], error: apsw.Error) -> None:
+    def _commit_failed(self, batch: list[PendingOperation], error: BaseException) -> None:
         """A failed COMMIT may leave its transaction open."""
         self._note_failed_sync(error)
         roll_back(self._connection)
