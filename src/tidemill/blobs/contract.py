@@ -186,9 +186,6 @@ class ExternalBlobPlace(Protocol):
 
 # Spooling, for blob stores that need the digest before the first byte
 
-MEMORY_BYTES_MAX = 8 * PIECE_BYTES
-"""Shorter streams stay in memory."""
-
 
 class Spooled:
     """A stream read to its end, with its digest."""
@@ -204,8 +201,8 @@ class Spooled:
 
 @asynccontextmanager
 async def spooled(chunks: AsyncIterator[bytes]) -> AsyncIterator[Spooled]:
-    """Read a stream into a temporary file that exists within the block."""
-    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as file:
+    """Read a stream into a temporary file, or into memory if it is short, that exists within the block."""
+    with tempfile.SpooledTemporaryFile(8 * PIECE_BYTES) as file:
         seen, size = hashlib.sha256(), 0
         async for chunk in chunks:
             seen.update(chunk)

@@ -38,10 +38,6 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 Trouble = apsw.Error | UnicodeDecodeError | OSError
-TranslateError = Callable[[Trouble, Path], TidemillError]
-"""Translates an error of the file; supplied by the store."""
-
-STATES = (ACTIVE, GRACE)
 
 _FIND = "SELECT id, size, state, since_ms, kept FROM blobs WHERE tenant = ? AND digest = ?"
 _LIST = """SELECT digest, size, state, since_ms, kept FROM blobs
@@ -67,7 +63,7 @@ class DatabaseBlobs:
         self,
         path: Path,
         connect: Callable[[Path], apsw.Connection],
-        translate_error: TranslateError,
+        translate_error: Callable[[Trouble, Path], TidemillError],
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._path, self._connect_to, self._translate_error = path, connect, translate_error
@@ -102,9 +98,8 @@ class DatabaseBlobs:
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        async for chunk in verified(digest, self._chunks(tenant, digest)):
-            yield chunk
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest))
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         found = await self._ask(partial(self._row, _FIND, (tenant, digest)))
@@ -230,4 +225,4 @@ def _pieces(size: int) -> int:
 
 
 def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
-    return BlobInfo(digest=digest, size=size, state=STATES[state], since_ms=since_ms, kept=bool(kept))
+    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since_ms, kept=bool(kept))

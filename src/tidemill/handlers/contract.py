@@ -107,12 +107,11 @@ class Blob:
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[^"\\]*"))*')
-MEDIA_TYPE_LENGTH_MAX = 255
 
 
 def is_media_type(text: str) -> bool:
     """Whether a text is a media type, such as `image/png` or `text/csv; charset=utf-8`."""
-    return len(text) <= MEDIA_TYPE_LENGTH_MAX and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
+    return len(text) <= 255 and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
 
 
 class Fail(Exception):
@@ -129,11 +128,8 @@ class Fail(Exception):
         unknown_outcome: bool = False,
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.retryable = retryable
-        self.retry_after_ms = retry_after_ms
-        self.hint = hint
+        self.code, self.message, self.hint = code, message, hint
+        self.retryable, self.retry_after_ms = retryable, retry_after_ms
         self.unknown_outcome = unknown_outcome
         """The effect may have happened: a node with at-most-once delivery is not retried."""
 
@@ -356,7 +352,6 @@ def ended(result: Any) -> Ended:
 # Description of exceptions.
 
 MESSAGE_MAX = 2_000
-NAME_MAX = 100
 CAUSE_MAX = 500
 TRACEBACK_MAX = 8_000
 CAUSES_MAX = 8
@@ -380,7 +375,7 @@ def describe_exception(error: BaseException) -> ExceptionInfo:
     if isinstance(error, ExceptionInfo):
         return error
     return ExceptionInfo(
-        truncate(type(error).__name__, NAME_MAX),
+        truncate(type(error).__name__, 100),
         truncate(text_of(error)),
         retryable=isinstance(error, Exception),
         causes=causes_of(error),

@@ -16,7 +16,6 @@ from tidemill.handlers.contract import Handler, handler_of, text_of
 from tidemill.kernel.model import NodeType
 
 GROUP = "tidemill.nodes"
-WHAT = "a Handler, an object with `type` and `call`, several of them, or a function that returns those"
 
 
 class NodeTypeSource(NamedTuple):
@@ -64,7 +63,8 @@ def _handlers(target: Any) -> Iterator[Handler]:
         for each in target:
             yield from _handlers(each() if isinstance(each, type) else each)
     else:
-        raise TypeError(f"{type(target).__name__} is not {WHAT}")
+        what = "a Handler, an object with `type` and `call`, several of them, or a function that returns those"
+        raise TypeError(f"{type(target).__name__} is not {what}")
 
 
 def _is_node(target: Any) -> bool:

@@ -30,10 +30,10 @@ from tidemill.handlers.sql import (
     AnswerBuilder,
     Dialect,
     Parameters,
-    bound,
     is_copy,
     with_placeholders,
 )
+from tidemill.stores.optional import bound
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -160,16 +160,12 @@ class _RowByRow(psycopg.AsyncCursor[TupleRow]):
             return result
         if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
             self._raise_for_result(result)
-        self.changed = _changed(result)
+        # The command status is `INSERT 0 3` or, without a change, `SELECT 3`.
+        if (result.command_status or b"").startswith((b"INSERT ", b"UPDATE ", b"DELETE ", b"MERGE ")):
+            self.changed = result.command_tuples or 0
         while (yield from fetch(self._pgconn)):
             pass
         return None
-
-
-def _changed(result: PGresult) -> int:
-    """The number of changed rows in a command status: `INSERT 0 3`, but not `SELECT 3`."""
-    verb = (result.command_status or b"").partition(b" ")[0]
-    return (result.command_tuples or 0) if verb in (b"INSERT", b"UPDATE", b"DELETE", b"MERGE") else 0
 
 
 async def _answer(connection: psycopg.AsyncConnection[TupleRow], text: str, parameters: Parameters) -> Any:

@@ -56,7 +56,6 @@ _CLOSED: tuple[tuple[Network, str], ...] = tuple(
     }.items()
     for network in networks
 )
-_METADATA = frozenset({"metadata", "link-local"})
 _NAMES = frozenset(
     {
         *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
@@ -66,7 +65,6 @@ _NAMES = frozenset(
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\.?")
-_NAME_MAX = 253
 
 
 def is_private(address: Address) -> str:
@@ -79,7 +77,7 @@ def is_private(address: Address) -> str:
 
 def is_metadata(address: Address) -> bool:
     """Whether a cloud may serve credentials there; no allowed name opens such an address."""
-    return is_private(address) in _METADATA
+    return is_private(address) in ("metadata", "link-local")
 
 
 def literal(host: str) -> Address | None:
@@ -111,7 +109,7 @@ def invalid_host(host: str) -> str:
     address = literal(host)
     if address is not None:
         return "an address must not name a zone" if "%" in host else ""
-    if len(host) > _NAME_MAX or not _NAME.fullmatch(host):
+    if len(host) > 253 or not _NAME.fullmatch(host):
         return "the host is neither an address nor a name"
     if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
         return "the host is an address in an unusual spelling"
@@ -124,7 +122,6 @@ PORTS = frozenset({80, 443})
 SCHEMES = {"http": 80, "https": 443}
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?")
 _PLAIN = re.compile(r"([^:\[\]]+)(?::(.+))?")
-_GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
 TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
 
 
@@ -196,9 +193,8 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same for any protocol."""
         problem = invalid_host(host)
         if problem:
-            raise CallFailed(
-                "url_invalid", f"{problem}: {host!r}", hint="write a name, or an address such as 192.0.2.7"
-            )
+            hint = "write a name, or an address such as 192.0.2.7"
+            raise CallFailed("url_invalid", f"{problem}: {host!r}", hint=hint)
         name = plain_name(host)
         if is_local_name(name) and all(entry.name != name for entry in self.entries):
             raise _refused(f"{name} is not part of the open internet", _entry(name, port))
@@ -242,14 +238,19 @@ def read_entry(text: str) -> AllowRule:
     if separator and scheme not in SCHEMES:
         raise _invalid_entry(text)
     host, port = _split_port(rest.removesuffix("/"))
-    ports = PORTS if not separator else frozenset({SCHEMES[scheme]})
+    ports: frozenset[int] | None = PORTS if not separator else frozenset({SCHEMES[scheme]})
     if port == "*":
-        return AllowRule(*_parse_host(host, text), None)
-    if port:
+        ports = None
+    elif port:
         if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65_536:
             raise _invalid_entry(text)
         ports = frozenset({int(port)})
-    return AllowRule(*_parse_host(host, text), ports)
+    try:
+        return AllowRule("", ip_network(host, strict=False), ports)
+    except ValueError:
+        if invalid_host(host):
+            raise _invalid_entry(text) from None
+        return AllowRule(plain_name(host), None, ports)
 
 
 def _split_port(text: str) -> tuple[str, str]:
@@ -260,17 +261,9 @@ def _split_port(text: str) -> tuple[str, str]:
     return (found[1], found[2] or "") if found else ("", "")
 
 
-def _parse_host(host: str, text: str) -> tuple[str, Network | None]:
-    try:
-        return "", ip_network(host, strict=False)
-    except ValueError:
-        if invalid_host(host):
-            raise _invalid_entry(text) from None
-        return plain_name(host), None
-
-
 def _invalid_entry(text: str) -> TidemillError:
-    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=_GRAMMAR)
+    hint = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
+    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=hint)
 
 
 def shown(url: str) -> str:
@@ -316,10 +309,3 @@ class TcpConnector:
         connector = transport.Connector(self.egress, self._resolver or transport.resolve)
         with transport.translate_errors(host):
             return await connector.dial(host, port)
-
-
-def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    """See `transport.tls_failed`."""
-    from tidemill.net import transport
-
-    return transport.tls_failed(error, host)

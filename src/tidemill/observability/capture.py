@@ -158,7 +158,11 @@ class OutputCapture:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead."""
         if self._installed:
             return
-        self._installed.append(_capture_logs())
+        factory = logging.getLogRecordFactory()
+        if not isinstance(factory, CaptureHandler):
+            factory = CaptureHandler()
+            logging.setLogRecordFactory(factory)
+        self._installed.append(factory)
         self._installed += [tee for source in ("stdout", "stderr") if (tee := _tee(source, through)) is not None]
         for each in self._installed:
             each.users += 1
@@ -170,15 +174,6 @@ class OutputCapture:
             each.users -= 1
             if not each.users:
                 each.remove()
-
-
-def _capture_logs() -> CaptureHandler:
-    known = logging.getLogRecordFactory()
-    if isinstance(known, CaptureHandler):
-        return known
-    factory = CaptureHandler()
-    logging.setLogRecordFactory(factory)
-    return factory
 
 
 def _tee(source: str, through: Through | None) -> TeeStream | None:

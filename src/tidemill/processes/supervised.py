@@ -101,7 +101,12 @@ class SupervisedProcess:
         self._pipes: dict[int, str] = {}
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
-        outputs = [self._pipe(name) for name in STREAMS.values()]
+        outputs: list[int] = []
+        for name in STREAMS.values():
+            ours, output = os.pipe()
+            os.set_blocking(ours, False)
+            self._pipes[ours] = name
+            outputs.append(output)
         try:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", SCRIPT, str(theirs.fileno())],
@@ -182,12 +187,6 @@ class SupervisedProcess:
         """Pass on the output written so far."""
         for fd in list(self._pipes):
             self._read_output(fd)
-
-    def _pipe(self, name: str) -> int:
-        ours, theirs = os.pipe()
-        os.set_blocking(ours, False)
-        self._pipes[ours] = name
-        return theirs
 
     def _read_output(self, fd: int) -> None:
         for _ in range(PIECES_MAX):

@@ -5,7 +5,9 @@ A store whose index of rows can be damaged offers `RepairableIndex`; the memory 
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from tidemill.stores.contract import Statement, Store, Value
 
@@ -56,6 +58,13 @@ async def flaws_of(store: Store) -> IndexProblems:
 async def repair(store: Store) -> IndexProblems:
     """Repair a store's index, if it has one; returns what was wrong."""
     return await store.index.repair() if isinstance(store, RepairableIndex) else IndexProblems()
+
+
+def bound(parameters: Any) -> Any:
+    """The parameters of a statement, by name or position, with lists and objects as JSON texts."""
+    if isinstance(parameters, dict):
+        return dict(zip(parameters, bound(list(parameters.values())), strict=True))
+    return [msgspec.json.encode(each).decode() if isinstance(each, (list, dict)) else each for each in parameters]
 
 
 class TransactionalStatements(Protocol):

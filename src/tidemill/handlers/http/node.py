@@ -67,13 +67,18 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     def following(self, call: Call, answer: Answer, body: Any) -> Call | None:
         """The call for the next page; None after the last one."""
         if self.next == LINK:
-            target: Any = _linked(answer.header("link"))
+            links = _RELATION.finditer(answer.header("link"))
+            targets: list[Any] = [match[1] for match in links if _NEXT.search(match[2])]
         else:
-            target = next(iter(find(self.next, body)), None)
+            targets = find(self.next, body)
+        target = next(iter(targets), None)
         if target is None or target in ("", False):
             return None
         if self.parameter:
-            return msgspec.structs.replace(call, url=_with_parameter(call.url, self.parameter, str(target)))
+            parts = urlsplit(call.url)
+            pairs = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != self.parameter]
+            query = urlencode([*pairs, (self.parameter, str(target))])
+            return msgspec.structs.replace(call, url=urlunsplit(parts._replace(query=query)))
         if not isinstance(target, str):
             raise Fail("response_invalid", f"{self.next} is no URL but {type(target).__name__}")
         return _at_url(call, urljoin(answer.url, target))
@@ -87,19 +92,6 @@ def find(path: str, body: Any) -> list[Any]:
     return list(read_query(path).find(body, body))
 
 
-def _linked(header: str) -> str | None:
-    for match in _RELATION.finditer(header):
-        if _NEXT.search(match[2]):
-            return match[1]
-    return None
-
-
-def _with_parameter(url: str, name: str, value: str) -> str:
-    parts = urlsplit(url)
-    pairs = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
-    return urlunsplit(parts._replace(query=urlencode([*pairs, (name, value)])))
-
-
 def _at_url(call: Call, url: str) -> Call:
     """The same call for another URL; another origin gets neither credentials nor body."""
     if same_origin(call.url, url):
@@ -107,9 +99,8 @@ def _at_url(call: Call, url: str) -> Call:
     if call.body:
         raise Fail("response_invalid", "the next page of a call with a body is on another host")
     headers = {name: value for name, value in call.headers.items() if name in HARMLESS}
-    return msgspec.structs.replace(
-        call, url=url, headers=headers, credentials={}, repeatable=without_key(call.repeatable)
-    )
+    repeatable = without_key(call.repeatable)
+    return msgspec.structs.replace(call, url=url, headers=headers, credentials={}, repeatable=repeatable)
 
 
 # The node type.
@@ -117,7 +108,6 @@ def _at_url(call: Call, url: str) -> Call:
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
 _TEXT = {"type": "string"}
-_CHARSET = re.compile(r'charset="?([\w.:-]+)')
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
@@ -248,8 +238,11 @@ def _parsed(answer: Answer, parse: str) -> Any:
     if kind == "json":
         return _json(answer)
     if kind == "text":
-        charset = _CHARSET.search(parameters)
-        return _text(answer.body, charset[1] if charset else "utf-8")
+        charset = re.search(r'charset="?([\w.:-]+)', parameters)
+        try:
+            return answer.body.decode(charset[1] if charset else "utf-8", "replace")
+        except LookupError:
+            return answer.body.decode("utf-8", "replace")
     # An invalid media type is no reason to lose the response.
     return Blob(answer.body, media_type if is_media_type(media_type) else "application/octet-stream")
 
@@ -257,10 +250,8 @@ def _parsed(answer: Answer, parse: str) -> Any:
 def _kind(media_type: str) -> str:
     if media_type.endswith(("/json", "+json")):
         return "json"
-    textual = media_type.startswith("text/") or media_type.endswith(
-        ("/xml", "+xml", "/javascript", "-www-form-urlencoded")
-    )
-    return "text" if textual else "bytes"
+    textual = ("/xml", "+xml", "/javascript", "-www-form-urlencoded")
+    return "text" if media_type.startswith("text/") or media_type.endswith(textual) else "bytes"
 
 
 def _json(answer: Answer) -> Any:
@@ -269,10 +260,3 @@ def _json(answer: Answer) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hint = "set parse to text to see what it is"
         raise Fail("response_invalid", f"the answer is not JSON: {error}", hint=hint) from error
-
-
-def _text(body: bytes, charset: str) -> str:
-    try:
-        return body.decode(charset, "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")

@@ -27,25 +27,12 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
 _PRICE = {"type": "number", "minimum": 0}
-_COUNT = {"type": "integer", "minimum": 1}
 _RESERVED = ("messages", "model", "n", "stream", "tools")
 
 
 def model_schema(providers: Iterable[str], required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     """The schema of a config: the shared fields and some of its own."""
-    return {
-        "type": "object",
-        "properties": {**_shared_fields(providers), **properties},
-        "required": list(required),
-        "additionalProperties": False,
-        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
-        "then": {"required": ["answers"]},
-        "else": {"required": ["model"]},
-    }
-
-
-def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
-    return {
+    shared = {
         "provider": {"enum": sorted(providers), "default": "openai"},
         "model": {"type": "string", "minLength": 1},
         "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
@@ -53,7 +40,7 @@ def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
         "headers": HEADERS_SCHEMA,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
         "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "max_tokens": _COUNT,
+        "max_tokens": {"type": "integer", "minimum": 1},
         "seed": {"type": "integer"},
         "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
@@ -66,6 +53,11 @@ def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
             cached_input_per_million=_PRICE,
         ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
+    }
+    return object_schema(required, **shared, **properties) | {
+        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
+        "then": {"required": ["answers"]},
+        "else": {"required": ["model"]},
     }
 
 
@@ -141,10 +133,6 @@ def question_of(config: dict[str, Any], settings: Settings) -> Question:
     messages: list[Message] = [*config.get("messages", ())]
     if "prompt" in config:
         messages.append({"role": "user", "content": config["prompt"]})
-    form = config.get("schema")
-    return Question(
-        settings=settings,
-        messages=instructed(config.get("system", ""), messages, form),
-        form=form,
-        stream=config.get("stream", False),
-    )
+    form, stream = config.get("schema"), config.get("stream", False)
+    instructions = instructed(config.get("system", ""), messages, form)
+    return Question(settings=settings, messages=instructions, form=form, stream=stream)

@@ -40,7 +40,9 @@ from tidemill.handlers.contract import (
 )
 from tidemill.handlers.python.functions import FunctionSignature, Ready, drain, imported, resolve_result
 from tidemill.handlers.python.protocol import (
+    JSON_FIELDS,
     OUT_OF_MEMORY_STATUS,
+    PLAIN_FIELDS,
     RESULT_MAX,
     Answer,
     Ask,
@@ -290,21 +292,12 @@ class RemoteSecrets(Mapping[str, str]):
         return 0
 
 
-def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
+def context_of(call: Call, worker: CallConnection) -> NodeContext:
     """The context of the function; inputs, outputs and secrets are requested when it reads them."""
     return NodeContext(
-        run_id=call.run_id,
-        node=call.node,
-        visit=call.visit,
-        index=call.index,
-        attempt=call.attempt,
-        config=config,
+        **{name: getattr(call, name) for name in PLAIN_FIELDS},
+        **{name: decode_value(getattr(call, name)) for name in JSON_FIELDS},
         upstream=RemoteUpstream(worker),
-        deadline_ms=call.deadline_ms,
-        last_checkpoint=decode_value(call.last_checkpoint),
-        resumed=decode_value(call.resumed),
-        undoing=call.undoing,
-        at_most_once=call.at_most_once,
         checkpoint=worker.keep,
         read=lambda description: Ready(worker.ask("read", description) or b""),
         given=lambda: decode_value(worker.ask("inputs") or b"null"),
@@ -391,15 +384,11 @@ def main(wire: socket.socket) -> None:
         first_mb = first_mb or resident_mb()
         if isinstance(answer, Done) and resident_mb() > first_mb + RETIRE_MB:
             answer = msgspec.structs.replace(answer, retire=True)
-        _send(answer, worker)
-
-
-def _send(answer: Answer, worker: WorkerConnection) -> None:
-    """Send the answer; a pause that holds what is not JSON becomes an error."""
-    try:
-        worker.send(answer)
-    except (TypeError, ValueError) as error:
-        worker.send(threw(error))
+        try:
+            worker.send(answer)
+        except (TypeError, ValueError) as error:
+            # A pause holds something that is not JSON.
+            worker.send(threw(error))
 
 
 def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
@@ -422,11 +411,10 @@ def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answe
 
 
 def _call_function(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
-    config = decode_value(call.config)
-    context = context_of(call, config, CallConnection(worker))
+    context = context_of(call, CallConnection(worker))
     try:
         function = imported(call.function)
-        arguments = FunctionSignature.of(function).arguments(config, context)
+        arguments = FunctionSignature.of(function).arguments(context.config, context)
         with cancel.delivered():
             result: Any = function(**arguments)
             if inspect.isgenerator(result):
@@ -457,10 +445,6 @@ def _to_answer(outcome: Ended) -> Answer:
         case Return(value, next_nodes):
             if value is COLLECTED:
                 return Done(None, next_nodes)
-    return _encode_result(value, next_nodes)
-
-
-def _encode_result(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
     blobs: list[SentBlob] = []
     try:
         try:

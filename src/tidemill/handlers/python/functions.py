@@ -83,9 +83,8 @@ def imported(name: str) -> Function:
     """Import a function by its path."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise CapabilityMissing(
-            "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
-        )
+        hint = "register it, or write module:function"
+        raise CapabilityMissing("function_unknown", f"no function {name} is registered", hint=hint)
     try:
         target: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -148,9 +147,6 @@ class FunctionSignature(NamedTuple):
 
 # Results.
 
-CHUNKS_PER_YIELD = 64
-"""After so many chunks an async generator that never waits yields to other tasks of the event loop."""
-
 
 async def resolve_result(result: Any, context: NodeContext) -> Ended:
     """The outcome of a call in the event loop: awaits awaitables and drains generators."""
@@ -186,7 +182,8 @@ async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -
         async for chunk in chunks:
             context.stream(chunk)
             published += 1
-            if published % CHUNKS_PER_YIELD == 0:
+            if published % 64 == 0:
+                # A generator that never waits must let other tasks of the event loop run.
                 await asyncio.sleep(0)
     return context.voice.folded()
 
@@ -216,11 +213,8 @@ class _Bridge:
         self._pending: Future[None] | None = None
         self._over = False
 
-    def context(self) -> NodeContext:
-        """The attempt's context, with a checkpoint function that blocks the thread."""
-        return msgspec.structs.replace(self._context, checkpoint=self._checkpoint)
-
-    def _checkpoint(self, value: Any) -> Any:
+    def checkpoint(self, value: Any) -> Any:
+        """Write a checkpoint, and block the thread until that is done."""
         checkpoint = self._context.checkpoint
         assert checkpoint is not None, "every attempt can keep one"
         if threading.get_ident() == self._loop_thread:
@@ -252,7 +246,7 @@ async def in_thread(name: str, function: Callable[[NodeContext], Any], context: 
     """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
     loop = asyncio.get_running_loop()
     bridge = _Bridge(context, loop)
-    bridged = bridge.context()
+    bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
     future: asyncio.Future[Any] = loop.create_future()
 
     def run() -> None:

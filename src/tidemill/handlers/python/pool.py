@@ -21,7 +21,9 @@ from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, NodeContext, Return, Skip
 from tidemill.handlers.python.protocol import (
     FRAME_MAX,
+    JSON_FIELDS,
     OUT_OF_MEMORY_STATUS,
+    PLAIN_FIELDS,
     Answer,
     Ask,
     Call,
@@ -56,11 +58,6 @@ class Limits(msgspec.Struct, frozen=True):
     time_seconds: float | None = None
     memory_mb: int | None = None
 
-    @property
-    def memory_bytes_max(self) -> int | None:
-        """The supervisor's limit: a quarter more, so that the function sees a `MemoryError` first."""
-        return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
-
 
 class PythonProcesses:
     """Calls functions in a pool of child processes."""
@@ -70,7 +67,9 @@ class PythonProcesses:
 
     async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
         """Call a function by its import path, and return its outcome."""
-        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=limits.memory_bytes_max)
+        # The supervisor allows a quarter more, so that the function sees a `MemoryError` first.
+        most = None if limits.memory_mb is None else (limits.memory_mb << 20) * 5 // 4
+        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most)
         try:
             async with self._pool.child(spec) as child:
                 call = FunctionCall(child, context, limits)
@@ -108,13 +107,8 @@ class FunctionCall:
                 await self._stop(answer, GRACE_MS)
             message = answer.result() if answer.done() else Stopped()
             if isinstance(message, Stopped):
-                bound = "it may" if seconds is None else f"{seconds:g} s"
-                raise Fail(
-                    "timeout",
-                    f"the function took longer than {bound}",
-                    retryable=True,
-                    hint="raise limits.time_seconds",
-                )
+                why = f"the function took longer than {'it may' if seconds is None else f'{seconds:g} s'}"
+                raise Fail("timeout", why, retryable=True, hint="raise limits.time_seconds")
             return message or await self._died()
         except asyncio.CancelledError:
             await self._stop(answer, CANCELLED_GRACE_MS)
@@ -152,8 +146,12 @@ class FunctionCall:
                 why = f"the function ended with something that is no outcome: {error}"
                 raise Fail("answer_invalid", why) from error
             match message:
-                case Ask():
-                    await self._process.send(encode(await self._reply(message)))
+                case Ask(what, value):
+                    try:
+                        reply = Reply(await self._look_up(what, decode_value(value)))
+                    except Fail as fail:
+                        reply = Reply(None, failed_of(fail))
+                    await self._process.send(encode(reply))
                 case Part(value, blobs):
                     part = decode_value(value)
                     self._context.stream(restore_blobs(part, blobs) if blobs else part)
@@ -166,12 +164,6 @@ class FunctionCall:
                 case _:
                     return message
         return None
-
-    async def _reply(self, ask: Ask) -> Reply:
-        try:
-            return Reply(await self._look_up(ask.what, decode_value(ask.value)))
-        except Fail as fail:
-            return Reply(None, failed_of(fail))
 
     async def _look_up(self, what: str, value: Any) -> bytes | None:
         context = self._context
@@ -194,19 +186,11 @@ class FunctionCall:
 
     def _call(self, function: str) -> Call:
         context = self._context
+        fields: dict[str, Any] = {name: getattr(context, name) for name in PLAIN_FIELDS}
+        fields |= {name: encode_value(getattr(context, name)) for name in JSON_FIELDS}
         return Call(
             function=function,
-            run_id=context.run_id,
-            node=context.node,
-            visit=context.visit,
-            index=context.index,
-            attempt=context.attempt,
-            config=encode_value(context.config),
-            deadline_ms=context.deadline_ms,
-            last_checkpoint=encode_value(context.last_checkpoint),
-            resumed=encode_value(context.resumed),
-            undoing=context.undoing,
-            at_most_once=context.at_most_once,
+            **fields,
             memory_mb=self._limits.memory_mb,
             log_level=logging.getLogger().level,
             paths=[os.path.abspath(each) for each in sys.path],

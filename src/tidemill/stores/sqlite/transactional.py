@@ -20,6 +20,7 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
+from tidemill.stores.optional import bound
 from tidemill.stores.sql_files import migrations
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
@@ -201,11 +202,7 @@ class Statements:
         return ""
 
     def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
-        given = msgspec.json.decode(statement.parameters)
-        named = isinstance(given, dict)
-        parameters = (
-            {name: _bound(value) for name, value in given.items()} if named else [_bound(each) for each in given]
-        )
+        parameters = bound(msgspec.json.decode(statement.parameters))
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
 
@@ -253,11 +250,6 @@ class Statements:
             connection.set_progress_handler(None)
             cursor.close()
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
-
-
-def _bound(value: Any) -> Any:
-    """A JSON value for SQLite: lists and objects become JSON text."""
-    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 
 def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
