@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNUSABLE = "archive_unusable"
-LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors that last until an operator fixes the folder."""
 
 
 class Archive(Protocol):
@@ -38,23 +36,18 @@ class Archive(Protocol):
 
     async def put(self, name: str, body: bytes) -> bool:
         """Store a body durably unless the name exists; returns whether it was stored."""
-        ...
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
         """`put` for a stream that need not fit into memory; an interrupted one is not stored."""
-        ...
 
     async def get(self, name: str) -> bytes | None:
         """The body of a name, if it exists."""
-        ...
 
     async def stream(self, name: str) -> AsyncIterator[bytes] | None:
         """`get` as a stream."""
-        ...
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         """At most `limit` names that begin with `under`, after `after`, in order."""
-        ...
 
 
 class MemoryArchive:
@@ -136,7 +129,8 @@ class DirectoryArchive:
             yield
         except OSError as error:
             what = f"the archive {self._root} cannot be {verb}: {error.strerror or error}"
-            if error.errno not in LASTING:
+            lasting = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
+            if error.errno not in lasting:
                 raise Unavailable(what) from error
             hint = "name a folder that can be read and written, with --archive or TIDEMILL_ARCHIVE"
             raise StoreUnusable(Problem(code=UNUSABLE, message=what, hint=hint)) from error
@@ -224,7 +218,6 @@ class S3Archive:
 
 
 async def at_once(body: bytes) -> AsyncIterator[bytes]:
-    """A body as a stream of one chunk."""
     yield body
 
 

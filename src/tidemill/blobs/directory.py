@@ -247,7 +247,6 @@ class DirectoryBlobs:
             drop(draft)
 
     def _draft(self) -> IO[bytes]:
-        """A temporary file."""
         if not self._prepared:
             # It was unreachable at `open`. Once prepared, it is never created again: an unmounted disk must not be
             # taken for an empty one.
@@ -282,7 +281,6 @@ class DirectoryBlobs:
         sync_folder(path.parent)
 
     def _make(self, folder: Path) -> None:
-        """Create a folder and its parents durably."""
         if folder.exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -363,7 +361,6 @@ class DirectoryBlobs:
 
 
 def _names(path: Path) -> Sequence[str]:
-    """The names in the folder of a path."""
     try:
         return os.listdir(path.parent)
     except FileNotFoundError:

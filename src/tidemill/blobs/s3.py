@@ -68,8 +68,6 @@ MISTAKES = (NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Address and options of a bucket."""
-
     name: str
     prefix: str = ""
     endpoint: str = ""
@@ -143,7 +141,6 @@ class Objects:
             await self.store.delete_async(path)
 
     async def folders(self) -> list[str]:
-        """The names of the top-level folders."""
         with self._errors():
             return list((await self.store.list_with_delimiter_async(None))["common_prefixes"])
 
@@ -304,7 +301,6 @@ class S3Blobs:
         return self._objects.list(folder, None if after is None else f"{folder}/{after}")
 
     async def _is_sound(self, path: str, digest: str) -> bool:
-        """Whether an object exists and matches its digest."""
         chunks, seen = await self._objects.stream(path), hashlib.sha256()
         if chunks is None:
             return False

@@ -125,16 +125,12 @@ class DatabaseBlobs:
     # In the thread
 
     async def _ask(self, verb: Callable[[], T]) -> T:
-        """Call in the thread of the connection."""
         if self._thread is None:
             raise Unavailable(f"the blobs in {self._path} are closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, verb)
-
-    def _call(self, verb: Callable[[], T]) -> T:
-        """Translate errors. A refusal becomes `StoreUnusable`, for which work waits: a refusal would fail runs."""
         try:
-            return verb()
+            return await asyncio.get_running_loop().run_in_executor(self._thread, verb)
         except (apsw.Error, UnicodeDecodeError, OSError) as error:
+            # A refusal becomes `StoreUnusable`, for which work waits: a refusal would fail runs.
             meant = self._translate_error(error, self._path)
             raise StoreUnusable(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
 
@@ -157,11 +153,7 @@ class DatabaseBlobs:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A write transaction.
-
-        Not the connection's own context manager: that one waits for the lock while holding the GIL, so a writer in
-        another thread of this process could never finish.
-        """
+        """A write transaction. The connection's own context manager would wait for the lock while holding the GIL."""
         self._row("BEGIN IMMEDIATE", ())
         try:
             yield
@@ -190,7 +182,6 @@ class DatabaseBlobs:
                 self._row(_ADD_PIECE, (found[0], number, piece))
 
     def _is_sound(self, blob: int, size: int, digest: str) -> bool:
-        """Whether the stored pieces match the digest."""
         seen = hashlib.sha256()
         for number in range(_pieces(size)):
             piece = self._row(_PIECE, (blob, number))
@@ -220,7 +211,6 @@ class DatabaseBlobs:
 
 
 def _pieces(size: int) -> int:
-    """The number of pieces of a blob."""
     return -(-size // PIECE_BYTES)
 
 

@@ -135,10 +135,7 @@ class Fail(Exception):
 
 
 class CapabilityMissing(Fail):
-    """The worker lacks something that the node needs, and another worker may have it.
-
-    It releases the job to others; if there are none, the attempt fails.
-    """
+    """The worker lacks something: it releases the job to others; if there are none, the attempt fails."""
 
 
 Ended = Return | Pause | Skip
@@ -152,19 +149,15 @@ class ProgressSink(Protocol):
 
     def chunk(self, value: Any) -> None:
         """Publish a part of the result to followers."""
-        ...
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Publish progress to followers; it is not recorded as an event."""
-        ...
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if the attempt no longer counts."""
-        ...
 
     def folded(self) -> Any:
         """All published parts as one value: a string if all are strings, otherwise a list."""
-        ...
 
 
 class Cancelled(Exception):
@@ -238,10 +231,7 @@ class NodeContext(msgspec.Struct):
         self.voice.progress(fraction, message)
 
     def heartbeat(self) -> None:
-        """Raise `Cancelled` if the attempt no longer counts.
-
-        The worker renews the lease without it. It is for code in a thread, which cannot be cancelled from outside.
-        """
+        """Raise `Cancelled` if the attempt no longer counts; for code in a thread, which cannot be cancelled."""
         self.voice.raise_if_cancelled()
 
 
@@ -249,10 +239,7 @@ NODE_LOG = logging.getLogger("tidemill.node")
 
 
 def enable_node_log() -> None:
-    """Let `context.log` create records of every level. A process calls it before it runs handlers.
-
-    Without its own level the logger inherits the root logger's. A level that the operator has set is kept.
-    """
+    """Let `context.log` create records of every level, unless the operator has set one; called before handlers run."""
     if NODE_LOG.level == logging.NOTSET:
         NODE_LOG.setLevel(logging.DEBUG)
 
@@ -384,10 +371,7 @@ def describe_exception(error: BaseException) -> ExceptionInfo:
 
 
 def truncate(value: object, limit: int = MESSAGE_MAX) -> str:
-    """Convert anything to text that can be stored: bounded, with question marks for lone surrogates.
-
-    An ellipsis marks the cut; masking looks there for the rest of a secret.
-    """
+    """Convert to bounded text without lone surrogates; an ellipsis marks the cut, where masking looks for secrets."""
     # A subclass of str may override any method, so only its characters are used.
     text = str.__str__(str(value))[: limit + 1]
     clean = text.encode("utf-8", "replace").decode("utf-8")

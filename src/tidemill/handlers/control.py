@@ -73,7 +73,6 @@ OUTPUT = NodeType(
 
 
 def read_input(context: NodeContext) -> Ended:
-    """Return the inputs of the run, or the part at `path`, or its default."""
     config: dict[str, Any] = context.config or {}
     path = config.get("path", "$")
     try:
@@ -88,7 +87,6 @@ def read_input(context: NodeContext) -> Ended:
 
 
 def write_output(context: NodeContext) -> Ended:
-    """Return `value`, or the output of the node before."""
     config: dict[str, Any] = context.config or {}
     value = config["value"] if "value" in config else value_before(context)
     check_value(value, config.get("schema"), "the output")
@@ -102,7 +100,6 @@ def value_before(context: NodeContext) -> Any:
 
 
 def check_value(value: Any, schema: Any, what: str) -> None:
-    """Fail if a value does not match a schema."""
     if schema is None:
         return
     try:

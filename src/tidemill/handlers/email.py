@@ -14,20 +14,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
+from tidemill.handlers import smtp
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
-from tidemill.handlers.smtp import (
-    PORTS,
-    RECIPIENTS_MAX,
-    Server,
-    Tls,
-    deliver,
-    headers_of,
-    is_own,
-    mailbox,
-    message_of,
-    require_one_line,
-)
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 
@@ -35,12 +24,12 @@ _UNENCRYPTED = "nobody logs in over a line that is not encrypted"
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
-_ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": RECIPIENTS_MAX}]}
+_ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": smtp.RECIPIENTS_MAX}]}
 _SERVER = object_schema(
     ("host",),
     host={"type": "string", "minLength": 1},
     port={"type": "integer", "minimum": 1, "maximum": 65_535},
-    tls={"enum": list(PORTS)},
+    tls={"enum": list(smtp.PORTS)},
     username=_TEXT,
     password=_TEXT,
     access_token=_TEXT,
@@ -61,13 +50,13 @@ def _check(config: Json) -> Iterator[ConfigProblem]:
         given = config.get(key)
         many = enumerate(given) if isinstance(given, list) else ()
         for path, text in [(f"/{key}", given), *((f"/{key}/{number}", each) for number, each in many)]:
-            yield from _try(mailbox, text, path)
-    for path, name, value in headers_of(config):
-        if is_own(name):
+            yield from _try(smtp.mailbox, text, path)
+    for path, name, value in smtp.headers_of(config):
+        if smtp.is_own(name):
             yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or see the other fields")
         else:
-            yield from _try(require_one_line, value, path, "leave it out")
-    yield from _try(require_one_line, config.get("subject"), "/subject", "leave it out")
+            yield from _try(smtp.require_one_line, value, path, "leave it out")
+    yield from _try(smtp.require_one_line, config.get("subject"), "/subject", "leave it out")
 
 
 def _check_server(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
@@ -126,7 +115,7 @@ EMAIL = NodeType(
 
 
 def email_handler(
-    dialer: TcpConnector, operators: Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
+    dialer: TcpConnector, operators: smtp.Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
 ) -> Handler:
     """The node type; `operators` is the server for nodes that name none, and is exempt from the egress policy."""
 
@@ -136,10 +125,10 @@ def email_handler(
         if server is None:
             raise CapabilityMissing("smtp_server_missing", "no mail server is named", hint=HINT)
         allowed = dialer if named is not None else dialer.opening(server.host, server.port)
-        message = await message_of(context, now_ms())
+        message = await smtp.message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
-            reply = await deliver(message, server, allowed, total_ms)
+            reply = await smtp.deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
         return Return({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
@@ -147,22 +136,19 @@ def email_handler(
     return Handler(EMAIL, work)
 
 
-def _configured_server(server: Mapping[str, Any]) -> Server:
-    tls: Tls = server.get("tls", _tls_at(server.get("port")))
+def _configured_server(server: Mapping[str, Any]) -> smtp.Server:
+    tls: smtp.Tls = server.get("tls", _tls_at(server.get("port")))
     if server.get("username") and tls == "none":
         raise Fail("config_invalid", f"/server/tls: {_UNENCRYPTED}", hint="set tls to starttls or tls")
-    return Server(**{"tls": tls, "port": PORTS[tls], **server})
+    return smtp.Server(**{"tls": tls, "port": smtp.PORTS[tls], **server})
 
 
-def _tls_at(port: int | None) -> Tls:
-    return "tls" if port == PORTS["tls"] else "starttls"
+def _tls_at(port: int | None) -> smtp.Tls:
+    return "tls" if port == smtp.PORTS["tls"] else "starttls"
 
 
-def server_at(url: str) -> Server:
-    """Parse the operator's URL: `smtp://user:password@host:587?tls=starttls` or `smtps://…`.
-
-    Error messages do not quote the URL, because it holds a password.
-    """
+def server_at(url: str) -> smtp.Server:
+    """Parse `smtp://user:password@host:587?tls=starttls` or `smtps://…`. Errors never quote the URL."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
@@ -176,14 +162,14 @@ def server_at(url: str) -> Server:
         "there is no port 0": port == 0,
         "it has a password and no user": parts.password and not parts.username,
         "smtps:// is tls=tls": parts.scheme == "smtps" and tls != "tls",
-        "its only option is tls: starttls, tls or none": options or tls not in PORTS,
+        "its only option is tls: starttls, tls or none": options or tls not in smtp.PORTS,
         _UNENCRYPTED: parts.username and tls == "none",
     }
     for why, applies in problems.items():
         if applies:
             raise _invalid_url(why)
     username, password = unquote(parts.username or ""), unquote(parts.password or "")
-    return Server(host=host, port=port or PORTS[tls], tls=tls, username=username, password=password)
+    return smtp.Server(host=host, port=port or smtp.PORTS[tls], tls=tls, username=username, password=password)
 
 
 def _invalid_url(why: str) -> Rejected:

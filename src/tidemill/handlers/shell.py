@@ -42,8 +42,6 @@ OnText = Callable[[str, str], object]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A command and its limits."""
-
     program: str
     """Path of the executable."""
     argv: Sequence[str]
@@ -310,7 +308,6 @@ def _require_folder(cwd: str) -> None:
 
 
 def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int) -> None:
-    """Fail unless the command ended as expected."""
     status, memory_mb = finished.status, (config.get("limits") or {}).get("memory_mb")
     if status in config.get("expect", (0,)):
         return
@@ -349,7 +346,6 @@ def _output(finished: CommandExit, parse: str, duration_ms: int) -> dict[str, An
 
 
 def _parsed(stdout: StreamEnd, parse: str) -> Any:
-    """Standard output as lines or as JSON."""
     if parse == "lines":
         lines = stdout.text().splitlines()
         return lines[1:] if stdout.cut else lines

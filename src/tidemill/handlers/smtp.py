@@ -64,8 +64,6 @@ class Mailbox(msgspec.Struct, frozen=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with its envelope."""
-
     message_id: str
     sender: str
     recipients: tuple[str, ...]
@@ -168,14 +166,12 @@ def _header(
 
 
 def _encode_value(text: str) -> str:
-    """Encode and fold a header value."""
     from email.header import Header
 
     return Header(text, "us-ascii" if _is_plain(text) else "utf-8").encode(linesep="\r\n")
 
 
 async def _body(config: Mapping[str, Any], context: NodeContext) -> EmailMessage:
-    """The body with its MIME headers."""
     from email.message import EmailMessage
     from email.policy import SMTP
 
@@ -225,8 +221,6 @@ _CREDENTIALS_WANTED = frozenset({530, 534, 535, 538})
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A mail server and the credentials for it."""
-
     host: str
     tls: Tls = "starttls"
     port: int
@@ -257,8 +251,6 @@ async def deliver(message: OutgoingMessage, server: Server, dialer: TcpConnector
 
 
 class _Session:
-    """One SMTP session."""
-
     def __init__(self, server: Server, dialer: TcpConnector) -> None:
         # Imported here because loading it is slow.
         import aiosmtplib
@@ -406,9 +398,6 @@ class _Session:
 
 
 def as_data(data: bytes) -> bytes:
-    """Encode a message for DATA: dots at line starts are doubled, and a single dot ends it.
-
-    All line ends become CRLF, or servers could disagree about where the message ends (SMTP smuggling).
-    """
+    """Encode a message for DATA: dots doubled, every line end CRLF (against SMTP smuggling), one dot at the end."""
     lines = re.split(rb"\r\n|\r|\n", data.rstrip(b"\r\n"))
     return b"".join((b"." if line.startswith(b".") else b"") + line + b"\r\n" for line in lines) + b".\r\n"

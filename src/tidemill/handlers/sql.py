@@ -63,7 +63,6 @@ class _Token(NamedTuple):
 
 
 def is_several(text: str, dialect: Dialect) -> bool:
-    """Whether a text holds more than one statement."""
     if _COMPOUND.match(text):
         return False
     ended, position = False, 0
@@ -91,10 +90,7 @@ def is_copy(text: str) -> bool:
 
 
 def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
-    """Replace `?` or `:name` by the placeholders of the PostgreSQL driver.
-
-    With named parameters, `?` is an operator of PostgreSQL. Raises KeyError for a missing parameter.
-    """
+    """Replace `?` or, with named parameters, `:name` by placeholders of the PostgreSQL driver. Raises KeyError."""
     named = isinstance(parameters, dict)
     parts: list[str] = []
     position = 0
@@ -153,15 +149,10 @@ class Database(Protocol):
     def dialect(self) -> Dialect: ...
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Execute a statement in its own transaction; returns `{rows, count, changed}`.
-
-        Cancellation rolls it back. Raises `Fail`.
-        """
-        ...
+        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`."""
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
-        ...
 
 
 class LateDatabase:
@@ -240,10 +231,7 @@ NOTHING = "there is no statement, only a comment or nothing"
 def sql_handler(
     databases: Mapping[str, Database], own: TransactionalStatements | None = None, *, has_own: bool = True
 ) -> Handler:
-    """The node type over the databases of the operator; `own` is the store, if it takes statements.
-
-    A caller that only checks documents has no store; `has_own` says whether workers will have one.
-    """
+    """The node type; `own` is the store, if it takes statements, and `has_own` whether workers will have one."""
 
     async def call(context: NodeContext) -> Ended:
         config: dict[str, Any] = context.config

@@ -59,14 +59,6 @@ _GONE = ("53", "58")
 """SQLSTATEs or their prefixes: conflicts between transactions, and trouble of the server."""
 
 
-def _adapters() -> AdaptersMap:
-    adapters = AdaptersMap(psycopg.adapters)
-    for name in _AS_TEXT:
-        adapters.register_loader(name, TextLoader)
-    set_json_loads(lambda text: decode_value(text.encode() if isinstance(text, str) else text), adapters)
-    return adapters
-
-
 class PostgresDatabase:
     """A PostgreSQL database behind a URL, with a pool of connections that are opened on demand."""
 
@@ -133,7 +125,11 @@ class PostgresDatabase:
             raise _invalid_url() from None
         if "@" in str(given.get("host", "")):
             raise _invalid_url()
-        fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": None, "context": _adapters()}
+        adapters = AdaptersMap(psycopg.adapters)
+        for name in _AS_TEXT:
+            adapters.register_loader(name, TextLoader)
+        set_json_loads(lambda text: decode_value(text.encode() if isinstance(text, str) else text), adapters)
+        fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": None, "context": adapters}
         default = {"connect_timeout": CONNECT_SECONDS, "fallback_application_name": "tidemill"}
         return default | given | fixed
 

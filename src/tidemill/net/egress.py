@@ -99,11 +99,7 @@ def is_local_name(name: str) -> bool:
 
 
 def invalid_host(host: str) -> str:
-    """What is wrong with the host of a URL; empty for an address or a name in its usual spelling.
-
-    Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses, so a name that ends in a number is refused.
-    So is a zone, which has a meaning on one machine only.
-    """
+    """What is wrong with a host; empty if nothing. Resolvers read names that end in a number as addresses."""
     if not host:
         return "there is no host"
     address = literal(host)
@@ -126,10 +122,7 @@ TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
 
 
 class CallFailed(TidemillError):
-    """An outgoing call got no response, or none that can be used.
-
-    The message names hosts and paths, never credentials or query values.
-    """
+    """An outgoing call got no usable response. The message names hosts and paths, never credentials or query values."""
 
     def __init__(
         self, code: str, message: str, *, retryable: bool = False, hint: str = "", unsent: bool = False
@@ -141,8 +134,6 @@ class CallFailed(TidemillError):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of time and size of a call."""
-
     connect_ms: int = 5_000
     total_ms: int = 30_000
     bytes_max: int = 10_000_000
@@ -170,8 +161,6 @@ class AllowRule(msgspec.Struct, frozen=True):
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The policy of a deployment."""
-
     allow: tuple[str, ...] = ()
     limits: Limits = Limits()
 
@@ -301,7 +290,6 @@ class TcpConnector:
         return TcpConnector(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """Connect to a host; its name is resolved once."""
         # Imported here because loading the HTTP library takes a tenth of a second.
         from tidemill.net import transport
 

@@ -35,7 +35,6 @@ _RATIO_FROM_BYTES = 262_144
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncIterator[bytes]:
-    """The decompressed body, up to the limits."""
     plain = encoding.strip().lower()
     if plain not in ("", "identity", "gzip", "x-gzip"):
         message = f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for"
@@ -119,8 +118,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete response."""
-
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
@@ -143,7 +140,6 @@ class Streamed:
         self.headers = tuple((name.lower(), value) for name, value in response.headers.multi_items())
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The decompressed body."""
         size = 0
         async for chunk in self._response.aiter_raw():
             size += len(chunk)
@@ -277,7 +273,6 @@ _URL_HINT = "see its host and its port; special characters in a value are writte
 
 
 def read_url(text: str) -> httpx2.URL:
-    """Parse a URL: absolute, with a host, without credentials."""
     import httpx2
 
     _check_text(text)

@@ -121,7 +121,6 @@ class LoopStream(httpcore2.AsyncNetworkStream):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received."""
         return self._line.sent, self._line.received
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
@@ -315,7 +314,6 @@ REPEATABLE = "repeatable"
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(place[0]) for *_, place in found]
 
@@ -488,7 +486,6 @@ ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protocol
 
 
 def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
-    """Translate an error of the library."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return tls_failed(cause, host)

@@ -62,7 +62,6 @@ class TeeStream(io.TextIOBase):
         self.users = 0
 
     def remove(self) -> None:
-        """Restore the original stream."""
         if getattr(sys, self._source) is self:
             setattr(sys, self._source, self._stream)
 
@@ -112,17 +111,13 @@ class TeeStream(io.TextIOBase):
 
 
 class CaptureHandler:
-    """A log record factory that copies records to the sink.
-
-    Not a handler of the root logger, because that would disable `logging.basicConfig`.
-    """
+    """A log record factory that copies records; a handler of the root logger would disable `logging.basicConfig`."""
 
     def __init__(self) -> None:
         self.users = 0
         self._behind = logging.getLogRecordFactory()
 
     def remove(self) -> None:
-        """Restore the original factory."""
         if logging.getLogRecordFactory() is self:
             logging.setLogRecordFactory(self._behind)
 

@@ -26,16 +26,11 @@ HEADER_SIZE = 4
 """A frame is the length of its body in this many bytes, and the body."""
 GROUP = 0x80
 """A byte from the worker is a signal number for the program; with this bit, for its process group."""
-WATCH_MS = 100
-"""Interval of the memory checks."""
-ENDING_SECONDS = 5.0
-"""How long the supervisor tries to kill processes; those of another user cannot be killed."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def frame(body: bytes) -> bytes:
-    """Prefix a body with its length."""
     return len(body).to_bytes(HEADER_SIZE, "big") + body
 
 
@@ -62,7 +57,6 @@ def resident_mb() -> int:
 
 
 def descendants(root: int) -> list[int]:
-    """All descendants of a process, on Linux."""
     found = [root]
     for pid in found:
         with suppress(OSError):
@@ -78,11 +72,8 @@ def living(pids: list[int]) -> list[int]:
 
 
 def memory_of(pids: list[int], bytes_max: int) -> int:
-    """Memory of several processes together, private and shared, resident and swapped.
-
-    The first count includes shared pages once per process, because that is quick to read. Only if it exceeds the
-    limit are shared pages divided among the processes. Mapped files do not count: the kernel can drop them.
-    """
+    """Private and shared memory of processes together, resident and swapped; mapped files do not count."""
+    # This is quick to read, but counts shared pages once per process.
     held = sum(_kilobytes(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:")) or 0 for pid in pids) << 10
     if held <= bytes_max:
         return held
@@ -132,7 +123,8 @@ class ProcessTree:
 
     def end(self) -> None:
         """Kill all of them. Orphans meanwhile become children of this process: the next round kills them."""
-        until = time.monotonic() + ENDING_SECONDS
+        # Processes of another user cannot be killed.
+        until = time.monotonic() + 5.0
         self.send_signal(signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.program, signal.SIGKILL)
@@ -144,7 +136,6 @@ class ProcessTree:
 
 
 def main(control: socket.socket) -> None:
-    """Run one program and end everything that it has started."""
     control.set_inheritable(False)
     # The worker decides when a program ends; a signal to the whole service must not.
     for number in _IGNORED:
@@ -174,7 +165,7 @@ def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: i
     poll.register(control, select.POLLIN)
     poll.register(deaths, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in poll.poll(None if memory_max is None else WATCH_MS)}
+        ready = {fd for fd, _ in poll.poll(None if memory_max is None else 100)}
         if deaths in ready:
             os.read(deaths, 4096)
         tree.reaped()

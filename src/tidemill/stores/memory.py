@@ -99,10 +99,7 @@ _Listing = tuple[_Turn, int, _Lane]
 
 
 class Jobs:
-    """All jobs, each in one place: its lane if ready, else in `_later` by ready time or lease expiry.
-
-    Heaps are never searched: an item whose generation is not its job's is stale and skipped, so each step is O(log n).
-    """
+    """All jobs: in a lane if ready, else in `_later`. Heap items of another generation than their job's are stale."""
 
     def __init__(self, waiters: Waiters) -> None:
         self._waiters = waiters
@@ -116,7 +113,6 @@ class Jobs:
         self._live: dict[str, set[Work]] = {}
 
     def new(self, stream: Stream, job: Job, now: int) -> Work:
-        """A new job; `put` or `lease` places it."""
         return Work(stream, job, next(self._ticks), now)
 
     def put(self, work: Work, now: int) -> None:

@@ -32,14 +32,9 @@ class Index(Protocol):
 
     async def problems(self) -> IndexProblems:
         """Compare index and rows, both read at one moment."""
-        ...
 
     async def repair(self) -> IndexProblems:
-        """Repair the index while others write; returns what was wrong.
-
-        If rows or index cannot be read, both are rebuilt from the readable rows; the others are missing afterwards.
-        """
-        ...
+        """Repair the index while others write; returns what was wrong. Unreadable rows are missing afterwards."""
 
 
 @runtime_checkable
@@ -51,12 +46,10 @@ class RepairableIndex(Protocol):
 
 
 async def flaws_of(store: Store) -> IndexProblems:
-    """What is wrong with a store's index, if it has one."""
     return await store.index.problems() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
 async def repair(store: Store) -> IndexProblems:
-    """Repair a store's index, if it has one; returns what was wrong."""
     return await store.index.repair() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
@@ -68,11 +61,8 @@ def bound(parameters: Any) -> Any:
 
 
 class TransactionalStatements(Protocol):
-    """A store that executes SQL statements in the transaction of a commit."""
-
     async def dry_run(self, statement: Statement) -> bytes:
         """Execute a statement and roll it back; returns its answer as JSON. Raises `Rejected` when it fails."""
-        ...
 
 
 @runtime_checkable
@@ -81,4 +71,3 @@ class ProcessLiveness(Protocol):
 
     async def live_processes(self) -> frozenset[str]:
         """The live processes that take jobs from it, as `host/pid`."""
-        ...

@@ -38,7 +38,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """All migrations of a dialect, in order."""
     found = (
         Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8"))
         for entry in (files("tidemill.stores") / "sql" / dialect).iterdir()
@@ -72,7 +71,6 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$(?=\n*(?:-- name: |\Z))", re.MU
 
 
 def statements(dialect: str) -> Mapping[str, str]:
-    """The statements of a dialect, from its `statements.sql`."""
     text = (files("tidemill.stores") / "sql" / dialect / "statements.sql").read_text(encoding="utf-8")
     found = {name: " ".join(body.split()) for name, body in _NAMED.findall(text)}
     if len(found) != text.count("-- name: "):

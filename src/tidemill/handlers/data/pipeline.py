@@ -25,6 +25,7 @@ from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.data import tables
 from tidemill.handlers.data.steps import (
     COUNTED,
     JQ_SECONDS,
@@ -36,27 +37,7 @@ from tidemill.handlers.data.steps import (
     one_or_more,
     program_problems,
 )
-from tidemill.handlers.data.tables import (
-    ABSENT,
-    SUFFIX,
-    Dates,
-    Extract,
-    Join,
-    Rows,
-    TableError,
-    aggregation,
-    drop_fields,
-    extract,
-    first_rows,
-    group_rows,
-    join_rows,
-    parse_dates,
-    read,
-    select_fields,
-    sort_keys,
-    sort_rows,
-    table,
-)
+from tidemill.handlers.data.tables import Rows, TableError
 from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import NodeType
 
@@ -158,8 +139,6 @@ class Limits(NamedTuple):
 
 
 class PipelineServices(NamedTuple):
-    """What a step needs besides the table."""
-
     context: NodeContext
     http: Handler
     carrier: SandboxExecutor
@@ -250,17 +229,16 @@ def source_rows(config: dict[str, Any], context: NodeContext) -> Rows:
 
 def _table(value: Any, items: str | None) -> Rows:
     if items is not None:
-        value = read(value, items) if isinstance(value, dict) else ABSENT
-        if value is ABSENT:
+        value = tables.read(value, items) if isinstance(value, dict) else tables.ABSENT
+        if value is tables.ABSENT:
             raise Fail("rows_invalid", f"there is nothing under {items}")
     try:
-        return table(value)
+        return tables.table(value)
     except TableError as wrong:
         raise Fail("rows_invalid", f"the rows{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
 
 
 async def _check_size(rows: Rows, limits: Limits, what: str) -> None:
-    """Fail if a table exceeds its limits."""
     if len(rows) > limits.rows_max:
         hint = f"filter earlier, or raise max_rows (at most {ROWS_MAX_MAX})"
         raise Fail("rows_too_many", f"{what} has {len(rows)} rows, and {limits.rows_max} are allowed", hint=hint)
@@ -310,35 +288,38 @@ async def _jq(rows: Rows, step: Step, _number: int, services: PipelineServices) 
     value = msgspec.Raw(_ENCODER.encode(rows))
     task = Jq(program=step["program"], value=value, each=each, deadline_ms=deadline_ms)
     results = await services.carrier.execute(task)
-    return table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
+    return tables.table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
 
 
 def _apply(rows: Rows, step: Step, limits: Limits) -> Rows:
-    """Apply a step that is a pure function of the table."""
     get = step.get
     match step["step"]:
         case "table_sort":
-            return sort_rows(rows, sort_keys(step["field"], get("order", "asc"), get("nulls", "last")))
+            return tables.sort_rows(rows, tables.sort_keys(step["field"], get("order", "asc"), get("nulls", "last")))
         case "table_select":
-            return drop_fields(rows, step["drop"]) if "drop" in step else select_fields(rows, step["fields"])
+            return (
+                tables.drop_fields(rows, step["drop"]) if "drop" in step else tables.select_fields(rows, step["fields"])
+            )
         case "top_k":
             # With a field, the default order is descending.
-            by = sort_keys(step["field"], get("order", "desc"), get("nulls", "last")) if "field" in step else []
-            return first_rows(rows, step["k"], by)
+            by = tables.sort_keys(step["field"], get("order", "desc"), get("nulls", "last")) if "field" in step else []
+            return tables.first_rows(rows, step["k"], by)
         case "groupby":
-            asked = {name: aggregation(given) for name, given in get("aggregations", {}).items()}
-            return group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
+            asked = {name: tables.aggregation(given) for name, given in get("aggregations", {}).items()}
+            return tables.group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
         case "join":
             left_on, right_on = (one_or_more(get(side, get("on"))) for side in ("left_on", "right_on"))
-            join = Join(left_on, right_on, get("how", "inner"), get("suffix", SUFFIX))
-            return join_rows(rows, table(step["with"]), join, limits.rows_max)
+            join = tables.Join(left_on, right_on, get("how", "inner"), get("suffix", tables.SUFFIX))
+            return tables.join_rows(rows, tables.table(step["with"]), join, limits.rows_max)
         case "regex_extract":
             every, otherwise = get("all", False), get("otherwise", "null")
-            return extract(rows, Extract(step["field"], step["pattern"], get("into"), every, otherwise))
+            return tables.extract(rows, tables.Extract(step["field"], step["pattern"], get("into"), every, otherwise))
         case _:
             formats, zone, output = one_or_more(get("format", [])), get("zone", "UTC"), get("output", "iso")
             into, otherwise = get("into"), get("otherwise", "fail")
-            return parse_dates(rows, Dates(step["field"], formats, zone, output, get("output_zone"), into, otherwise))
+            return tables.parse_dates(
+                rows, tables.Dates(step["field"], formats, zone, output, get("output_zone"), into, otherwise)
+            )
 
 
 _AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[Rows]]] = {

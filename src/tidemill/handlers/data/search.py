@@ -26,8 +26,6 @@ DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000
 """Characters of all documents together."""
 LIMIT = 10
-THREAD_TEXT = 20_000
-"""Longer texts are ranked in a thread, so that they do not block the event loop."""
 
 _FIELD = {"type": "string", "minLength": 1}
 
@@ -73,7 +71,6 @@ SEARCH = NodeType(
 
 
 async def search(context: NodeContext) -> Ended:
-    """Return the best hits with their scores and positions."""
     config: dict[str, Any] = context.config
     found: list[Any]
     texts: list[dict[str, str]]
@@ -94,7 +91,8 @@ async def search(context: NodeContext) -> Ended:
         hint = f"at most {DOCUMENTS_MAX} with {TEXT_MAX} characters can be searched: filter them first"
         raise Fail("rows_too_many", message, hint=hint)
     query = config["query"]
-    hits = rank(texts, query, weights) if size <= THREAD_TEXT else await asyncio.to_thread(rank, texts, query, weights)
+    # A large text would block the event loop.
+    hits = rank(texts, query, weights) if size <= 20_000 else await asyncio.to_thread(rank, texts, query, weights)
     least = config.get("min_score", 0)
     best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
     return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
@@ -132,8 +130,6 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 
 
 class Hit(NamedTuple):
-    """A text that matches the query."""
-
     score: float
     number: int
 

@@ -86,7 +86,6 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
 
 
 def one_or_more(given: Any) -> list[str]:
-    """A name, or a list of names, as a list."""
     return [given] if isinstance(given, str) else list(given)
 
 
@@ -102,7 +101,6 @@ def call_config(step: Step) -> dict[str, Any]:
 
 
 def config_problems(config: Any, http: NodeType) -> Iterator[ConfigProblem]:
-    """Check the steps of a pipeline."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None

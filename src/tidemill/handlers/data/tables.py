@@ -39,7 +39,6 @@ ABSENT: Final = Absent()
 
 
 def table(value: Any) -> Rows:
-    """Check that a value is a table."""
     if not isinstance(value, list):
         hint = "name the list in it: {{ node.output.items }}"
         raise TableError(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
@@ -72,7 +71,6 @@ def column(rows: Rows, field: str) -> list[Any]:
 
 
 def columns(rows: Rows) -> list[str]:
-    """The keys of all rows, in order of first appearance."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
@@ -105,7 +103,6 @@ def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
 
 
 def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = ()) -> Rows:
-    """The first `k` rows, sorted if there are keys."""
     return sort_rows(rows, keys)[:k]
 
 
@@ -387,8 +384,6 @@ How = Literal["inner", "left", "right", "full"]
 
 
 class Join(NamedTuple):
-    """Options of `join`."""
-
     left_on: Sequence[str]
     right_on: Sequence[str]
     how: How = "inner"
@@ -397,10 +392,7 @@ class Join(NamedTuple):
 
 
 def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
-    """Join two tables: matches in the order of the left table, then rows that only the right one has.
-
-    Null matches nothing, not even another null. Raises `TableError` beyond `rows_max` rows.
-    """
+    """Join two tables: matches in the order of the left one, then rows of the right one. Null matches nothing."""
     joined: Rows = []
     for row in _joined(left, right, join):
         if len(joined) == rows_max:

@@ -36,18 +36,16 @@ _HINTS_OF_KINDS = {
     5: "the server has trouble: `retry` tries again later",
 }
 
-MAYBE_SENT = frozenset({"timeout", "connection_failed", "response_too_large", "response_invalid"})
-"""Codes of failures after which the server may have processed the request."""
-
 
 def failure(error: CallFailed) -> Fail:
     """A call without a response, as the failure of an attempt."""
-    unknown = error.code in MAYBE_SENT and not error.unsent
+    # After these failures the server may have processed the request.
+    maybe_sent = error.code in ("timeout", "connection_failed", "response_too_large", "response_invalid")
+    unknown = maybe_sent and not error.unsent
     return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint, unknown_outcome=unknown)
 
 
 def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:
-    """Fail unless the status is expected."""
     if any(_covers(each, answer.status) for each in expect or ("2xx",)):
         return
     size = 4 * _QUOTED_MAX
@@ -116,7 +114,6 @@ def time_ms(config: Mapping[str, Any]) -> int | None:
 
 
 def check_url(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
-    """Check a URL that is no template."""
     if not isinstance(url, str) or is_template(url):
         return
     try:
@@ -155,7 +152,6 @@ IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 
 async def call_of(context: NodeContext) -> Call:
-    """The request of a node of type `http`."""
     config: dict[str, Any] = context.config
     body, media_type = await _body(config.get("body"), context)
     method = config.get("method") or ("POST" if media_type else "GET")

@@ -18,18 +18,7 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
 from tidemill.handlers.control import check_query
-from tidemill.handlers.http.exchange import (
-    EXPECT_SCHEMA,
-    HEADERS_SCHEMA,
-    IDEMPOTENCY_HEADER,
-    TIMEOUT_SCHEMA,
-    call_of,
-    check_headers,
-    check_status,
-    check_url,
-    failure,
-    object_schema,
-)
+from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
@@ -42,7 +31,7 @@ LINK = "link"
 _RELATION = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s;,="]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
-PAGINATION_SCHEMA = object_schema(
+PAGINATION_SCHEMA = exchange.object_schema(
     ("next",),
     next={"type": "string", "minLength": 1, "maxLength": 1_000},
     parameter={"type": "string", "minLength": 1, "maxLength": 200},
@@ -85,7 +74,6 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(path: str, body: Any) -> list[Any]:
-    """All values that a JSONPath finds."""
     # Imported here because loading it takes a tenth of a second.
     from tidemill.expressions.jsonpath.parser import read_query
 
@@ -111,8 +99,8 @@ _TEXT = {"type": "string"}
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
-    yield from check_url(config.get("url"))
-    yield from check_headers(config.get("headers"))
+    yield from exchange.check_url(config.get("url"))
+    yield from exchange.check_headers(config.get("headers"))
     pagination = config.get("pagination")
     for key in ("next", "items") if isinstance(pagination, dict) else ():
         path = pagination.get(key)
@@ -129,8 +117,40 @@ def http_type(limits: Limits) -> NodeType:
         description="Calls a URL and returns status, headers and body.",
         secret_fields=("url", "headers", "query", "auth", "body"),
         check=_check,
-        config_schema=_schema(limits),
-        output_schema=object_schema(
+        # A node may lower the limits of the deployment, never raise them.
+        config_schema=exchange.object_schema(
+            ("url",),
+            url={"type": "string", "minLength": 1},
+            method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
+            headers=exchange.HEADERS_SCHEMA,
+            query=_FIELDS,
+            body={
+                "type": "object",
+                "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
+                "minProperties": 1,
+                "not": {
+                    "anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]
+                },
+            },
+            auth=exchange.object_schema(
+                (),
+                bearer=_TEXT,
+                basic=exchange.object_schema(("username", "password"), username=_TEXT, password=_TEXT),
+                header=exchange.object_schema(("name", "value"), name=_TEXT, value=_TEXT),
+            )
+            | {"minProperties": 1, "maxProperties": 1},
+            expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
+            parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
+            pagination=PAGINATION_SCHEMA,
+            idempotency_header={
+                "anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}],
+                "default": exchange.IDEMPOTENCY_HEADER,
+            },
+            timeout_seconds=exchange.TIMEOUT_SCHEMA | {"default": limits.total_ms / 1_000},
+            max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
+            max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
+        ),
+        output_schema=exchange.object_schema(
             (),
             status={"type": "integer"},
             headers={"type": "object"},
@@ -142,55 +162,21 @@ def http_type(limits: Limits) -> NodeType:
     )
 
 
-def _schema(limits: Limits) -> dict[str, Any]:
-    """The schema of a config; a node may lower the limits of the deployment, never raise them."""
-    return object_schema(
-        ("url",),
-        url={"type": "string", "minLength": 1},
-        method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
-        headers=HEADERS_SCHEMA,
-        query=_FIELDS,
-        body={
-            "type": "object",
-            "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
-            "minProperties": 1,
-            "not": {"anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]},
-        },
-        auth=object_schema(
-            (),
-            bearer=_TEXT,
-            basic=object_schema(("username", "password"), username=_TEXT, password=_TEXT),
-            header=object_schema(("name", "value"), name=_TEXT, value=_TEXT),
-        )
-        | {"minProperties": 1, "maxProperties": 1},
-        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
-        parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
-        pagination=PAGINATION_SCHEMA,
-        idempotency_header={
-            "anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}],
-            "default": IDEMPOTENCY_HEADER,
-        },
-        timeout_seconds=TIMEOUT_SCHEMA | {"default": limits.total_ms / 1_000},
-        max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
-        max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
-    )
-
-
 def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
     async def ask(context: NodeContext, call: Call) -> tuple[Answer, Any]:
         answer = await fetcher.fetch(call)
-        check_status(answer, call.method, context.config.get("expect"), now_ms())
+        exchange.check_status(answer, call.method, context.config.get("expect"), now_ms())
         return answer, _parsed(answer, context.config.get("parse", "auto"))
 
     async def work(context: NodeContext) -> Ended:
         try:
-            call = await call_of(context)
+            call = await exchange.call_of(context)
             if "pagination" in context.config:
                 return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max))
             answer, body = await ask(context, call)
             return Return(_output(answer, body))
         except CallFailed as error:
-            raise failure(error) from error
+            raise exchange.failure(error) from error
 
     return Handler(http_type(fetcher.egress.limits), work, close=fetcher.close)
 

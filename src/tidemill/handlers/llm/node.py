@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import (
-    HEADERS_SCHEMA,
-    TIMEOUT_SCHEMA,
-    check_headers,
-    check_not_literal,
-    check_url,
-    object_schema,
-)
+from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
@@ -37,7 +30,7 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
         "model": {"type": "string", "minLength": 1},
         "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
         "api_key": {"type": "string"},
-        "headers": HEADERS_SCHEMA,
+        "headers": exchange.HEADERS_SCHEMA,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
         "top_p": {"type": "number", "minimum": 0, "maximum": 1},
         "max_tokens": {"type": "integer", "minimum": 1},
@@ -45,8 +38,8 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
         "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
-        "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
-        "prices": object_schema(
+        "timeout_seconds": exchange.TIMEOUT_SCHEMA | {"default": 120},
+        "prices": exchange.object_schema(
             ("input_per_million", "output_per_million"),
             input_per_million=_PRICE,
             output_per_million=_PRICE,
@@ -54,7 +47,7 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
         ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
     }
-    return object_schema(required, **shared, **properties) | {
+    return exchange.object_schema(required, **shared, **properties) | {
         "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
         "then": {"required": ["answers"]},
         "else": {"required": ["model"]},
@@ -63,15 +56,15 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
 
 def check_model(config: Any) -> Iterator[ConfigProblem]:
     """Checks of the shared fields beyond the schema."""
-    yield from check_not_literal(config.get("api_key"), "/api_key", "key")
-    yield from check_url(config.get("base_url"), "/base_url")
-    yield from check_headers(config.get("headers"))
+    yield from exchange.check_not_literal(config.get("api_key"), "/api_key", "key")
+    yield from exchange.check_url(config.get("base_url"), "/base_url")
+    yield from exchange.check_headers(config.get("headers"))
 
 
 # The node type.
 
 _TEXT = {"type": "string"}
-_MESSAGE = object_schema(
+_MESSAGE = exchange.object_schema(
     ("role", "content"),
     role={"enum": ["system", "developer", "user", "assistant"]},
     content={"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
@@ -107,7 +100,7 @@ def llm_type(providers: Providers) -> NodeType:
             schema={"type": ["object", "boolean"]},
             stream={"type": "boolean", "default": False},
             stop=_STOP,
-            first_token_seconds=TIMEOUT_SCHEMA,
+            first_token_seconds=exchange.TIMEOUT_SCHEMA,
         ),
         output_schema={
             "type": "object",

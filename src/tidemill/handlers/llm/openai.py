@@ -46,8 +46,6 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 
 
 class ProviderRefused(Exception):
-    """The endpoint answered with an error status."""
-
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
         super().__init__(f"{status}: {truncate(self.text, _SAID_MAX)}")
@@ -227,8 +225,6 @@ def without_rejected(body: dict[str, Any], text: str) -> dict[str, Any] | None:
 
 
 class Assembly:
-    """Builds a reply from a response or the events of a stream."""
-
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._texts: list[str] = []
@@ -239,12 +235,10 @@ class Assembly:
 
     @property
     def begun(self) -> bool:
-        """Whether any text has arrived."""
         return bool(self._texts or self._refusals)
 
     @property
     def ended(self) -> bool:
-        """Whether the finish reason has arrived."""
         return bool(self._finish_reason)
 
     def add(self, part: Completion) -> None:
@@ -370,7 +364,6 @@ async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Call
 
 
 def _read_whole(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    """Read a response that is not streamed."""
     try:
         completion = msgspec.json.decode(body, type=Completion)
     except NOT_JSON as error:

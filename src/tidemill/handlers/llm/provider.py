@@ -78,8 +78,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of a conversation."""
-
     settings: Settings
     messages: tuple[Message, ...]
     correction: tuple[Message, ...] = ()

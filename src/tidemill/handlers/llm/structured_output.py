@@ -65,7 +65,6 @@ def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message
 
 
 async def answered(ask: Ask, question: Question, context: NodeContext) -> Answered:
-    """Ask, and once more if the answer does not match its schema."""
     first = await _ask(ask, question, context.stream if question.stream else ignore_text, context)
     if question.form is None:
         return Answered(reply=first, usage=first.usage)

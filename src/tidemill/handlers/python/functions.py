@@ -74,13 +74,11 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
-    """The functions of a module that `@function` has marked, by name."""
     members = [each for each in vars(module).values() if callable(each)]
     return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
 
 
 def imported(name: str) -> Function:
-    """Import a function by its path."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
         hint = "register it, or write module:function"
@@ -160,7 +158,6 @@ async def resolve_result(result: Any, context: NodeContext) -> Ended:
 
 
 def is_final(result: Any) -> bool:
-    """Whether a result is neither awaitable nor a generator."""
     return not (inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result))
 
 

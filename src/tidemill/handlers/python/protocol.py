@@ -140,8 +140,6 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
-    """A part of the result."""
-
     value: bytes
     blobs: list[SentBlob] = []
 

@@ -32,12 +32,7 @@ MAGIC = b"SQLite format 3\0"
 CACHED_STATEMENTS = 128
 """The most that apsw allows. Its cache is a ring that each execution advances, so a shorter one would evict what every
 transaction needs once (BEGIN, COMMIT, the counters)."""
-CACHE_KIB = 8_192
 BUSY_MS = 10_000
-ROOM_BYTES_MIN = 1 << 20
-"""After a failed write, a disk with less free space than this counts as full."""
-READ_ERRORS = frozenset((apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ))
-"""I/O errors that a full disk does not cause."""
 PRESENCE_MS = 1_000.0
 """How often a writer checks that its file still exists."""
 
@@ -69,7 +64,7 @@ def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms
     with errors_of(path):
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=CACHED_STATEMENTS)
         connection.set_busy_handler(_busy_handler(busy_ms))
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute("PRAGMA cache_size = -8192")  # KiB
         connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
@@ -165,10 +160,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 class FileIdentity:
-    """Detects that the file or its WAL was removed or replaced while open.
-
-    SQLite keeps writing to a removed file, and what it acknowledges then is lost.
-    """
+    """Detects that the open file or its WAL was removed or replaced: what SQLite acknowledges then is lost."""
 
     def __init__(self, path: Path, every_ms: float = PRESENCE_MS) -> None:
         self._path, self._every_ms = path, every_ms
@@ -318,7 +310,7 @@ def _mounted_read_only(folder: Path) -> bool:
 def _disk_error(error: apsw.IOError, path: Path | str) -> Unavailable:
     """The cause of an I/O error; SQLite does not always report a full disk as such."""
     message = f"{path} could not be read or written: {_line(error)}"
-    if getattr(error, "extendedresult", 0) in READ_ERRORS:
+    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ):
         return Unavailable(message)
     try:
         room = os.statvfs(Path(path).parent)
@@ -327,7 +319,7 @@ def _disk_error(error: apsw.IOError, path: Path | str) -> Unavailable:
         size = sum(file.stat().st_size for file in files if file.exists())
     except OSError as gone:
         return Unavailable(f"{message} ({os.strerror(gone.errno or errno.EIO)})")
-    if room.f_bavail * room.f_frsize < ROOM_BYTES_MIN:
+    if room.f_bavail * room.f_frsize < 1 << 20:
         return DiskFull(f"the disk of {path} is full; free some space")
     with suppress(ImportError):  # Windows has no such limit.
         import resource
@@ -342,8 +334,6 @@ def _disk_error(error: apsw.IOError, path: Path | str) -> Unavailable:
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """Which migrations a file has, and which it lacks."""
-
     applied: tuple[int, ...]
     pending: tuple[Migration, ...]
 
@@ -385,7 +375,6 @@ def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) 
 
 
 def newest_known() -> int:
-    """The schema that this version serves."""
     return migrations(DIALECT)[-1].number
 
 
@@ -460,7 +449,6 @@ CHECKSUM_BYTES = 4
 
 
 def counters_checksum(counters: Sequence[int]) -> int:
-    """The checksum stored beside the counters."""
     return crc32("/".join(map(str, counters)).encode())
 
 

@@ -40,8 +40,6 @@ Turn = tuple[int, str, int, int, int, int]
 
 
 class Lane(NamedTuple):
-    """What the jobs of one lane have in common."""
-
     queue: str
     tenant: str
     caps: tuple[str, ...]
@@ -49,8 +47,6 @@ class Lane(NamedTuple):
 
 
 class LaneHead(msgspec.Struct, frozen=True, gc=False):
-    """The next job of a lane."""
-
     ready_at_ms: int
     place: int
     number: int
@@ -75,7 +71,6 @@ class Jobs:
     # In a commit
 
     def remove(self, tx: Transaction, number: int, commit: Commit) -> None:
-        """Remove the jobs that a commit acks, drops or withdraws."""
         execute = tx.execute
         for key, _ in commit.acks:
             execute(_REMOVE_JOB, (number, key))
@@ -308,7 +303,6 @@ def _named(queue: str, tenant: str, priority: int) -> bytes:
 
 
 def backlog(execute: Execute, now: int) -> list[Backlog]:
-    """The backlog by tenant and queue."""
     return [
         Backlog(tenant=tenant, queue=queue, ready=ready, leased=leased, later=later, oldest_ready_at_ms=oldest)
         for tenant, queue, ready, leased, later, oldest in execute(SQL["backlog"], (now,)).fetchall()

@@ -64,11 +64,7 @@ class ProcessLocks:
             os.close(handle)
 
     def is_dead(self, holder: int) -> bool:
-        """Whether a holder's process is dead: its lock is free or absent.
-
-        If the folder, or a lock of this process in it, is missing, it was moved or removed: an absent lock proves
-        nothing then.
-        """
+        """Whether a holder's lock is free, or absent from a folder that was not moved or removed."""
         if not HAS_LOCKS or holder in self._mine:
             return False
         taken = self._is_taken(holder)

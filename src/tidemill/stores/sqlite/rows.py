@@ -107,7 +107,6 @@ def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
 
 
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
-    """One page of rows that have all terms."""
     below = TOP if after is None else place_of(after)
     limit = max(limit, 1)
     along, others = _rarest_first(execute, tenant, kind, terms)
@@ -156,7 +155,6 @@ def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_mos
 
 
 def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
-    """The term to walk along, and the others to test."""
     numbers = [number_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [number_of(tenant, kind, None)]
     if len(numbers) > 1:
         sizes = {number: execute(SQL["count_term"], (number, RARE)).fetchall()[0][0] for number in numbers}
@@ -205,8 +203,6 @@ _ILLEGIBLE = (apsw.CorruptError, UnicodeDecodeError)
 
 
 class Write(Protocol):
-    """Runs an operation in a transaction of the store."""
-
     def __call__(self, operation: Operation[Any], *, durable: bool) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -221,7 +217,6 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def few(self) -> bool:
-        """Whether one-by-one repair is enough."""
         most = max(len(self.missing), len(self.stray), len(self.rows_of_strays) // 10)
         sane = all(tuple(map(type, place)) == (int, int, str) for place in self.stray)
         return not self.unreadable and sane and most <= ONE_BY_ONE_MAX

@@ -59,9 +59,6 @@ T = TypeVar("T")
 
 HOLDER_CHECK_MS = 200.0
 """How often claims look for dead holders."""
-KNOWN_STREAMS_MAX = 100_000
-NO_RECORDS = 1 << 62
-"""A version that no stream reaches: loading after it reads the version and no records."""
 
 
 class SqliteStore:
@@ -146,7 +143,6 @@ class SqliteStore:
         return self._clock()
 
     def notify_all(self) -> None:
-        """Wake every waiting claim and follower."""
         with self._waiters_lock:
             self._waiters.notify_all()
 
@@ -189,7 +185,7 @@ class SqliteStore:
                 self._jobs.learn(name, number)
             else:
                 self._streams.ids[name] = number
-        if len(self._streams.ids) > KNOWN_STREAMS_MAX:
+        if len(self._streams.ids) > 100_000:
             self._streams.ids.clear()
         self._notify(tx)
         if self._checkpoints.due:
@@ -272,13 +268,11 @@ class SqliteStore:
         return []
 
     async def _claim_or_release(self, writer: Writer, request: Claim) -> list[Lease] | None:
-        """Claim; release the jobs if the caller is cancelled before the claim is done.
-
-        None when the caller has no room: no notification would follow for jobs that are already ready.
-        """
+        """Claim; None without room. Releases the jobs if the caller is cancelled before the claim is done."""
 
         def claim_now(tx: Transaction) -> list[Lease] | None:
             self._void_dead_holders(tx)
+            # Without room the claim must not wait: no notification would follow for jobs that are already ready.
             return self._jobs.claim(tx, request) if request.most > 0 else None
 
         claim = writer.submit(claim_now, durable=False)
@@ -398,7 +392,8 @@ class SqliteStore:
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         listeners = self._sender.listeners(stream)
         if listeners or self._followers.has_live(stream):
-            (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
+            # No stream reaches this version: only its version is read.
+            (tail,) = await self.load({stream: 1 << 62}, snapshots=False)
             self._deliver_live(stream, tail.version, *frames)
             await self._sender.send(listeners, tail.version, frames)
 

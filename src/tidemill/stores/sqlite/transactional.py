@@ -107,14 +107,11 @@ def refusal(message: str, hint: str = "") -> Rejected:
 
 
 def own_tables() -> frozenset[str]:
-    """The tables that the migrations create."""
     sql = "\n".join(each.sql for each in migrations("sqlite"))
     return frozenset({"migrations", *re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", sql.lower(), re.IGNORECASE)})
 
 
 class Statements:
-    """Executes statements on one connection."""
-
     def __init__(self) -> None:
         self._own = own_tables()
         self._turns = StatementSerializer()
@@ -131,7 +128,6 @@ class Statements:
             raise
 
     def dry_run(self, tx: Transaction, statement: Statement) -> bytes:
-        """Execute and roll back; returns the answer."""
         tx.execute("SAVEPOINT rehearsal")
         try:
             return self._perform(tx.connection, statement)
