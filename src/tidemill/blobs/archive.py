@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from tidemill.blobs.contract import PIECE_BYTES, spooled, whole
-from tidemill.blobs.directory import sweep, sync_file, sync_folder
+from tidemill.blobs.directory import sweep, sync_above, sync_file, sync_folder
 from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Objects
 from tidemill.errors import Problem, StoreUnusable, Unavailable
 
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DRAFTS = ".drafts"
-"""Names with a leading dot are not names of an archive."""
 UNUSABLE = "archive_unusable"
-LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors that last until an operator fixes the folder."""
 
 
 class Archive(Protocol):
@@ -40,23 +36,18 @@ class Archive(Protocol):
 
     async def put(self, name: str, body: bytes) -> bool:
         """Store a body durably unless the name exists; returns whether it was stored."""
-        ...
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
         """`put` for a stream that need not fit into memory; an interrupted one is not stored."""
-        ...
 
     async def get(self, name: str) -> bytes | None:
         """The body of a name, if it exists."""
-        ...
 
     async def stream(self, name: str) -> AsyncIterator[bytes] | None:
         """`get` as a stream."""
-        ...
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         """At most `limit` names that begin with `under`, after `after`, in order."""
-        ...
 
 
 class MemoryArchive:
@@ -64,13 +55,11 @@ class MemoryArchive:
 
     def __init__(self) -> None:
         self._held: dict[str, bytes] = {}
-        self._names: list[str] = []
 
     async def put(self, name: str, body: bytes) -> bool:
         if name in self._held:
             return False
         self._held[name] = body
-        insort(self._names, name)
         return True
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
@@ -84,9 +73,7 @@ class MemoryArchive:
         return None if body is None else at_once(body)
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
-        first = bisect_right(self._names, max(after, ""))
-        found = (name for name in self._names[first:] if name.startswith(under))
-        return [name for name, _ in zip(found, range(limit), strict=False)]
+        return sorted(name for name in self._held if name.startswith(under) and name > after)[:limit]
 
 
 class DirectoryArchive:
@@ -107,7 +94,7 @@ class DirectoryArchive:
         with self._errors("written"):
             stored = not await asyncio.to_thread(target.exists) and await self._written(target, chunks)
             # In either case: the process that linked an existing name may have died before its sync.
-            await asyncio.to_thread(self._sync_above, target)
+            await asyncio.to_thread(sync_above, target, self._root)
         return stored
 
     async def _written(self, target: Path, chunks: AsyncIterator[bytes]) -> bool:
@@ -127,7 +114,8 @@ class DirectoryArchive:
         return True
 
     def _draft(self, target: Path) -> tuple[IO[bytes], str]:
-        drafts = self._root / DRAFTS
+        # Names with a leading dot are not names of an archive.
+        drafts = self._root / ".drafts"
         _make_directories(drafts)
         _make_directories(target.parent)
         sweep(drafts)
@@ -141,17 +129,11 @@ class DirectoryArchive:
             yield
         except OSError as error:
             what = f"the archive {self._root} cannot be {verb}: {error.strerror or error}"
-            if error.errno not in LASTING:
+            lasting = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
+            if error.errno not in lasting:
                 raise Unavailable(what) from error
             hint = "name a folder that can be read and written, with --archive or TIDEMILL_ARCHIVE"
             raise StoreUnusable(Problem(code=UNUSABLE, message=what, hint=hint)) from error
-
-    def _sync_above(self, target: Path) -> None:
-        """Make a name and the names of its parent folders durable."""
-        for folder in target.parents:
-            sync_folder(folder)
-            if folder == self._root:
-                break
 
     async def get(self, name: str) -> bytes | None:
         chunks = await self.stream(name)
@@ -178,7 +160,7 @@ class DirectoryArchive:
         with self._errors("read"):
             if self._named or self._root.exists():
                 os.scandir(self._root).close()
-            return [name for name, _ in zip(self._walk("", under, after), range(limit), strict=False)]
+            return list(islice(self._walk("", under, after), limit))
 
     def _walk(self, folder: str, under: str, after: str) -> Iterator[str]:
         """Names in order; folders that cannot hold a match are not opened."""
@@ -236,7 +218,6 @@ class S3Archive:
 
 
 async def at_once(body: bytes) -> AsyncIterator[bytes]:
-    """A body as a stream of one chunk."""
     yield body
 
 

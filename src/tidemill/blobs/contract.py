@@ -36,8 +36,6 @@ DIGEST_LENGTH = 71
 
 
 class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Metadata of a blob."""
-
     digest: str
     size: int
     since_ms: int
@@ -63,7 +61,6 @@ def digest_of(body: bytes) -> str:
 
 
 def digests_in(text: bytes) -> set[str]:
-    """Every digest that occurs in a text."""
     return {found.decode() for found in _ADDRESS.findall(text)}
 
 
@@ -108,11 +105,9 @@ class Blobs(Protocol):
 
     async def open(self) -> None:
         """Open; idempotent. Does not fail if the folder or bucket is unreachable: the methods that need it do."""
-        ...
 
     async def close(self) -> None:
         """Close; idempotent."""
-        ...
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good.
@@ -120,43 +115,33 @@ class Blobs(Protocol):
         An existing blob counts as stored now (see `RENEW_MS`), so that the collector spares it until the event that
         refers to it is written. It is verified, and replaced if damaged.
         """
-        ...
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
         """`put` for a stream that need not fit into memory; returns digest and size."""
-        ...
 
     async def get(self, tenant: str, digest: str) -> bytes:
         """The verified bytes of a digest. Raises `Unavailable` if they are missing or damaged."""
-        ...
 
     def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
         """`get` as a stream; damage is raised at the end."""
-        ...
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         """Metadata of a blob, if it exists. One that is in both states is active."""
-        ...
 
     async def tenants(self) -> tuple[str, ...]:
         """The tenants that have blobs, in order."""
-        ...
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
         """At most `limit` digests after `after`, in order. A blob in both states is listed twice, active first."""
-        ...
 
     async def quarantine(self, tenant: str, digest: str) -> None:
         """Move from active to grace, unless it is kept or not active."""
-        ...
 
     async def restore(self, tenant: str, digest: str) -> bool:
         """Move from grace to active; False if it is not in grace."""
-        ...
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         """Delete it if it entered grace before that moment and is not kept. Never touches active blobs."""
-        ...
 
 
 class ExternalBlobPlace(Protocol):
@@ -165,29 +150,21 @@ class ExternalBlobPlace(Protocol):
     @property
     def address(self) -> str:
         """An absolute URL."""
-        ...
 
     async def tenants(self) -> tuple[str, ...]:
         """As in `Blobs`."""
-        ...
 
     async def read_markers(self) -> dict[str, str]:
         """The markers that stores have written here, each with its text."""
-        ...
 
     def mark_path(self, mark: str) -> str:
         """The path of a marker, for people who want to remove it."""
-        ...
 
     async def write_marker(self, mark: str, words: str) -> None:
         """Write a marker durably; idempotent."""
-        ...
 
 
 # Spooling, for blob stores that need the digest before the first byte
-
-MEMORY_BYTES_MAX = 8 * PIECE_BYTES
-"""Shorter streams stay in memory."""
 
 
 class Spooled:
@@ -204,8 +181,8 @@ class Spooled:
 
 @asynccontextmanager
 async def spooled(chunks: AsyncIterator[bytes]) -> AsyncIterator[Spooled]:
-    """Read a stream into a temporary file that exists within the block."""
-    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as file:
+    """Read a stream into a temporary file, or into memory if it is short, that exists within the block."""
+    with tempfile.SpooledTemporaryFile(8 * PIECE_BYTES) as file:
         seen, size = hashlib.sha256(), 0
         async for chunk in chunks:
             seen.update(chunk)

@@ -14,10 +14,9 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import IO, Concatenate, ParamSpec, TypeVar
+from typing import IO, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 from tidemill.blobs.contract import (
@@ -39,16 +38,13 @@ from tidemill.errors import Unavailable
 
 # Durable files
 
-LEFTOVER_SECONDS = 24 * 3600
-"""No process still writes to a temporary file of this age."""
-
 
 def sweep(drafts: Path) -> None:
-    """Remove temporary files that killed processes left."""
+    """Remove temporary files that killed processes left: no process still writes to one that is a day old."""
     for leftover in drafts.iterdir():
         # Another process may sweep at the same time.
         with suppress(FileNotFoundError):
-            if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
+            if leftover.stat().st_mtime < time.time() - 24 * 3600:
                 leftover.unlink()
 
 
@@ -82,6 +78,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def sync_above(path: Path, root: Path) -> None:
+    """Make a name and the names of its parent folders up to the root durable."""
+    for folder in path.parents:
+        sync_folder(folder)
+        if folder == root:
+            break
 
 
 def sync_file(file: IO[bytes]) -> None:
@@ -120,19 +124,6 @@ def tenant_of(folder: str) -> str:
     return "" if folder == "%" else unquote(folder)
 
 
-def _as_unavailable(verb: Callable[Concatenate[DirectoryBlobs, P], T]) -> Callable[Concatenate[DirectoryBlobs, P], T]:
-    """Turn errors of the disk into `Unavailable` with a one-line reason."""
-
-    @wraps(verb)
-    def call(self: DirectoryBlobs, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return verb(self, *args, **kwargs)
-        except OSError as error:
-            raise Unavailable(f"the blobs in {self.root} cannot be reached: {error.strerror or error}") from error
-
-    return call
-
-
 class DirectoryBlobs:
     """A `Blobs` in a directory that several processes may share. Blocking calls run in a thread."""
 
@@ -140,11 +131,18 @@ class DirectoryBlobs:
         self.root = root
         self._prepared = False
 
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call in a thread; an error of the disk is `Unavailable` with a one-line reason."""
+        try:
+            return await asyncio.to_thread(call, *args, **kwargs)
+        except OSError as error:
+            raise Unavailable(f"the blobs in {self.root} cannot be reached: {error.strerror or error}") from error
+
     # The contract
 
     async def open(self) -> None:
         try:
-            await asyncio.to_thread(self._prepare)
+            await self._in_thread(self._prepare)
         except Unavailable as error:
             LOG.warning("%s; what needs a blob waits until it is back", error)
 
@@ -153,46 +151,45 @@ class DirectoryBlobs:
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         digest = digest_of(body)
-        await asyncio.to_thread(self._put, tenant, digest, body, keep)
+        await self._in_thread(self._put, tenant, hex_of(digest), body, keep)
         return digest
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
-        draft, seen, size = await asyncio.to_thread(self._draft), hashlib.sha256(), 0
+        draft, seen, size = await self._in_thread(self._draft), hashlib.sha256(), 0
         try:
             async for chunk in chunks:
                 seen.update(chunk)
                 size += len(chunk)
-                await asyncio.to_thread(self._write, draft, chunk)
-            digest = f"sha256:{seen.hexdigest()}"
-            await asyncio.to_thread(self._settle, tenant, digest, draft, keep)
-            return digest, size
+                await self._in_thread(draft.write, chunk)
+            if not await self._in_thread(self._is_there, tenant, seen.hexdigest(), keep):
+                await self._in_thread(self._link, tenant, seen.hexdigest(), draft)
+            return f"sha256:{seen.hexdigest()}", size
         finally:
             drop(draft)
 
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        async for chunk in verified(digest, self._chunks(tenant, digest)):
-            yield chunk
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest))
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
-        return await asyncio.to_thread(self._stat, tenant, hex_of(digest))
+        return await self._in_thread(self._stat, tenant, hex_of(digest))
 
     async def tenants(self) -> tuple[str, ...]:
-        return await asyncio.to_thread(self._tenants)
+        return await self._in_thread(self._tenants)
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
-        return await asyncio.to_thread(self._list, tenant, "" if after is None else hex_of(after), limit)
+        return await self._in_thread(self._list, tenant, "" if after is None else hex_of(after), limit)
 
     async def quarantine(self, tenant: str, digest: str) -> None:
-        await asyncio.to_thread(self._quarantine, tenant, hex_of(digest))
+        await self._in_thread(self._quarantine, tenant, hex_of(digest))
 
     async def restore(self, tenant: str, digest: str) -> bool:
-        return await asyncio.to_thread(self._restore, tenant, hex_of(digest))
+        return await self._in_thread(self._moved, tenant, hex_of(digest), GRACE, ACTIVE)
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
-        return await asyncio.to_thread(self._delete, tenant, hex_of(digest), before_ms)
+        return await self._in_thread(self._delete, tenant, hex_of(digest), before_ms)
 
     # Markers of stores
 
@@ -204,18 +201,16 @@ class DirectoryBlobs:
         return str(self.root.resolve() / STORES / mark)
 
     async def read_markers(self) -> dict[str, str]:
-        return await asyncio.to_thread(self._read_markers)
+        return await self._in_thread(self._read_markers)
 
     async def write_marker(self, mark: str, words: str) -> None:
-        await asyncio.to_thread(self._write_marker, mark, words)
+        await self._in_thread(self._write_marker, mark, words)
 
-    @_as_unavailable
     def _read_markers(self) -> dict[str, str]:
         folder = self.root / STORES
         found = {path.name: path.read_text(errors="replace") for path in folder.iterdir()} if folder.exists() else {}
         return {name: words for name, words in found.items() if not name.startswith(".")}
 
-    @_as_unavailable
     def _write_marker(self, mark: str, words: str) -> None:
         path = self.root / STORES / mark
         self._make(path.parent)
@@ -234,7 +229,6 @@ class DirectoryBlobs:
 
     # Writing
 
-    @_as_unavailable
     def _prepare(self) -> None:
         """Create and sweep the folder of temporary files."""
         drafts = self.root / TEMPORARY
@@ -242,35 +236,22 @@ class DirectoryBlobs:
         sweep(drafts)
         self._prepared = True
 
-    @_as_unavailable
-    def _put(self, tenant: str, digest: str, body: bytes, keep: bool) -> None:
-        if self._is_there(tenant, hex_of(digest), keep):
+    def _put(self, tenant: str, digits: str, body: bytes, keep: bool) -> None:
+        if self._is_there(tenant, digits, keep):
             return
         draft = self._draft()
         try:
             draft.write(body)
-            self._link(tenant, hex_of(digest), draft)
+            self._link(tenant, digits, draft)
         finally:
             drop(draft)
 
-    @_as_unavailable
     def _draft(self) -> IO[bytes]:
-        """A temporary file."""
         if not self._prepared:
             # It was unreachable at `open`. Once prepared, it is never created again: an unmounted disk must not be
             # taken for an empty one.
             self._prepare()
         return tempfile.NamedTemporaryFile(dir=self.root / TEMPORARY, delete=False)
-
-    @_as_unavailable
-    def _write(self, draft: IO[bytes], chunk: bytes) -> None:
-        draft.write(chunk)
-
-    @_as_unavailable
-    def _settle(self, tenant: str, digest: str, draft: IO[bytes], keep: bool) -> None:
-        """Turn a finished draft into a blob, unless it exists."""
-        if not self._is_there(tenant, hex_of(digest), keep):
-            self._link(tenant, hex_of(digest), draft)
 
     def _is_there(self, tenant: str, digits: str, keep: bool) -> bool:
         """Whether an intact blob is active, or could be moved back to active."""
@@ -300,14 +281,10 @@ class DirectoryBlobs:
         sync_folder(path.parent)
 
     def _make(self, folder: Path) -> None:
-        """Create a folder and its parents durably."""
         if folder.exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for parent in folder.parents:
-            sync_folder(parent)
-            if parent == self.root:
-                break
+        sync_above(folder, self.root)
 
     # States
 
@@ -324,16 +301,10 @@ class DirectoryBlobs:
         sync_folder(here.parent)
         return True
 
-    @_as_unavailable
     def _quarantine(self, tenant: str, digits: str) -> None:
         if not self._kept(tenant, digits):
             self._moved(tenant, digits, ACTIVE, GRACE)
 
-    @_as_unavailable
-    def _restore(self, tenant: str, digits: str) -> bool:
-        return self._moved(tenant, digits, GRACE, ACTIVE)
-
-    @_as_unavailable
     def _delete(self, tenant: str, digits: str, before_ms: int) -> bool:
         path = self._path(tenant, GRACE, digits)
         try:
@@ -347,12 +318,10 @@ class DirectoryBlobs:
     # Reading
 
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        file = await asyncio.to_thread(self._opened, tenant, digest)
-        with file:
-            while chunk := await asyncio.to_thread(self._next, file):
+        with await self._in_thread(self._opened, tenant, digest) as file:
+            while chunk := await self._in_thread(file.read, PIECE_BYTES):
                 yield chunk
 
-    @_as_unavailable
     def _opened(self, tenant: str, digest: str) -> IO[bytes]:
         # It may move between two attempts, so the first state is tried again.
         for place in (ACTIVE, GRACE, ACTIVE):
@@ -360,45 +329,29 @@ class DirectoryBlobs:
                 return self._path(tenant, place, hex_of(digest)).open("rb")
         raise missing(digest)
 
-    @_as_unavailable
-    def _next(self, file: IO[bytes]) -> bytes:
-        return file.read(PIECE_BYTES)
-
-    @_as_unavailable
     def _stat(self, tenant: str, digits: str) -> BlobInfo | None:
-        for place in (ACTIVE, GRACE, ACTIVE):
-            info = self._info(tenant, place, digits)
-            if info is not None:
-                return info
-        return None
+        found = (self._info(tenant, place, digits) for place in (ACTIVE, GRACE, ACTIVE))
+        return next((info for info in found if info is not None), None)
 
     def _info(self, tenant: str, place: BlobState, digits: str) -> BlobInfo | None:
         try:
             known = self._path(tenant, place, digits).stat()
         except FileNotFoundError:
             return None
-        return BlobInfo(
-            digest=f"sha256:{digits}",
-            size=known.st_size,
-            since_ms=mtime_ms(known),
-            state=place,
-            kept=self._kept(tenant, digits),
-        )
+        digest, kept = f"sha256:{digits}", self._kept(tenant, digits)
+        return BlobInfo(digest=digest, size=known.st_size, since_ms=mtime_ms(known), state=place, kept=kept)
 
-    @_as_unavailable
     def _tenants(self) -> tuple[str, ...]:
         folders = (entry.name for entry in os.scandir(self.root) if entry.is_dir() and "." not in entry.name)
         return tuple(sorted(map(tenant_of, folders)))
 
-    @_as_unavailable
     def _list(self, tenant: str, after: str, limit: int) -> Listing:
-        found = (
+        return [
             info
             for digits in islice(self._digits(tenant, after), limit)
             for place in (ACTIVE, GRACE)
             if (info := self._info(tenant, place, digits)) is not None
-        )
-        return [*found]
+        ]
 
     def _digits(self, tenant: str, after: str) -> Iterator[str]:
         """The names of blobs in either state, in order, one shard at a time."""
@@ -408,7 +361,6 @@ class DirectoryBlobs:
 
 
 def _names(path: Path) -> Sequence[str]:
-    """The names in the folder of a path."""
     try:
         return os.listdir(path.parent)
     except FileNotFoundError:

@@ -40,10 +40,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_given(value: Any) -> bytes:
-    """The JSON text of a caller's value: the same in every process, although sets are ordered differently in each.
-
-    Results of handlers are never compared, so they are encoded without this walk.
-    """
+    """The JSON text of a caller's value, the same in every process: sets, whose order differs, are sorted."""
     text = encode_value(value)
     return encode_value(_in_order(value)) if b"[" in text else text
 

@@ -46,10 +46,6 @@ T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
-RETRY_SECONDS = 10
-CONNECT_SECONDS = 5
-REQUEST_SECONDS = 300
-LISTED = 1_000
 AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
 """Longer bodies are sent in parts."""
 
@@ -72,8 +68,6 @@ MISTAKES = (NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Address and options of a bucket."""
-
     name: str
     prefix: str = ""
     endpoint: str = ""
@@ -147,14 +141,13 @@ class Objects:
             await self.store.delete_async(path)
 
     async def folders(self) -> list[str]:
-        """The names of the top-level folders."""
         with self._errors():
             return list((await self.store.list_with_delimiter_async(None))["common_prefixes"])
 
     async def list(self, folder: str, after: str | None = None) -> AsyncIterator[Any]:
         """The objects below a folder, ordered by path, after one of them."""
         with self._errors():
-            async for page in self.store.list(folder or None, offset=after, chunk_size=LISTED):
+            async for page in self.store.list(folder or None, offset=after, chunk_size=1_000):
                 for known in page:
                     yield known
 
@@ -214,9 +207,8 @@ class S3Blobs:
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        async for chunk in verified(digest, self._chunks(tenant, digest)):
-            yield chunk
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest))
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         digits = hex_of(digest)
@@ -234,13 +226,13 @@ class S3Blobs:
         start = None if after is None else hex_of(after)
         kept, found = set[str](), dict[str, Listing]()
         for place in (ACTIVE, GRACE):
-            number = 0
+            infos: Listing = []
             async for known in self._listed(f"{folder_name(tenant)}/{place}", start):
-                info = _info(known, place, False)
-                found.setdefault(info.digest, []).append(info)
-                number += 1
-                if number == limit:
+                infos.append(_info(known, place, False))
+                if len(infos) == limit:
                     break
+            for info in infos:
+                found.setdefault(info.digest, []).append(info)
         digests = sorted(found)[:limit]
         async for known in self._listed(f"{folder_name(tenant)}/{KEEP}", start):
             kept.add(_info(known, ACTIVE, True).digest)
@@ -309,7 +301,6 @@ class S3Blobs:
         return self._objects.list(folder, None if after is None else f"{folder}/{after}")
 
     async def _is_sound(self, path: str, digest: str) -> bool:
-        """Whether an object exists and matches its digest."""
         chunks, seen = await self._objects.stream(path), hashlib.sha256()
         if chunks is None:
             return False
@@ -357,9 +348,9 @@ def open_bucket(where: Bucket) -> S3Store:
         "sse_kms_key_id": where.kms_key_id,
     }
     config: Any = {name: value for name, value in given.items() if value}
-    limits = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS), "timeout": timedelta(seconds=REQUEST_SECONDS)}
+    limits = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=300)}
     client: Any = {**limits, "allow_http": where.endpoint.startswith("http://")}
-    retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
     return S3Store(where.name, prefix=where.prefix or None, config=config, client_options=client, retry_config=retries)
 
 

@@ -38,10 +38,6 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 Trouble = apsw.Error | UnicodeDecodeError | OSError
-TranslateError = Callable[[Trouble, Path], TidemillError]
-"""Translates an error of the file; supplied by the store."""
-
-STATES = (ACTIVE, GRACE)
 
 _FIND = "SELECT id, size, state, since_ms, kept FROM blobs WHERE tenant = ? AND digest = ?"
 _LIST = """SELECT digest, size, state, since_ms, kept FROM blobs
@@ -67,7 +63,7 @@ class DatabaseBlobs:
         self,
         path: Path,
         connect: Callable[[Path], apsw.Connection],
-        translate_error: TranslateError,
+        translate_error: Callable[[Trouble, Path], TidemillError],
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._path, self._connect_to, self._translate_error = path, connect, translate_error
@@ -102,9 +98,8 @@ class DatabaseBlobs:
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        async for chunk in verified(digest, self._chunks(tenant, digest)):
-            yield chunk
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest))
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         found = await self._ask(partial(self._row, _FIND, (tenant, digest)))
@@ -130,16 +125,12 @@ class DatabaseBlobs:
     # In the thread
 
     async def _ask(self, verb: Callable[[], T]) -> T:
-        """Call in the thread of the connection."""
         if self._thread is None:
             raise Unavailable(f"the blobs in {self._path} are closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, verb)
-
-    def _call(self, verb: Callable[[], T]) -> T:
-        """Translate errors. A refusal becomes `StoreUnusable`, for which work waits: a refusal would fail runs."""
         try:
-            return verb()
+            return await asyncio.get_running_loop().run_in_executor(self._thread, verb)
         except (apsw.Error, UnicodeDecodeError, OSError) as error:
+            # A refusal becomes `StoreUnusable`, for which work waits: a refusal would fail runs.
             meant = self._translate_error(error, self._path)
             raise StoreUnusable(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
 
@@ -162,11 +153,7 @@ class DatabaseBlobs:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A write transaction.
-
-        Not the connection's own context manager: that one waits for the lock while holding the GIL, so a writer in
-        another thread of this process could never finish.
-        """
+        """A write transaction. The connection's own context manager would wait for the lock while holding the GIL."""
         self._row("BEGIN IMMEDIATE", ())
         try:
             yield
@@ -195,7 +182,6 @@ class DatabaseBlobs:
                 self._row(_ADD_PIECE, (found[0], number, piece))
 
     def _is_sound(self, blob: int, size: int, digest: str) -> bool:
-        """Whether the stored pieces match the digest."""
         seen = hashlib.sha256()
         for number in range(_pieces(size)):
             piece = self._row(_PIECE, (blob, number))
@@ -225,9 +211,8 @@ class DatabaseBlobs:
 
 
 def _pieces(size: int) -> int:
-    """The number of pieces of a blob."""
     return -(-size // PIECE_BYTES)
 
 
 def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
-    return BlobInfo(digest=digest, size=size, state=STATES[state], since_ms=since_ms, kept=bool(kept))
+    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since_ms, kept=bool(kept))

@@ -107,12 +107,11 @@ class Blob:
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[^"\\]*"))*')
-MEDIA_TYPE_LENGTH_MAX = 255
 
 
 def is_media_type(text: str) -> bool:
     """Whether a text is a media type, such as `image/png` or `text/csv; charset=utf-8`."""
-    return len(text) <= MEDIA_TYPE_LENGTH_MAX and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
+    return len(text) <= 255 and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
 
 
 class Fail(Exception):
@@ -129,20 +128,14 @@ class Fail(Exception):
         unknown_outcome: bool = False,
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.retryable = retryable
-        self.retry_after_ms = retry_after_ms
-        self.hint = hint
+        self.code, self.message, self.hint = code, message, hint
+        self.retryable, self.retry_after_ms = retryable, retry_after_ms
         self.unknown_outcome = unknown_outcome
         """The effect may have happened: a node with at-most-once delivery is not retried."""
 
 
 class CapabilityMissing(Fail):
-    """The worker lacks something that the node needs, and another worker may have it.
-
-    It releases the job to others; if there are none, the attempt fails.
-    """
+    """The worker lacks something: it releases the job to others; if there are none, the attempt fails."""
 
 
 Ended = Return | Pause | Skip
@@ -156,19 +149,15 @@ class ProgressSink(Protocol):
 
     def chunk(self, value: Any) -> None:
         """Publish a part of the result to followers."""
-        ...
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Publish progress to followers; it is not recorded as an event."""
-        ...
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if the attempt no longer counts."""
-        ...
 
     def folded(self) -> Any:
         """All published parts as one value: a string if all are strings, otherwise a list."""
-        ...
 
 
 class Cancelled(Exception):
@@ -242,10 +231,7 @@ class NodeContext(msgspec.Struct):
         self.voice.progress(fraction, message)
 
     def heartbeat(self) -> None:
-        """Raise `Cancelled` if the attempt no longer counts.
-
-        The worker renews the lease without it. It is for code in a thread, which cannot be cancelled from outside.
-        """
+        """Raise `Cancelled` if the attempt no longer counts; for code in a thread, which cannot be cancelled."""
         self.voice.raise_if_cancelled()
 
 
@@ -253,10 +239,7 @@ NODE_LOG = logging.getLogger("tidemill.node")
 
 
 def enable_node_log() -> None:
-    """Let `context.log` create records of every level. A process calls it before it runs handlers.
-
-    Without its own level the logger inherits the root logger's. A level that the operator has set is kept.
-    """
+    """Let `context.log` create records of every level, unless the operator has set one; called before handlers run."""
     if NODE_LOG.level == logging.NOTSET:
         NODE_LOG.setLevel(logging.DEBUG)
 
@@ -356,7 +339,6 @@ def ended(result: Any) -> Ended:
 # Description of exceptions.
 
 MESSAGE_MAX = 2_000
-NAME_MAX = 100
 CAUSE_MAX = 500
 TRACEBACK_MAX = 8_000
 CAUSES_MAX = 8
@@ -380,7 +362,7 @@ def describe_exception(error: BaseException) -> ExceptionInfo:
     if isinstance(error, ExceptionInfo):
         return error
     return ExceptionInfo(
-        truncate(type(error).__name__, NAME_MAX),
+        truncate(type(error).__name__, 100),
         truncate(text_of(error)),
         retryable=isinstance(error, Exception),
         causes=causes_of(error),
@@ -389,10 +371,7 @@ def describe_exception(error: BaseException) -> ExceptionInfo:
 
 
 def truncate(value: object, limit: int = MESSAGE_MAX) -> str:
-    """Convert anything to text that can be stored: bounded, with question marks for lone surrogates.
-
-    An ellipsis marks the cut; masking looks there for the rest of a secret.
-    """
+    """Convert to bounded text without lone surrogates; an ellipsis marks the cut, where masking looks for secrets."""
     # A subclass of str may override any method, so only its characters are used.
     text = str.__str__(str(value))[: limit + 1]
     clean = text.encode("utf-8", "replace").decode("utf-8")

@@ -73,7 +73,6 @@ OUTPUT = NodeType(
 
 
 def read_input(context: NodeContext) -> Ended:
-    """Return the inputs of the run, or the part at `path`, or its default."""
     config: dict[str, Any] = context.config or {}
     path = config.get("path", "$")
     try:
@@ -88,7 +87,6 @@ def read_input(context: NodeContext) -> Ended:
 
 
 def write_output(context: NodeContext) -> Ended:
-    """Return `value`, or the output of the node before."""
     config: dict[str, Any] = context.config or {}
     value = config["value"] if "value" in config else value_before(context)
     check_value(value, config.get("schema"), "the output")
@@ -102,7 +100,6 @@ def value_before(context: NodeContext) -> Any:
 
 
 def check_value(value: Any, schema: Any, what: str) -> None:
-    """Fail if a value does not match a schema."""
     if schema is None:
         return
     try:
@@ -164,11 +161,8 @@ def fail(context: NodeContext) -> Ended:
     failing = config.get("attempts")
     if failing is not None and context.attempt > failing:
         return Return(config.get("value"))
-    raise Fail(
-        config.get("kind", "failed"),
-        config.get("message", "the node is told to fail"),
-        retryable=config.get("retryable", False),
-    )
+    kind, message = config.get("kind", "failed"), config.get("message", "the node is told to fail")
+    raise Fail(kind, message, retryable=config.get("retryable", False))
 
 
 def sleep(context: NodeContext) -> Ended:
@@ -188,24 +182,22 @@ MOMENT_MS_MAX = 253_402_300_800_000
 """The end of the year 9999."""
 _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
+_DECIDED = ("comments", "decided_by", "decided_at", "form")
 
 
-def _too_few(asked: Iterable[str], quorum: int) -> ConfigProblem | None:
-    """The problem that a quorum exceeds the number of approvers; a role may have any number of members."""
+def _too_few(asked: Iterable[str], quorum: int) -> Iterator[ConfigProblem]:
+    """Report a quorum that exceeds the number of approvers; a role may have any number of members."""
     people = set(asked)
-    if quorum <= len(people) or not people or not all(name.startswith("user:") for name in people):
-        return None
-    message = f"{quorum} people have to agree, but only {len(people)} are asked"
-    return ConfigProblem("/quorum", message, "lower the quorum, or ask a role")
+    if 0 < len(people) < quorum and all(name.startswith("user:") for name in people):
+        message = f"{quorum} people have to agree, but only {len(people)} are asked"
+        yield ConfigProblem("/quorum", message, "lower the quorum, or ask a role")
 
 
 def _check_quorum(config: Any) -> Iterator[ConfigProblem]:
     quorum = config.get("quorum", 1)
     for asked in (config.get("approvers"), config.get("escalate_to")):
         if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
-            problem = _too_few(asked, quorum)
-            if problem is not None:
-                yield problem
+            yield from _too_few(asked, quorum)
 
 
 def _check_time(config: Any) -> Iterator[ConfigProblem]:
@@ -226,10 +218,7 @@ HUMAN = NodeType(
     description="Asks people to approve, reject or request changes.",
     output_schema={
         "type": "object",
-        "properties": {
-            "decision": {"type": "string"},
-            **dict.fromkeys(("comments", "decided_by", "decided_at", "form"), True),
-        },
+        "properties": {"decision": {"type": "string"}, **dict.fromkeys(_DECIDED, True)},
         "additionalProperties": False,
     },
     config_schema={
@@ -303,8 +292,7 @@ def human(context: NodeContext) -> Ended:
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
     for asked in (approvers, config.get("escalate_to", ())):
-        problem = _too_few(asked, quorum)
-        if problem is not None:
+        for problem in _too_few(asked, quorum):
             raise Fail("config_invalid", problem.message, hint=problem.hint)
     seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
     return Pause(
@@ -330,16 +318,7 @@ def signal(context: NodeContext) -> Ended:
 
 
 def workflow(context: NodeContext) -> Ended:
-    config: dict[str, Any] = context.config
-    return Pause(
-        on="child",
-        child=Child(
-            workflow=config["workflow"],
-            inputs=config.get("inputs", {}),
-            close=config.get("close", "cancel"),
-            labels=config.get("labels", {}),
-        ),
-    )
+    return Pause(on="child", child=Child(**{"inputs": {}} | context.config))
 
 
 def wait_until(context: NodeContext) -> Ended:

@@ -16,7 +16,6 @@ from tidemill.handlers.contract import Handler, handler_of, text_of
 from tidemill.kernel.model import NodeType
 
 GROUP = "tidemill.nodes"
-WHAT = "a Handler, an object with `type` and `call`, several of them, or a function that returns those"
 
 
 class NodeTypeSource(NamedTuple):
@@ -64,7 +63,8 @@ def _handlers(target: Any) -> Iterator[Handler]:
         for each in target:
             yield from _handlers(each() if isinstance(each, type) else each)
     else:
-        raise TypeError(f"{type(target).__name__} is not {WHAT}")
+        what = "a Handler, an object with `type` and `call`, several of them, or a function that returns those"
+        raise TypeError(f"{type(target).__name__} is not {what}")
 
 
 def _is_node(target: Any) -> bool:
@@ -75,11 +75,7 @@ def _is_node(target: Any) -> bool:
 
 
 def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Sequence[NodeTypeSource]) -> Offered:
-    """Merge node types of all origins, each name and major version once.
-
-    A clash of an installed node type makes it unusable, because the operator may not know what a distribution brings.
-    A clash of a node type that the caller gives raises Rejected.
-    """
+    """Merge node types by key. A clash makes an installed one unusable, and raises Rejected for a given one."""
     broken = list(found.broken)
     taken = {offer.handler.type.key: offer for offer in own}
     for offer in (*_without_clashes(own, found.offers, broken), *given):

@@ -2,7 +2,7 @@
 
 SMTP does not confirm delivery reliably, so a message is sent at least once, and all attempts of a visit use the same
 Message-ID. A node that must not repeat itself sets `delivery: at_most_once`. The operator's credentials are never sent
-to a server that a document names. Message format and SMTP session are in `mail.py`.
+to a server that a document names. Message format and SMTP session are in `smtp.py`.
 """
 
 from __future__ import annotations
@@ -14,33 +14,22 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
+from tidemill.handlers import smtp
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
-from tidemill.handlers.smtp import (
-    PORTS,
-    RECIPIENTS_MAX,
-    Server,
-    Tls,
-    deliver,
-    headers_of,
-    is_own,
-    mailbox,
-    message_of,
-    require_one_line,
-)
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 
+_UNENCRYPTED = "nobody logs in over a line that is not encrypted"
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
-_NO_SERVER = "no mail server is named"
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
-_ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": RECIPIENTS_MAX}]}
+_ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": smtp.RECIPIENTS_MAX}]}
 _SERVER = object_schema(
     ("host",),
     host={"type": "string", "minLength": 1},
     port={"type": "integer", "minimum": 1, "maximum": 65_535},
-    tls={"enum": list(PORTS)},
+    tls={"enum": list(smtp.PORTS)},
     username=_TEXT,
     password=_TEXT,
     access_token=_TEXT,
@@ -57,19 +46,17 @@ def _check(config: Json) -> Iterator[ConfigProblem]:
     server = config.get("server")
     if isinstance(server, dict):
         yield from _check_server(server)
-    for path, text in _fixed_addresses(config):
-        try:
-            mailbox(text, path)
-        except Fail as fail:
-            yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), fail.hint)
-    for path, name, value in headers_of(config):
-        if is_own(name):
+    for key in ("from", "to", "cc", "bcc", "reply_to"):
+        given = config.get(key)
+        many = enumerate(given) if isinstance(given, list) else ()
+        for path, text in [(f"/{key}", given), *((f"/{key}/{number}", each) for number, each in many)]:
+            yield from _try(smtp.mailbox, text, path)
+    for path, name, value in smtp.headers_of(config):
+        if smtp.is_own(name):
             yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or see the other fields")
-        elif not is_template(value):
-            yield from _check_one_line(value, path)
-    subject = config.get("subject")
-    if isinstance(subject, str) and not is_template(subject):
-        yield from _check_one_line(subject, "/subject")
+        else:
+            yield from _try(smtp.require_one_line, value, path, "leave it out")
+    yield from _try(smtp.require_one_line, config.get("subject"), "/subject", "leave it out")
 
 
 def _check_server(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
@@ -79,29 +66,19 @@ def _check_server(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     yield from check_not_literal(server.get("password"), "/server/password", "password")
     yield from check_not_literal(server.get("access_token"), "/server/access_token", "token")
     if "access_token" in server and ("password" in server or "username" not in server):
-        yield ConfigProblem(
-            "/server/access_token", "it needs a username, and stands instead of a password", "see XOAUTH2"
-        )
+        message = "it needs a username, and stands instead of a password"
+        yield ConfigProblem("/server/access_token", message, "see XOAUTH2")
     if server.get("username") and server.get("tls") == "none":
-        yield ConfigProblem(
-            "/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls"
-        )
+        yield ConfigProblem("/server/tls", _UNENCRYPTED, "set tls to starttls or tls")
 
 
-def _check_one_line(text: str, path: str) -> Iterator[ConfigProblem]:
-    try:
-        require_one_line(text, path)
-    except Fail as fail:
-        yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), "leave it out")
-
-
-def _fixed_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The addresses that are not templates, with their paths."""
-    for key in ("from", "to", "cc", "bcc", "reply_to"):
-        given = config.get(key)
-        many = enumerate(given) if isinstance(given, list) else ()
-        pairs = [(f"/{key}", given), *((f"/{key}/{number}", each) for number, each in many)]
-        yield from ((path, text) for path, text in pairs if isinstance(text, str) and not is_template(text))
+def _try(check: Callable[[str, str], object], text: Any, path: str, hint: str = "") -> Iterator[ConfigProblem]:
+    """Report the `Fail` that a check of a text raises, unless the text is a template."""
+    if isinstance(text, str) and not is_template(text):
+        try:
+            check(text, path)
+        except Fail as fail:
+            yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), hint or fail.hint)
 
 
 EMAIL = NodeType(
@@ -138,7 +115,7 @@ EMAIL = NodeType(
 
 
 def email_handler(
-    dialer: TcpConnector, operators: Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
+    dialer: TcpConnector, operators: smtp.Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
 ) -> Handler:
     """The node type; `operators` is the server for nodes that name none, and is exempt from the egress policy."""
 
@@ -146,12 +123,12 @@ def email_handler(
         named = context.config.get("server")
         server = operators if named is None else _configured_server(named)
         if server is None:
-            raise CapabilityMissing("smtp_server_missing", _NO_SERVER, hint=HINT)
+            raise CapabilityMissing("smtp_server_missing", "no mail server is named", hint=HINT)
         allowed = dialer if named is not None else dialer.opening(server.host, server.port)
-        message = await message_of(context, now_ms())
+        message = await smtp.message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
-            reply = await deliver(message, server, allowed, total_ms)
+            reply = await smtp.deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
         return Return({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
@@ -159,57 +136,40 @@ def email_handler(
     return Handler(EMAIL, work)
 
 
-def _configured_server(server: Mapping[str, Any]) -> Server:
-    tls: Tls = server.get("tls", _tls_at(server.get("port")))
-    username, password = server.get("username", ""), server.get("password", "")
-    if username and tls == "none":
-        hint = "set tls to starttls or tls"
-        raise Fail("config_invalid", "/server/tls: nobody logs in over a line that is not encrypted", hint=hint)
-    return Server(
-        host=server["host"],
-        port=server.get("port", PORTS[tls]),
-        tls=tls,
-        username=username,
-        password=password,
-        access_token=server.get("access_token", ""),
-    )
+def _configured_server(server: Mapping[str, Any]) -> smtp.Server:
+    tls: smtp.Tls = server.get("tls", _tls_at(server.get("port")))
+    if server.get("username") and tls == "none":
+        raise Fail("config_invalid", f"/server/tls: {_UNENCRYPTED}", hint="set tls to starttls or tls")
+    return smtp.Server(**{"tls": tls, "port": smtp.PORTS[tls], **server})
 
 
-def _tls_at(port: int | None) -> Tls:
-    return "tls" if port == PORTS["tls"] else "starttls"
+def _tls_at(port: int | None) -> smtp.Tls:
+    return "tls" if port == smtp.PORTS["tls"] else "starttls"
 
 
-def server_at(url: str) -> Server:
-    """Parse the operator's URL: `smtp://user:password@host:587?tls=starttls` or `smtps://…`.
-
-    Error messages do not quote the URL, because it holds a password.
-    """
+def server_at(url: str) -> smtp.Server:
+    """Parse `smtp://user:password@host:587?tls=starttls` or `smtps://…`. Errors never quote the URL."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-        tls = options.pop("tls", "tls" if parts.scheme == "smtps" else _tls_at(parts.port))
+        tls: Any = options.pop("tls", "tls" if parts.scheme == "smtps" else _tls_at(parts.port))
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise _invalid_url("it is no URL") from None
-    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment or invalid_host(host):
-        raise _invalid_url("it is no smtp://HOST")
-    if port == 0:
-        raise _invalid_url("there is no port 0")
-    if parts.password and not parts.username:
-        raise _invalid_url("it has a password and no user")
-    if parts.scheme == "smtps" and tls != "tls":
-        raise _invalid_url("smtps:// is tls=tls")
-    if options or tls not in PORTS:
-        raise _invalid_url("its only option is tls: starttls, tls or none")
-    if parts.username and tls == "none":
-        raise _invalid_url("nobody logs in over a line that is not encrypted")
-    return Server(
-        host=host,
-        port=port or PORTS[tls],
-        tls=tls,
-        username=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
-    )
+    foreign = parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment
+    problems = {
+        "it is no smtp://HOST": foreign or invalid_host(host),
+        "there is no port 0": port == 0,
+        "it has a password and no user": parts.password and not parts.username,
+        "smtps:// is tls=tls": parts.scheme == "smtps" and tls != "tls",
+        "its only option is tls: starttls, tls or none": options or tls not in smtp.PORTS,
+        _UNENCRYPTED: parts.username and tls == "none",
+    }
+    for why, applies in problems.items():
+        if applies:
+            raise _invalid_url(why)
+    username, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return smtp.Server(host=host, port=port or smtp.PORTS[tls], tls=tls, username=username, password=password)
 
 
 def _invalid_url(why: str) -> Rejected:

@@ -42,8 +42,6 @@ OnText = Callable[[str, str], object]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A command and its limits."""
-
     program: str
     """Path of the executable."""
     argv: Sequence[str]
@@ -53,10 +51,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int | None = None
     memory_mb: int | None = None
     output_bytes: int
-
-    def launch_spec(self) -> LaunchSpec:
-        most = None if self.memory_mb is None else self.memory_mb << 20
-        return LaunchSpec(program=self.program, argv=self.argv, env=self.env, memory_bytes_max=most)
 
 
 class StreamEnd(msgspec.Struct, frozen=True):
@@ -87,9 +81,11 @@ class CommandExit(msgspec.Struct, frozen=True, kw_only=True):
 async def run(command: Command, on_text: OnText) -> CommandExit:
     """Run a command to its end. Raises `Fail` if it cannot be started or takes too long."""
     streams = {name: _Stream(name, command.output_bytes, on_text) for name in STREAMS.values()}
+    most = None if command.memory_mb is None else command.memory_mb << 20
+    spec = LaunchSpec(program=command.program, argv=command.argv, env=command.env, memory_bytes_max=most)
     try:
         process = SupervisedProcess(
-            command.launch_spec(),
+            spec,
             lambda name, data: streams[name].add(data),
             reads_stdin=command.stdin is not None,
             cwd=command.cwd,
@@ -170,14 +166,16 @@ INHERITED = ("PATH", "HOME", "LANG", "TZ")
 PRIVATE = "TIDEMILL_"
 """Prefix of variables that hold secrets; no command gets them."""
 OUTPUT_BYTES = 1_048_576
-OUTPUT_BYTES_MAX = 64 * 1_048_576
 QUOTED_MAX = 500
 OUT_OF_MEMORY_RETRIES = 2
 HINT = "an operator can enable it for a worker: TIDEMILL_SHELL=on"
 _OFF = "commands are not enabled here"
 _EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
-_STATUS = {"type": "integer", "minimum": 0, "maximum": 255}
+_TEXT = {"type": "string"}
+_TEXTS = {"additionalProperties": _TEXT}
+_INTEGER = {"type": "integer"}
+_STATUS = _INTEGER | {"minimum": 0, "maximum": 255}
 _STATUSES = {"type": "array", "items": _STATUS, "minItems": 1, "maxItems": 256}
 
 SHELL = NodeType(
@@ -192,18 +190,8 @@ SHELL = NodeType(
         "properties": {
             "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 10_000},
             "cwd": {"type": "string", "minLength": 1},
-            "env": {
-                "type": "object",
-                "propertyNames": {"pattern": _VARIABLE},
-                "additionalProperties": {"type": "string"},
-                "maxProperties": 1_000,
-            },
-            "inherit": {
-                "type": "array",
-                "items": {"type": "string", "pattern": _VARIABLE},
-                "maxItems": 100,
-                "default": [],
-            },
+            "env": {"type": "object", "propertyNames": {"pattern": _VARIABLE}, **_TEXTS, "maxProperties": 1_000},
+            "inherit": {"type": "array", "items": _TEXT | {"pattern": _VARIABLE}, "maxItems": 100, "default": []},
             "stdin": True,
             "expect": _STATUSES | {"default": [0]},
             "retry_on": _STATUSES | {"default": []},
@@ -213,12 +201,7 @@ SHELL = NodeType(
                 "properties": {
                     "time_seconds": {"type": "number", "exclusiveMinimum": 0},
                     "memory_mb": {"type": "integer", "minimum": 1},
-                    "output_bytes": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": OUTPUT_BYTES_MAX,
-                        "default": OUTPUT_BYTES,
-                    },
+                    "output_bytes": _INTEGER | {"minimum": 1, "maximum": 64 * 1_048_576, "default": OUTPUT_BYTES},
                 },
                 "additionalProperties": False,
             },
@@ -267,9 +250,8 @@ def shell_handler(*, enabled: bool = False) -> Handler:
 def _check(config: Json) -> Iterator[ConfigProblem]:
     cwd = config.get("cwd")
     if isinstance(cwd, str) and not is_template(cwd) and not os.path.isabs(cwd):
-        yield ConfigProblem(
-            "/cwd", f"{cwd!r} does not begin at the root", "write the whole path: workers start anywhere"
-        )
+        hint = "write the whole path: workers start anywhere"
+        yield ConfigProblem("/cwd", f"{cwd!r} does not begin at the root", hint)
     inherit = config.get("inherit")
     for number, name in enumerate(inherit if isinstance(inherit, list) else ()):
         if isinstance(name, str) and name.startswith(PRIVATE):
@@ -281,13 +263,14 @@ def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -
     argv, limits = config["argv"], config.get("limits") or {}
     names = [name for name in (*INHERITED, *config.get("inherit", ())) if not name.startswith(PRIVATE)]
     env = {name: around[name] for name in names if name in around} | config.get("env", {})
-    seconds = limits.get("time_seconds")
+    seconds, stdin = limits.get("time_seconds"), config.get("stdin")
+    encoded = stdin.encode("utf-8", "replace") if isinstance(stdin, str) else msgspec.json.encode(stdin)
     return Command(
         program=_program(argv[0], cwd, env.get("PATH", os.defpath)),
         argv=argv,
         cwd=cwd,
         env=env,
-        stdin=_encode_stdin(config.get("stdin")),
+        stdin=None if stdin is None else encoded,
         time_ms=None if seconds is None else max(1, round(seconds * 1_000)),
         memory_mb=limits.get("memory_mb"),
         output_bytes=limits.get("output_bytes", OUTPUT_BYTES),
@@ -302,13 +285,6 @@ def _program(name: str, cwd: str, path: str) -> str:
         hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
         raise Fail("command_not_found", f"there is no command {truncate(name, QUOTED_MAX)!r}", hint=hint)
     return os.path.abspath(found)
-
-
-def _encode_stdin(stdin: Any) -> bytes | None:
-    """A string as it is, anything else as JSON."""
-    if stdin is None:
-        return None
-    return stdin.encode("utf-8", "replace") if isinstance(stdin, str) else msgspec.json.encode(stdin)
 
 
 @asynccontextmanager
@@ -332,11 +308,11 @@ def _require_folder(cwd: str) -> None:
 
 
 def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int) -> None:
-    """Fail unless the command ended as expected."""
     status, memory_mb = finished.status, (config.get("limits") or {}).get("memory_mb")
     if status in config.get("expect", (0,)):
         return
-    last = _output_end(finished)
+    printed = finished.stderr.text().strip() or finished.stdout.text().strip()
+    last = f": {ending(printed, QUOTED_MAX)}" if printed else ""
     if finished.taken_mb or (memory_mb is not None and _EXHAUSTED.search(last)):
         retryable = attempt <= OUT_OF_MEMORY_RETRIES
         message = f"the command needs more memory than the {memory_mb} MB that it may have{last}"
@@ -348,12 +324,6 @@ def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int
     retryable = status in config.get("retry_on", ())
     hint = "list the status under `expect` if it is a result, or under `retry_on`"
     raise Fail("exit_status", f"the command ended with status {status}{last}", retryable=retryable, hint=hint)
-
-
-def _output_end(finished: CommandExit) -> str:
-    """The end of stderr, or else of stdout, to append to a message."""
-    printed = finished.stderr.text().strip() or finished.stdout.text().strip()
-    return f": {ending(printed, QUOTED_MAX)}" if printed else ""
 
 
 def _signal_name(number: int) -> str:
@@ -376,7 +346,6 @@ def _output(finished: CommandExit, parse: str, duration_ms: int) -> dict[str, An
 
 
 def _parsed(stdout: StreamEnd, parse: str) -> Any:
-    """Standard output as lines or as JSON."""
     if parse == "lines":
         lines = stdout.text().splitlines()
         return lines[1:] if stdout.cut else lines

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tidemill.handlers.contract import Fail, NodeContext, truncate
-from tidemill.net.egress import TOO_SLOW, CallFailed, TcpConnector, tls_failed
+from tidemill.net.egress import TOO_SLOW, CallFailed, TcpConnector
 from tidemill.security.masking import Mask
 
 if TYPE_CHECKING:
@@ -59,13 +59,11 @@ class Mailbox(msgspec.Struct, frozen=True):
             return self.address
         from email.utils import quote
 
-        name = f'"{quote(self.name)}"' if _is_plain(self.name) else encoded_words(self.name)
+        name = f'"{quote(self.name)}"' if _is_plain(self.name) else _encode_value(self.name)
         return f"{name} <{self.address}>"
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with its envelope."""
-
     message_id: str
     sender: str
     recipients: tuple[str, ...]
@@ -109,11 +107,8 @@ def mailbox(text: str, path: str) -> Mailbox:
     named = _NAMED.fullmatch(text)
     found = _ADDRESS.fullmatch((named["address"] if named else text).strip())
     if found is None:
-        raise _invalid(
-            path,
-            f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address",
-            "write name@example.com or Name <name@example.com>",
-        )
+        hint = "write name@example.com or Name <name@example.com>"
+        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address", hint)
     try:
         domain = found["domain"].encode("idna").decode()
     except UnicodeError:
@@ -144,13 +139,6 @@ def is_own(name: str) -> bool:
     return name.lower() in OWN or name.lower().startswith("content-")
 
 
-def encoded_words(text: str) -> str:
-    """Encode text that is not ASCII for a header."""
-    from email.header import Header
-
-    return Header(text, "utf-8").encode(linesep="\r\n")
-
-
 def _is_plain(text: str) -> bool:
     """Whether a header can hold the text unencoded without a reader decoding it."""
     return text.isascii() and "=?" not in text
@@ -178,14 +166,12 @@ def _header(
 
 
 def _encode_value(text: str) -> str:
-    """Encode and fold a header value."""
     from email.header import Header
 
-    return Header(text, "us-ascii").encode(linesep="\r\n") if _is_plain(text) else encoded_words(text)
+    return Header(text, "us-ascii" if _is_plain(text) else "utf-8").encode(linesep="\r\n")
 
 
 async def _body(config: Mapping[str, Any], context: NodeContext) -> EmailMessage:
-    """The body with its MIME headers."""
     from email.message import EmailMessage
     from email.policy import SMTP
 
@@ -212,16 +198,13 @@ async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: st
     if "=?" in name:
         raise Fail("header_invalid", f"{path}/name: this could be read as something else")
     kind, _, subtype = media_type.partition("/")
-    data = await _bytes(content, path, context)
-    message.add_attachment(data, maintype=kind, subtype=subtype, filename=require_one_line(name, f"{path}/name"))
-
-
-async def _bytes(content: Any, path: str, context: NodeContext) -> bytes:
     if isinstance(content, str):
-        return content.encode()
-    if context.read is None:
+        data = content.encode()
+    elif context.read is None:
         raise _invalid(f"{path}/content", "files cannot be read here")
-    return await context.read(content)
+    else:
+        data = await context.read(content)
+    message.add_attachment(data, maintype=kind, subtype=subtype, filename=require_one_line(name, f"{path}/name"))
 
 
 def _invalid(path: str, message: str, hint: str = "") -> Fail:
@@ -232,18 +215,12 @@ def _invalid(path: str, message: str, hint: str = "") -> Fail:
 
 Tls = Literal["starttls", "tls", "none"]
 PORTS: dict[Tls, int] = {"starttls": 587, "tls": 465, "none": 25}
-REPLY_QUOTED_MAX = 200
-QUIT_MS = 1_000
-_LINE_END = re.compile(rb"\r\n|\r|\n")
 _SILENT = "a server that says nothing at first may want TLS from the beginning: see the port, or set tls to tls"
 _METHODS = ("plain", "login")
-_CLOSING = 421
 _CREDENTIALS_WANTED = frozenset({530, 534, 535, 538})
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A mail server and the credentials for it."""
-
     host: str
     tls: Tls = "starttls"
     port: int
@@ -274,21 +251,14 @@ async def deliver(message: OutgoingMessage, server: Server, dialer: TcpConnector
 
 
 class _Session:
-    """One SMTP session."""
-
     def __init__(self, server: Server, dialer: TcpConnector) -> None:
         # Imported here because loading it is slow.
         import aiosmtplib
 
         self._server, self._dialer = server, dialer
         self._mask = Mask([server.password, server.access_token])
-        self._smtp = aiosmtplib.SMTP(
-            hostname=server.host,
-            timeout=None,
-            use_tls=server.tls == "tls",
-            start_tls=False,
-            tls_context=dialer.trust,
-        )
+        host, use_tls, trust = server.host, server.tls == "tls", dialer.trust
+        self._smtp = aiosmtplib.SMTP(hostname=host, timeout=None, use_tls=use_tls, start_tls=False, tls_context=trust)
         self.greeted = self.sending = False
 
     @asynccontextmanager
@@ -305,9 +275,8 @@ class _Session:
                 self.greeted = True
             yield
         finally:
-            transport = self._smtp.transport
-            if isinstance(transport, asyncio.Transport):
-                transport.abort()
+            if isinstance(self._smtp.transport, asyncio.Transport):
+                self._smtp.transport.abort()
                 await asyncio.sleep(0)
 
     async def encrypt(self) -> None:
@@ -346,8 +315,8 @@ class _Session:
             reply = await self._command(b"RCPT", f"TO:<{recipient}>".encode())
             if reply.code not in (250, 251):
                 refused[recipient] = reply
-            if reply.code == _CLOSING:
-                break
+            if reply.code == 421:
+                break  # The server closes the connection.
         if refused:
             replies = "; ".join(f"{recipient}: {self._quote(*reply)}" for recipient, reply in refused.items())
             retryable = all(400 <= reply.code < 500 for reply in refused.values())
@@ -373,7 +342,7 @@ class _Session:
     async def quit(self) -> None:
         """Send QUIT, and wait a moment for the reply."""
         with suppress(CallFailed, TimeoutError):
-            async with asyncio.timeout(QUIT_MS / 1_000):
+            async with asyncio.timeout(1):
                 await self._command(b"QUIT")
 
     async def _command(self, *words: bytes) -> SMTPResponse:
@@ -384,6 +353,8 @@ class _Session:
     def _translate_errors(self, what: str) -> Iterator[None]:
         """Raise the errors of the library as failures of the attempt."""
         from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPResponseException, SMTPTimeoutError
+
+        from tidemill.net.transport import tls_failed
 
         try:
             yield
@@ -423,13 +394,10 @@ class _Session:
 
     def _quote(self, code: int, text: str) -> str:
         readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return truncate(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), REPLY_QUOTED_MAX)
+        return truncate(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), 200)
 
 
 def as_data(data: bytes) -> bytes:
-    """Encode a message for DATA: dots at line starts are doubled, and a single dot ends it.
-
-    All line ends become CRLF, or servers could disagree about where the message ends (SMTP smuggling).
-    """
-    lines = _LINE_END.split(data.rstrip(b"\r\n"))
+    """Encode a message for DATA: dots doubled, every line end CRLF (against SMTP smuggling), one dot at the end."""
+    lines = re.split(rb"\r\n|\r|\n", data.rstrip(b"\r\n"))
     return b"".join((b"." if line.startswith(b".") else b"") + line + b"\r\n" for line in lines) + b".\r\n"

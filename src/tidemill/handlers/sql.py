@@ -25,7 +25,7 @@ from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement
-from tidemill.stores.optional import TransactionalStatements
+from tidemill.stores.optional import TransactionalStatements, bound
 
 # Statement text.
 
@@ -63,7 +63,6 @@ class _Token(NamedTuple):
 
 
 def is_several(text: str, dialect: Dialect) -> bool:
-    """Whether a text holds more than one statement."""
     if _COMPOUND.match(text):
         return False
     ended, position = False, 0
@@ -91,10 +90,7 @@ def is_copy(text: str) -> bool:
 
 
 def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
-    """Replace `?` or `:name` by the placeholders of the PostgreSQL driver.
-
-    With named parameters, `?` is an operator of PostgreSQL. Raises KeyError for a missing parameter.
-    """
+    """Replace `?` or, with named parameters, `:name` by placeholders of the PostgreSQL driver. Raises KeyError."""
     named = isinstance(parameters, dict)
     parts: list[str] = []
     position = 0
@@ -142,8 +138,6 @@ ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 SQL_HINT = "try the statement by hand with the same parameters"
 MISSING_HINT = "add it to parameters"
-EXTRAS = {"postgresql": "postgres"}
-"""The extra of the package that installs the driver of a dialect."""
 
 Parameters = list[Any] | dict[str, Any]
 
@@ -155,15 +149,10 @@ class Database(Protocol):
     def dialect(self) -> Dialect: ...
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Execute a statement in its own transaction; returns `{rows, count, changed}`.
-
-        Cancellation rolls it back. Raises `Fail`.
-        """
-        ...
+        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`."""
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
-        ...
 
 
 class LateDatabase:
@@ -182,7 +171,7 @@ class LateDatabase:
                 database = await asyncio.to_thread(self._make)
             except ImportError as error:
                 message = f"the driver for {self.dialect} is not installed"
-                hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
+                hint = 'pip install "tidemill[postgres]"'
                 raise CapabilityMissing("driver_missing", message, hint=hint) from error
             # A concurrent statement may have made one meanwhile.
             database = self._made = self._made or database
@@ -191,17 +180,6 @@ class LateDatabase:
     async def close(self) -> None:
         if self._made is not None:
             await self._made.close()
-
-
-def bound(parameters: Parameters) -> Parameters:
-    """Parameters with lists and objects as JSON texts."""
-    if isinstance(parameters, dict):
-        return {name: _bound(value) for name, value in parameters.items()}
-    return [_bound(value) for value in parameters]
-
-
-def _bound(value: Any) -> Any:
-    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 
 class AnswerBuilder:
@@ -247,22 +225,22 @@ class AnswerBuilder:
 
 STORE = "store"
 """The name of the run's own store."""
-EFFECT_KEY = "effect_key"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
 def sql_handler(
     databases: Mapping[str, Database], own: TransactionalStatements | None = None, *, has_own: bool = True
 ) -> Handler:
-    """The node type over the databases of the operator; `own` is the store, if it takes statements.
-
-    A caller that only checks documents has no store; `has_own` says whether workers will have one.
-    """
+    """The node type; `own` is the store, if it takes statements, and `has_own` whether workers will have one."""
 
     async def call(context: NodeContext) -> Ended:
         config: dict[str, Any] = context.config
         name, text = config.get("database", STORE), config["statement"]
-        parameters = _parameters(config, context)
+        # A list by position, or an object by name, with the effect key if the statement uses it.
+        given = config.get("parameters")
+        parameters: Parameters = {} if given is None else given
+        if isinstance(parameters, dict) and ":effect_key" in text:
+            parameters = parameters | {"effect_key": context.effect_key}
         if is_nothing(text, databases[name].dialect if name in databases else "sqlite"):
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
@@ -281,17 +259,15 @@ def sql_handler(
         if is_template(name):
             return
         if name == STORE and not has_own:
-            yield ConfigProblem(
-                "/database", "this store takes no statements", "name a database, or use a store with SQL"
-            )
+            hint = "name a database, or use a store with SQL"
+            yield ConfigProblem("/database", "this store takes no statements", hint)
         elif name != STORE and name not in databases:
             yield ConfigProblem("/database", f'there is no database "{name}"', _hint(databases))
         elif not is_template(text):
             dialect = databases[name].dialect if name in databases else "sqlite"
             if is_several(text, dialect):
-                yield ConfigProblem(
-                    "/statement", "there is more than one statement", "give each of them a node of its own"
-                )
+                hint = "give each of them a node of its own"
+                yield ConfigProblem("/statement", "there is more than one statement", hint)
             if is_nothing(text, dialect):
                 yield ConfigProblem("/statement", NOTHING, "write one statement")
 
@@ -332,15 +308,6 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
     return Return(msgspec.json.decode(answer), statement=msgspec.structs.replace(statement, answer=answer))
-
-
-def _parameters(config: Mapping[str, Any], context: NodeContext) -> Parameters:
-    """A list by position, or an object by name, with the effect key if the statement uses it."""
-    given = config.get("parameters")
-    if isinstance(given, list):
-        return given
-    named = dict(given or {})
-    return named | {EFFECT_KEY: context.effect_key} if f":{EFFECT_KEY}" in config["statement"] else named
 
 
 def _hint(databases: Mapping[str, Database]) -> str:

@@ -30,10 +30,10 @@ from tidemill.handlers.sql import (
     AnswerBuilder,
     Dialect,
     Parameters,
-    bound,
     is_copy,
     with_placeholders,
 )
+from tidemill.stores.optional import bound
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -57,14 +57,6 @@ no SQLSTATE before a connection is made."""
 _BUSY = ("40", "55P03", "57014")
 _GONE = ("53", "58")
 """SQLSTATEs or their prefixes: conflicts between transactions, and trouble of the server."""
-
-
-def _adapters() -> AdaptersMap:
-    adapters = AdaptersMap(psycopg.adapters)
-    for name in _AS_TEXT:
-        adapters.register_loader(name, TextLoader)
-    set_json_loads(lambda text: decode_value(text.encode() if isinstance(text, str) else text), adapters)
-    return adapters
 
 
 class PostgresDatabase:
@@ -133,7 +125,11 @@ class PostgresDatabase:
             raise _invalid_url() from None
         if "@" in str(given.get("host", "")):
             raise _invalid_url()
-        fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": None, "context": _adapters()}
+        adapters = AdaptersMap(psycopg.adapters)
+        for name in _AS_TEXT:
+            adapters.register_loader(name, TextLoader)
+        set_json_loads(lambda text: decode_value(text.encode() if isinstance(text, str) else text), adapters)
+        fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": None, "context": adapters}
         default = {"connect_timeout": CONNECT_SECONDS, "fallback_application_name": "tidemill"}
         return default | given | fixed
 
@@ -160,16 +156,12 @@ class _RowByRow(psycopg.AsyncCursor[TupleRow]):
             return result
         if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
             self._raise_for_result(result)
-        self.changed = _changed(result)
+        # The command status is `INSERT 0 3` or, without a change, `SELECT 3`.
+        if (result.command_status or b"").startswith((b"INSERT ", b"UPDATE ", b"DELETE ", b"MERGE ")):
+            self.changed = result.command_tuples or 0
         while (yield from fetch(self._pgconn)):
             pass
         return None
-
-
-def _changed(result: PGresult) -> int:
-    """The number of changed rows in a command status: `INSERT 0 3`, but not `SELECT 3`."""
-    verb = (result.command_status or b"").partition(b" ")[0]
-    return (result.command_tuples or 0) if verb in (b"INSERT", b"UPDATE", b"DELETE", b"MERGE") else 0
 
 
 async def _answer(connection: psycopg.AsyncConnection[TupleRow], text: str, parameters: Parameters) -> Any:

@@ -56,7 +56,6 @@ _CLOSED: tuple[tuple[Network, str], ...] = tuple(
     }.items()
     for network in networks
 )
-_METADATA = frozenset({"metadata", "link-local"})
 _NAMES = frozenset(
     {
         *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
@@ -66,7 +65,6 @@ _NAMES = frozenset(
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\.?")
-_NAME_MAX = 253
 
 
 def is_private(address: Address) -> str:
@@ -79,7 +77,7 @@ def is_private(address: Address) -> str:
 
 def is_metadata(address: Address) -> bool:
     """Whether a cloud may serve credentials there; no allowed name opens such an address."""
-    return is_private(address) in _METADATA
+    return is_private(address) in ("metadata", "link-local")
 
 
 def literal(host: str) -> Address | None:
@@ -101,17 +99,13 @@ def is_local_name(name: str) -> bool:
 
 
 def invalid_host(host: str) -> str:
-    """What is wrong with the host of a URL; empty for an address or a name in its usual spelling.
-
-    Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses, so a name that ends in a number is refused.
-    So is a zone, which has a meaning on one machine only.
-    """
+    """What is wrong with a host; empty if nothing. Resolvers read names that end in a number as addresses."""
     if not host:
         return "there is no host"
     address = literal(host)
     if address is not None:
         return "an address must not name a zone" if "%" in host else ""
-    if len(host) > _NAME_MAX or not _NAME.fullmatch(host):
+    if len(host) > 253 or not _NAME.fullmatch(host):
         return "the host is neither an address nor a name"
     if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
         return "the host is an address in an unusual spelling"
@@ -124,15 +118,11 @@ PORTS = frozenset({80, 443})
 SCHEMES = {"http": 80, "https": 443}
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?")
 _PLAIN = re.compile(r"([^:\[\]]+)(?::(.+))?")
-_GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
 TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
 
 
 class CallFailed(TidemillError):
-    """An outgoing call got no response, or none that can be used.
-
-    The message names hosts and paths, never credentials or query values.
-    """
+    """An outgoing call got no usable response. The message names hosts and paths, never credentials or query values."""
 
     def __init__(
         self, code: str, message: str, *, retryable: bool = False, hint: str = "", unsent: bool = False
@@ -144,8 +134,6 @@ class CallFailed(TidemillError):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of time and size of a call."""
-
     connect_ms: int = 5_000
     total_ms: int = 30_000
     bytes_max: int = 10_000_000
@@ -173,8 +161,6 @@ class AllowRule(msgspec.Struct, frozen=True):
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The policy of a deployment."""
-
     allow: tuple[str, ...] = ()
     limits: Limits = Limits()
 
@@ -196,9 +182,8 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same for any protocol."""
         problem = invalid_host(host)
         if problem:
-            raise CallFailed(
-                "url_invalid", f"{problem}: {host!r}", hint="write a name, or an address such as 192.0.2.7"
-            )
+            hint = "write a name, or an address such as 192.0.2.7"
+            raise CallFailed("url_invalid", f"{problem}: {host!r}", hint=hint)
         name = plain_name(host)
         if is_local_name(name) and all(entry.name != name for entry in self.entries):
             raise _refused(f"{name} is not part of the open internet", _entry(name, port))
@@ -242,14 +227,19 @@ def read_entry(text: str) -> AllowRule:
     if separator and scheme not in SCHEMES:
         raise _invalid_entry(text)
     host, port = _split_port(rest.removesuffix("/"))
-    ports = PORTS if not separator else frozenset({SCHEMES[scheme]})
+    ports: frozenset[int] | None = PORTS if not separator else frozenset({SCHEMES[scheme]})
     if port == "*":
-        return AllowRule(*_parse_host(host, text), None)
-    if port:
+        ports = None
+    elif port:
         if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65_536:
             raise _invalid_entry(text)
         ports = frozenset({int(port)})
-    return AllowRule(*_parse_host(host, text), ports)
+    try:
+        return AllowRule("", ip_network(host, strict=False), ports)
+    except ValueError:
+        if invalid_host(host):
+            raise _invalid_entry(text) from None
+        return AllowRule(plain_name(host), None, ports)
 
 
 def _split_port(text: str) -> tuple[str, str]:
@@ -260,17 +250,9 @@ def _split_port(text: str) -> tuple[str, str]:
     return (found[1], found[2] or "") if found else ("", "")
 
 
-def _parse_host(host: str, text: str) -> tuple[str, Network | None]:
-    try:
-        return "", ip_network(host, strict=False)
-    except ValueError:
-        if invalid_host(host):
-            raise _invalid_entry(text) from None
-        return plain_name(host), None
-
-
 def _invalid_entry(text: str) -> TidemillError:
-    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=_GRAMMAR)
+    hint = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
+    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=hint)
 
 
 def shown(url: str) -> str:
@@ -308,7 +290,6 @@ class TcpConnector:
         return TcpConnector(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """Connect to a host; its name is resolved once."""
         # Imported here because loading the HTTP library takes a tenth of a second.
         from tidemill.net import transport
 
@@ -316,10 +297,3 @@ class TcpConnector:
         connector = transport.Connector(self.egress, self._resolver or transport.resolve)
         with transport.translate_errors(host):
             return await connector.dial(host, port)
-
-
-def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    """See `transport.tls_failed`."""
-    from tidemill.net import transport
-
-    return transport.tls_failed(error, host)

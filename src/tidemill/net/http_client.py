@@ -29,19 +29,21 @@ if TYPE_CHECKING:
 # Bounded bodies.
 
 PIECE_BYTES = 65_536
-GZIP = ("gzip", "x-gzip")
 _GZIP_BITS = 31
 _RATIO_FROM_BYTES = 262_144
 """Below this size the expansion factor does not matter: a short body may grow a thousandfold."""
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncIterator[bytes]:
-    """The decompressed body, up to the limits."""
-    unpack = _unpacker(encoding)
+    plain = encoding.strip().lower()
+    if plain not in ("", "identity", "gzip", "x-gzip"):
+        message = f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for"
+        raise CallFailed("response_invalid", message)
+    unpack = Gzip() if plain.endswith("gzip") else None
     received = produced = 0
     async for chunk in chunks:
         received += len(chunk)
-        for piece in unpack(chunk):
+        for piece in (chunk,) if unpack is None else unpack(chunk):
             produced += len(piece)
             if produced > limits.bytes_max:
                 raise too_large(limits.bytes_max)
@@ -49,20 +51,13 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
                 message = f"the answer grows more than {limits.ratio_max} times when it is decompressed"
                 raise CallFailed("response_too_large", message)
             yield piece
-    unpack.end()
+    if unpack is not None:
+        unpack.end()
 
 
 def too_large(bytes_max: int) -> CallFailed:
     hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
-
-
-class IdentityDecoder:
-    def __call__(self, chunk: bytes) -> Iterator[bytes]:
-        yield chunk
-
-    def end(self) -> None:
-        pass
 
 
 class Gzip:
@@ -78,8 +73,7 @@ class Gzip:
                 if self._member.eof:
                     self._member = zlib.decompressobj(_GZIP_BITS)
                 self._begun = True
-                piece = self._member.decompress(chunk, PIECE_BYTES)
-                if piece:
+                if piece := self._member.decompress(chunk, PIECE_BYTES):
                     yield piece
                 chunk = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
         except zlib.error as error:
@@ -90,21 +84,10 @@ class Gzip:
             raise CallFailed("response_invalid", "the compressed answer is cut off", retryable=True)
 
 
-def _unpacker(encoding: str) -> IdentityDecoder | Gzip:
-    plain = encoding.strip().lower()
-    if plain in ("", "identity"):
-        return IdentityDecoder()
-    if plain in GZIP:
-        return Gzip()
-    raise CallFailed("response_invalid", f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for")
-
-
 # Calls.
 
 URL_MAX = 8_192
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-REPEATING = frozenset({307, 308})
-"""Redirects that repeat the request; the others become a GET."""
 HARMLESS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 OWN = frozenset(
     {
@@ -135,8 +118,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete response."""
-
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
@@ -159,7 +140,6 @@ class Streamed:
         self.headers = tuple((name.lower(), value) for name, value in response.headers.multi_items())
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The decompressed body."""
         size = 0
         async for chunk in self._response.aiter_raw():
             size += len(chunk)
@@ -259,7 +239,8 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
         if not same:
             repeatable = without_key(repeatable)
             headers = {name: value for name, value in headers.items() if name in HARMLESS}
-        if status in REPEATING or self.method in ("GET", "HEAD"):
+        # Only these redirects repeat the request; the others become a GET.
+        if status in (307, 308) or self.method in ("GET", "HEAD"):
             if self.body and not same:
                 message = f"{shown(str(self.url))} wants the body to be sent to {url.host}"
                 raise CallFailed("egress_refused", message, hint="call the other host itself, if it is meant")
@@ -292,7 +273,6 @@ _URL_HINT = "see its host and its port; special characters in a value are writte
 
 
 def read_url(text: str) -> httpx2.URL:
-    """Parse a URL: absolute, with a host, without credentials."""
     import httpx2
 
     _check_text(text)

@@ -121,17 +121,10 @@ class LoopStream(httpcore2.AsyncNetworkStream):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received."""
         return self._line.sent, self._line.received
 
-    async def read(
-        self,
-        max_bytes: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
-    ) -> bytes:
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         try:
-            if timeout is None:
-                return await self._line.read(max_bytes)
             async with asyncio.timeout(timeout):
                 return await self._line.read(max_bytes)
         except TimeoutError as error:
@@ -139,11 +132,7 @@ class LoopStream(httpcore2.AsyncNetworkStream):
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from error
 
-    async def write(
-        self,
-        buffer: bytes,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
-    ) -> None:
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         try:
             async with asyncio.timeout(timeout):
                 await self._line.write(buffer)
@@ -216,14 +205,13 @@ Connect = Callable[[str, int, float | None], Awaitable[LoopStream]]
 """Connects to a host and a port within some seconds."""
 
 KEPT_MAX = 100
-KEPT_SECONDS = 30
 
 
 class PooledConnection(httpcore2.AsyncHTTP11Connection):
     """A connection that counts the bytes of its last request."""
 
     def __init__(self, origin: httpcore2.Origin, stream: LoopStream) -> None:
-        super().__init__(origin=origin, stream=stream, keepalive_expiry=KEPT_SECONDS)
+        super().__init__(origin=origin, stream=stream, keepalive_expiry=30)
         self._stream, self._before = stream, stream.traffic
         self.used = False
         """Whether it has served an earlier request."""
@@ -266,8 +254,14 @@ class Pool:
     async def take(self, url: httpcore2.URL, seconds: float | None, *, fresh: bool = False) -> PooledConnection:
         """A connection for one request: a kept one that is still good, or a new one."""
         lent = self._lent  # Closing the pool while this request connects replaces the set.
-        connection = None if fresh else await self._reusable(self._kept.get(_origin(url)))
-        if connection is None:
+        kept = None if fresh else self._kept.get(_origin(url))
+        while kept:
+            connection = kept.pop()
+            self._size -= 1
+            if connection.is_good:
+                break
+            await connection.aclose()
+        else:
             connection = PooledConnection(url.origin, await self._opened(url.origin, seconds))
         lent.add(connection)
         return connection
@@ -279,15 +273,6 @@ class Pool:
             stream = await stream.start_tls(self._tls, server_hostname=host, timeout=seconds)
         return stream
 
-    async def _reusable(self, kept: deque[PooledConnection] | None) -> PooledConnection | None:
-        while kept:
-            connection = kept.pop()
-            self._size -= 1
-            if connection.is_good:
-                return connection
-            await connection.aclose()
-        return None
-
     async def put_back(self, url: httpcore2.URL, connection: PooledConnection) -> None:
         """Keep the connection of a finished request, unless it broke or the pool was closed."""
         if connection not in self._lent or not connection.is_good:
@@ -298,10 +283,7 @@ class Pool:
         connection.used = True
         self._kept.setdefault(_origin(url), deque()).append(connection)
         self._size += 1
-        await self._evict()
-
-    async def _evict(self) -> None:
-        """Close the oldest connection of the first origin, if there are too many or it has expired."""
+        # Close the oldest connection of the first origin, if there are too many or it has expired.
         origin, kept = next(iter(self._kept.items()))
         if not kept:
             del self._kept[origin]
@@ -327,16 +309,11 @@ T = TypeVar("T")
 Opener = Callable[[str, int], Awaitable[T]]
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
-ADDRESSES_MAX = 8
-HEADER_TOO_LONG = 431
-IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 REPEATABLE = "repeatable"
 """Request extension: whether it may be resent; by default its method decides."""
-_UNPACKED = frozenset({b"content-encoding", b"content-length"})
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(place[0]) for *_, place in found]
 
@@ -373,9 +350,8 @@ class Connector:
         try:
             found = await self._resolver(host, port)
         except (OSError, UnicodeError) as error:
-            raise CallFailed(
-                "host_unreachable", f"{host} cannot be resolved: {error}", retryable=True, hint=_NO_HOST
-            ) from error
+            message = f"{host} cannot be resolved: {error}"
+            raise CallFailed("host_unreachable", message, retryable=True, hint=_NO_HOST) from error
         parsed = [address for text in dict.fromkeys(found) if (address := egress.literal(text))]
         if not parsed or len(parsed) < len(set(found)):
             raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
@@ -383,7 +359,7 @@ class Connector:
 
 
 async def _first_accepting(found: list[Address], opener: Opener[T], port: int, seconds: float) -> T:
-    *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
+    *others, last = [str(address) for address in found[:8]]
     for address in others:
         with suppress(TimeoutError, httpcore2.ConnectError):
             async with asyncio.timeout(seconds):
@@ -408,19 +384,22 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         self._egress.check_origin(url.scheme, host, url.port)
         request.headers["accept-encoding"] = "gzip"
         assert isinstance(request.stream, httpx2.AsyncByteStream)
+        port = url.port or SCHEMES[url.scheme]
         wanted = httpcore2.Request(
             method=request.method,
-            url=httpcore2.URL(
-                scheme=url.raw_scheme, host=url.raw_host, port=url.port or SCHEMES[url.scheme], target=url.raw_path
-            ),
+            url=httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=port, target=url.raw_path),
             headers=request.headers.raw,
             content=request.stream,
             extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
         )
-        repeatable = isinstance(request.stream, httpx2.ByteStream) and _may_be_repeated(request)
+        repeatable = request.extensions.get(REPEATABLE)
+        if repeatable is None:
+            # Whether it may be processed twice (RFC 9110, 9.2.2).
+            repeatable = request.method in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
+        repeatable = repeatable and isinstance(request.stream, httpx2.ByteStream)
         connection, answer = await self._send(wanted, host, repeatable=repeatable)
         give_back = partial(self._pool.put_back, wanted.url, connection)
-        headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
+        headers = [pair for pair in answer.headers if pair[0].lower() not in (b"content-encoding", b"content-length")]
         response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
         if sum(len(name) + len(value) for name, value in answer.headers) > limits.header_bytes_max:
             await response.aclose()
@@ -448,12 +427,6 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._pool.close()
-
-
-def _may_be_repeated(request: httpx2.Request) -> bool:
-    """Whether a request may be processed twice (RFC 9110, 9.2.2)."""
-    repeatable: bool | None = request.extensions.get(REPEATABLE)
-    return request.method in IDEMPOTENT if repeatable is None else repeatable
 
 
 def _was_stale(connection: PooledConnection, error: Exception) -> bool:
@@ -485,11 +458,10 @@ class _Body(httpx2.AsyncByteStream):
         return self._pieces
 
     async def _read(self) -> AsyncIterator[bytes]:
-        encodings = [
-            value.decode("latin-1") for name, value in self._answer.headers if name.lower() == b"content-encoding"
-        ]
+        found = [value for name, value in self._answer.headers if name.lower() == b"content-encoding"]
+        encoding = b", ".join(found).decode("latin-1")
         try:
-            async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._limits):
+            async for piece in read_body(self._answer.aiter_stream(), encoding, self._limits):
                 yield piece
         except ERRORS as error:
             raise failed(error, self._host) from error
@@ -509,13 +481,11 @@ _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LE
 """Reasons that versions of OpenSSL give for bytes that are not TLS."""
 _ALERT = b"\x15\x03"
 """Start of a TLS alert, which a TLS server sends in reply to plain HTTP."""
-_CERTIFICATE = "see the certificate of the server, and which authorities this machine trusts"
 _NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
 def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
-    """Translate an error of the library."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return tls_failed(cause, host)
@@ -531,13 +501,14 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
         return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
     if isinstance(error, httpcore2.LocalProtocolError):
         return CallFailed("request_invalid", f"the request cannot be sent: {error}")
-    if getattr(cause, "error_status_hint", 0) == HEADER_TOO_LONG:
+    if getattr(cause, "error_status_hint", 0) == 431:
         return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
     return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True, hint=hint)
 
 
 def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    hint = _NO_TLS if error.reason in _NOT_TLS else _CERTIFICATE
+    certificate = "see the certificate of the server, and which authorities this machine trusts"
+    hint = _NO_TLS if error.reason in _NOT_TLS else certificate
     reason = getattr(error, "verify_message", "") or error.reason or error
     return CallFailed("tls_failed", f"there is no secure connection to {host}: {reason}", hint=hint)
 

@@ -62,7 +62,6 @@ class TeeStream(io.TextIOBase):
         self.users = 0
 
     def remove(self) -> None:
-        """Restore the original stream."""
         if getattr(sys, self._source) is self:
             setattr(sys, self._source, self._stream)
 
@@ -112,17 +111,13 @@ class TeeStream(io.TextIOBase):
 
 
 class CaptureHandler:
-    """A log record factory that copies records to the sink.
-
-    Not a handler of the root logger, because that would disable `logging.basicConfig`.
-    """
+    """A log record factory that copies records; a handler of the root logger would disable `logging.basicConfig`."""
 
     def __init__(self) -> None:
         self.users = 0
         self._behind = logging.getLogRecordFactory()
 
     def remove(self) -> None:
-        """Restore the original factory."""
         if logging.getLogRecordFactory() is self:
             logging.setLogRecordFactory(self._behind)
 
@@ -158,7 +153,11 @@ class OutputCapture:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead."""
         if self._installed:
             return
-        self._installed.append(_capture_logs())
+        factory = logging.getLogRecordFactory()
+        if not isinstance(factory, CaptureHandler):
+            factory = CaptureHandler()
+            logging.setLogRecordFactory(factory)
+        self._installed.append(factory)
         self._installed += [tee for source in ("stdout", "stderr") if (tee := _tee(source, through)) is not None]
         for each in self._installed:
             each.users += 1
@@ -170,15 +169,6 @@ class OutputCapture:
             each.users -= 1
             if not each.users:
                 each.remove()
-
-
-def _capture_logs() -> CaptureHandler:
-    known = logging.getLogRecordFactory()
-    if isinstance(known, CaptureHandler):
-        return known
-    factory = CaptureHandler()
-    logging.setLogRecordFactory(factory)
-    return factory
 
 
 def _tee(source: str, through: Through | None) -> TeeStream | None:

@@ -24,11 +24,6 @@ START_MS = 30_000
 """Time limit for the start of a child."""
 DYING_MS = 1_000
 """Time limit for the exit report after a child has closed its wire."""
-OUTPUT_QUOTED_MAX = 500
-_BOOT = (
-    "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
-    "main(socket.socket(fileno=int(sys.argv[1])))"
-)
 
 OnText = Callable[[str, str], object]
 """Receives a line of output with the name of its stream."""
@@ -65,7 +60,10 @@ class ChildProcess(SupervisedProcess):
         self._wire, theirs = socket.socketpair()
         self._wire.setblocking(False)
         paths = [os.path.abspath(each) for each in sys.path]
-        boot = _BOOT.format(module=spec.module)
+        boot = (
+            f"import sys, socket; sys.path[:] = sys.argv[2:]; from {spec.module} import main; "
+            "main(socket.socket(fileno=int(sys.argv[1])))"
+        )
         launch = LaunchSpec(
             program=sys.executable,
             argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
@@ -94,7 +92,7 @@ class ChildProcess(SupervisedProcess):
         if ready is None:
             await self.wait(DYING_MS)
             self.set_output_callback(None)
-            raise StartFailed(f"it did not start: {''.join(self._boot_output)[-OUTPUT_QUOTED_MAX:]}")
+            raise StartFailed(f"it did not start: {''.join(self._boot_output)[-500:]}")
         self.set_output_callback(None)
 
     def set_output_callback(self, on_text: OnText | None) -> None:

@@ -34,8 +34,6 @@ OnOutput = Callable[[str, bytes], object]
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run, and its limits."""
-
     program: str
     """Path of the executable."""
     argv: Sequence[str]
@@ -71,13 +69,11 @@ class LineSplitter:
         self._pending = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Pass on complete lines."""
         self._pending += data
         whole = self._pending.rfind(b"\n") + 1
         self._flush(len(self._pending) if len(self._pending) - whole > PIECE_BYTES else whole)
 
     def finish(self) -> None:
-        """Pass on the rest."""
         self._flush(len(self._pending))
 
     def _flush(self, size: int) -> None:
@@ -101,7 +97,12 @@ class SupervisedProcess:
         self._pipes: dict[int, str] = {}
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
-        outputs = [self._pipe(name) for name in STREAMS.values()]
+        outputs: list[int] = []
+        for name in STREAMS.values():
+            ours, output = os.pipe()
+            os.set_blocking(ours, False)
+            self._pipes[ours] = name
+            outputs.append(output)
         try:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", SCRIPT, str(theirs.fileno())],
@@ -124,7 +125,6 @@ class SupervisedProcess:
             self._loop.add_reader(fd, self._read_output, fd)
 
     async def launch(self, stdin: bytes = b"") -> None:
-        """Start the program."""
         with suppress(OSError):
             await self._loop.sock_sendall(self._control, self._spec)
         self._launched = True
@@ -179,15 +179,8 @@ class SupervisedProcess:
         self._close()
 
     def drain_output(self) -> None:
-        """Pass on the output written so far."""
         for fd in list(self._pipes):
             self._read_output(fd)
-
-    def _pipe(self, name: str) -> int:
-        ours, theirs = os.pipe()
-        os.set_blocking(ours, False)
-        self._pipes[ours] = name
-        return theirs
 
     def _read_output(self, fd: int) -> None:
         for _ in range(PIECES_MAX):

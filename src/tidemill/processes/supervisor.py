@@ -26,21 +26,11 @@ HEADER_SIZE = 4
 """A frame is the length of its body in this many bytes, and the body."""
 GROUP = 0x80
 """A byte from the worker is a signal number for the program; with this bit, for its process group."""
-WATCH_MS = 100
-"""Interval of the memory checks."""
-ROUND_SECONDS = 0.001
-ENDING_SECONDS = 5.0
-"""How long the supervisor tries to kill processes; those of another user cannot be killed."""
-NOT_STARTED = 127
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
-_SHARED_OUT = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def frame(body: bytes) -> bytes:
-    """Prefix a body with its length."""
     return len(body).to_bytes(HEADER_SIZE, "big") + body
 
 
@@ -67,44 +57,28 @@ def resident_mb() -> int:
 
 
 def descendants(root: int) -> list[int]:
-    """All descendants of a process, on Linux."""
-    found: list[int] = []
-    pending = [root]
-    while pending:
-        children = _children(pending.pop())
-        found += children
-        pending += children
-    return found
+    found = [root]
+    for pid in found:
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found[1:]
 
 
 def living(pids: list[int]) -> list[int]:
     """The processes that still run; zombies do not."""
-    return [pid for pid in pids if _state(pid) not in (b"", b"Z", b"X")]
+    states = {pid: _read(f"/proc/{pid}/stat").rpartition(b")")[2][1:2] for pid in pids}
+    return [pid for pid, state in states.items() if state not in (b"", b"Z", b"X")]
 
 
 def memory_of(pids: list[int], bytes_max: int) -> int:
-    """Memory of several processes together, private and shared, resident and swapped.
-
-    The first count includes shared pages once per process, because that is quick to read. Only if it exceeds the
-    limit are shared pages divided among the processes. Mapped files do not count: the kernel can drop them.
-    """
-    held = sum(_kilobytes(pid, "status", _HELD) or 0 for pid in pids) << 10
+    """Private and shared memory of processes together, resident and swapped; mapped files do not count."""
+    # This is quick to read, but counts shared pages once per process.
+    held = sum(_kilobytes(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:")) or 0 for pid in pids) << 10
     if held <= bytes_max:
         return held
-    exact = [_kilobytes(pid, "smaps_rollup", _SHARED_OUT) for pid in pids]
+    exact = [_kilobytes(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")) for pid in pids]
     return sum(each or 0 for each in exact) << 10 if any(exact) else held
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
-
-
-def _state(pid: int) -> bytes:
-    return _read(f"/proc/{pid}/stat").rpartition(b")")[2][1:2]
 
 
 def _kilobytes(pid: int, file: str, names: tuple[bytes, ...]) -> int | None:
@@ -149,7 +123,8 @@ class ProcessTree:
 
     def end(self) -> None:
         """Kill all of them. Orphans meanwhile become children of this process: the next round kills them."""
-        until = time.monotonic() + ENDING_SECONDS
+        # Processes of another user cannot be killed.
+        until = time.monotonic() + 5.0
         self.send_signal(signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.program, signal.SIGKILL)
@@ -157,11 +132,10 @@ class ProcessTree:
             for pid in descendants(os.getpid()):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(ROUND_SECONDS)
+            time.sleep(0.001)
 
 
 def main(control: socket.socket) -> None:
-    """Run one program and end everything that it has started."""
     control.set_inheritable(False)
     # The worker decides when a program ends; a signal to the whole service must not.
     for number in _IGNORED:
@@ -173,7 +147,12 @@ def main(control: socket.socket) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     deaths = _death_pipe()
     tree, error = _launch(program, argv, env, memory_max)
-    _close_output(fds)
+    # Close the files of the program: its output ends when no process holds them any more.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    for fd in fds:
+        os.close(fd)
     taken = 0 if error else _watch(control, deaths, tree, memory_max)
     tree.end()
     with suppress(OSError):
@@ -186,7 +165,7 @@ def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: i
     poll.register(control, select.POLLIN)
     poll.register(deaths, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in poll.poll(None if memory_max is None else WATCH_MS)}
+        ready = {fd for fd, _ in poll.poll(None if memory_max is None else 100)}
         if deaths in ready:
             os.read(deaths, 4096)
         tree.reaped()
@@ -218,7 +197,7 @@ def _launch(
             number = failure.errno if isinstance(failure, OSError) else None
             os.write(write_end, (number or errno.EINVAL).to_bytes(HEADER_SIZE, "big"))
         finally:
-            os._exit(NOT_STARTED)
+            os._exit(127)
     os.close(write_end)
     # A successful exec closes the pipe.
     error = int.from_bytes(os.read(read_end, HEADER_SIZE), "big")
@@ -230,7 +209,8 @@ def _prepare_program(memory_max: int | None) -> None:
     """In the forked copy: it dies with the supervisor, and the kernel picks it first when memory runs out."""
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (*_IGNORED, *_CHANGED_BY_PYTHON):
+    # Python itself changes the last two.
+    for number in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
@@ -249,15 +229,6 @@ def _death_pipe() -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     return read_end
-
-
-def _close_output(fds: list[int]) -> None:
-    """Close the files of the program: its output ends when no process holds them any more."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nothing, fd)
-    for fd in fds:
-        os.close(fd)
 
 
 def _prctl(option: int, value: int) -> None:

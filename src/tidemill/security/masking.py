@@ -25,7 +25,6 @@ WINDOW_BYTES = 262_144
 """Bytes of a file that are searched at once."""
 CUT = "…"
 """Marks where a text was truncated."""
-_CUT_BYTES = CUT.encode()
 
 
 class Mask:
@@ -50,7 +49,7 @@ class Mask:
 
     def is_in(self, text: bytes) -> bool:
         """Whether a JSON text holds a value, or may hold a fragment of one beside a cut."""
-        return any(form in text for form in self._encoded) or (bool(self._forms) and _CUT_BYTES in text)
+        return any(form in text for form in self._encoded) or (bool(self._forms) and CUT.encode() in text)
 
     def partial_match(self, text: str, least: int = 1) -> int:
         """How many characters at the end of a text may be the start of a value."""
@@ -61,20 +60,16 @@ class Mask:
         first, *others = text.split(CUT)
         masked = [first]
         for part in others:
-            masked[-1] = self._without_beginning(masked[-1])
-            masked.append(self._without_end(part))
+            # There may be a space or a partial character beside the mark.
+            before = masked[-1]
+            plain = before.removesuffix(" ").rstrip("\ufffd")
+            if size := self.partial_match(plain, VALUE_MIN):
+                masked[-1] = f"{plain[: len(plain) - size]}{MASKED}{before[len(plain) :]}"
+            plain = part.removeprefix(" ").lstrip("\ufffd")
+            sizes = (_overlap(plain[len(form) - 1 :: -1], form[::-1], VALUE_MIN) for form in self._forms)
+            size = max(sizes, default=0)
+            masked.append(f"{part[: len(part) - len(plain)]}{MASKED}{plain[size:]}" if size else part)
         return CUT.join(masked)
-
-    def _without_beginning(self, text: str) -> str:
-        # There may be a space or a partial character before the mark.
-        plain = text.removesuffix(" ").rstrip("\ufffd")
-        size = self.partial_match(plain, VALUE_MIN)
-        return f"{plain[: len(plain) - size]}{MASKED}{text[len(plain) :]}" if size else text
-
-    def _without_end(self, text: str) -> str:
-        plain = text.removeprefix(" ").lstrip("\ufffd")
-        size = max((_overlap(plain[len(form) - 1 :: -1], form[::-1], VALUE_MIN) for form in self._forms), default=0)
-        return f"{text[: len(text) - len(plain)]}{MASKED}{plain[size:]}" if size else text
 
     def content(self, data: bytes) -> bytes:
         """Mask the content of a file: a star for each byte, so that offsets stay the same."""

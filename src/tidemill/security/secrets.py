@@ -40,11 +40,8 @@ class SecretMissing(KeyError):
 
 
 class Secrets(Protocol):
-    """A source of secrets."""
-
     def get(self, name: str) -> str | None:
         """The value of a secret; None if there is none with that name."""
-        ...
 
 
 class EnvironmentSecrets:
@@ -81,8 +78,6 @@ class FolderSecrets:
 
 
 class ChainedSecrets:
-    """Several sources, in order."""
-
     def __init__(self, *sources: Secrets) -> None:
         self._sources = sources
 
@@ -119,17 +114,21 @@ class SecretAccessLog(Mapping[str, str]):
         return len(self.values_seen)
 
 
-class RedactedSecrets(Mapping[str, str]):
-    """Every secret as `***`, for a reader who is shown the input of an attempt."""
-
-    def __getitem__(self, name: str) -> str:
-        return MASKED
+class UnlistedSecrets(Mapping[str, str]):
+    """Base of secrets that are found by name only."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(())
 
     def __len__(self) -> int:
         return 0
+
+
+class RedactedSecrets(UnlistedSecrets):
+    """Every secret as `***`, for a reader who is shown the input of an attempt."""
+
+    def __getitem__(self, name: str) -> str:
+        return MASKED
 
 
 MASKED = "***"

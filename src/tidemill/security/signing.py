@@ -22,11 +22,9 @@ KEYS_MAX = 2
 WINDOW_MS = 300_000
 PREFIX = "whsec_"
 _KEY_BYTES = range(24, 65)
-_SIGNATURES_MAX = 16
 
 
 def signed_headers(keys: Sequence[str], message_id: str, now_ms: int, body: bytes) -> dict[str, str]:
-    """The headers of a message, signed with each of the keys."""
     timestamp = str(now_ms // 1_000)
     signatures = [f"v1,{_signature(read_key(key), message_id, timestamp, body)}" for key in keys]
     return {ID: message_id, TIMESTAMP: timestamp, SIGNATURE: " ".join(signatures)}
@@ -40,7 +38,7 @@ def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms:
     if abs(now_ms - int(moment) * 1_000) > WINDOW_MS:
         raise _unverified("the message is more than five minutes away from now")
     expected = [_signature(read_key(key), message_id, moment, body).encode() for key in keys]
-    given = [text for text in headers.get(SIGNATURE, "").split() if text.startswith("v1,")][:_SIGNATURES_MAX]
+    given = [text for text in headers.get(SIGNATURE, "").split() if text.startswith("v1,")][:16]
     # All pairs are compared, so that the time reveals nothing.
     fits = [hmac.compare_digest(one, other[3:].encode()) for one in expected for other in given]
     if not any(fits):

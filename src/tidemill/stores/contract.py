@@ -17,8 +17,6 @@ from tidemill.errors import rejected
 
 
 class Stream(NamedTuple):
-    """The name of a stream."""
-
     tenant: str
     kind: str
     key: str
@@ -193,7 +191,6 @@ class Claim(Value, frozen=True, kw_only=True):
 
 
 def in_run_tree(run_tree: str, key: str) -> bool:
-    """Whether a stream's key matches `Claim.run_tree`."""
     return not run_tree or key == run_tree or key.startswith(run_tree + ".")
 
 
@@ -260,28 +257,23 @@ class Store(Protocol):
 
     async def open(self) -> None:
         """Open; idempotent. Migrations are applied once, under a lock."""
-        ...
 
     async def close(self) -> None:
         """Close; idempotent. Waiting claims return nothing, followers end."""
-        ...
 
     def now_ms(self) -> int:
         """The store's clock for ready times and leases (a recent estimate is enough)."""
-        ...
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         """Apply commits in order in one transaction, each all-or-nothing; results in the same order.
 
         A later commit sees what an earlier one wrote, and is not affected by its refusal.
         """
-        ...
 
     async def load(
         self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
     ) -> list[Tail]:
         """Read streams, each after a version or from its newest snapshot if that is later, in the order of `after`."""
-        ...
 
     async def claim(self, request: Claim) -> list[Lease]:
         """Lease ready jobs, each to one caller, in the order of choice.
@@ -290,15 +282,12 @@ class Store(Protocol):
         served come first, by name); within the tenant the highest priority, the earliest ready time, then the first
         inserted. A job whose lease expired keeps its ready time. A cancelled claim releases what it was given.
         """
-        ...
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         """Prolong leases, never shortening one; returns the lost ones. An expired lease not taken over is renewed."""
-        ...
 
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
         """Release jobs, not counted as expired; lost ones are ignored. Without a delay a job keeps its ready time."""
-        ...
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
@@ -307,11 +296,9 @@ class Store(Protocol):
 
         A row that is not written meanwhile is on exactly one page. Refuses (`bad_cursor`) an invalid `after`.
         """
-        ...
 
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         """How many rows have all terms, counted up to `at_most`."""
-        ...
 
     def follow(
         self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
@@ -322,36 +309,30 @@ class Store(Protocol):
         follower may miss live frames if it is slow or has not asked for its first frame yet; it never misses records. A
         live frame comes after the records that were committed before it was published.
         """
-        ...
 
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         """Send live frames to the current followers in all processes; frames are never stored.
 
         Slow followers and frames that are too large are skipped.
         """
-        ...
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         """Every job of a stream, leased or not, ordered by key."""
-        ...
 
     async def backlog(self) -> list[Backlog]:
         """Work per tenant and queue, ordered by them, without empty entries."""
-        ...
 
     async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
         """At most `limit` streams of a kind with records, of all tenants, after `after`, ordered by tenant and key.
 
         Paging meets every stream that exists throughout. `after` need not exist.
         """
-        ...
 
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         """Atomically remove a stream with its records, snapshot and jobs, and write `rows`.
 
         Returns False, and does nothing, if the version is not `expected`. Old tokens are refused afterwards too.
         """
-        ...
 
 
 # Cursors
@@ -359,16 +340,12 @@ class Store(Protocol):
 Place = tuple[int, str]
 """A row's position: its sort and, between equals, its key."""
 
-SORT_BITS = 64
-
 
 def cursor_after(row: Row) -> str:
-    """The cursor of a page that ends with this row."""
     return cursor_at((row.sort, row.key))
 
 
 def cursor_at(place: Place) -> str:
-    """The cursor of a page that ends at a place."""
     return f"{place[0]}:{place[1]}"
 
 
@@ -377,7 +354,7 @@ def place_of(cursor: str) -> Place:
     sort, _, key = cursor.partition(":")
     try:
         number = int(sort)
-        number.to_bytes(SORT_BITS // 8, "little", signed=True)
+        number.to_bytes(8, "little", signed=True)
     except (ValueError, OverflowError):
         raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one") from None
     return number, key

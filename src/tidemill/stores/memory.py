@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush, heapreplace, nsmallest
@@ -49,7 +49,7 @@ from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
 # Jobs
 
 SWEEP_AT = 1024
-"""Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
+"""Stale heap items, or removed places of an order, tolerated beyond the live ones before it is rebuilt."""
 
 
 class Work:
@@ -99,10 +99,7 @@ _Listing = tuple[_Turn, int, _Lane]
 
 
 class Jobs:
-    """All jobs, each in one place: its lane if ready, else in `_later` by ready time or lease expiry.
-
-    Heaps are never searched: an item whose generation is not its job's is stale and skipped, so each step is O(log n).
-    """
+    """All jobs: in a lane if ready, else in `_later`. Heap items of another generation than their job's are stale."""
 
     def __init__(self, waiters: Waiters) -> None:
         self._waiters = waiters
@@ -116,7 +113,6 @@ class Jobs:
         self._live: dict[str, set[Work]] = {}
 
     def new(self, stream: Stream, job: Job, now: int) -> Work:
-        """A new job; `put` or `lease` places it."""
         return Work(stream, job, next(self._ticks), now)
 
     def put(self, work: Work, now: int) -> None:
@@ -162,7 +158,11 @@ class Jobs:
 
     def take(self, request: Claim, now: int) -> list[Lease]:
         """Lease the next jobs. A lane over a cap is skipped for the whole claim, since leases only grow during it."""
-        self._wake_due(now)
+        while self._later and self._later[0][0] <= now:
+            _, stamp, work = heappop(self._later)
+            if work.generation == stamp:
+                self._end_lease(work)
+                self._put_ready(work)
         leases: list[Lease] = []
         aside: list[_Listing] = []
         strangers: list[Work] = []
@@ -195,20 +195,11 @@ class Jobs:
 
     def _end_lease(self, work: Work) -> None:
         for cap in work.job.caps:
-            live = self._live.get(cap)
-            if live is not None:
-                live.discard(work)
-                if not live:
-                    del self._live[cap]
+            live = self._live.get(cap, set())
+            live.discard(work)
+            if not live:
+                self._live.pop(cap, None)
             self._waiters.notify(("cap", cap))
-
-    def _wake_due(self, now: int) -> None:
-        later = self._later
-        while later and later[0][0] <= now:
-            _, stamp, work = heappop(later)
-            if work.generation == stamp:
-                self._end_lease(work)
-                self._put_ready(work)
 
     def _put_later(self, work: Work, due: int) -> None:
         item = (due, next(self._ticks), work)
@@ -224,9 +215,7 @@ class Jobs:
     def _put_ready(self, work: Work, notify: bool = True) -> None:
         job = work.job
         name = (job.queue, work.stream.tenant, job.caps)
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(name)
+        lane = self._lanes.get(name) or self._lanes.setdefault(name, _Lane(name))
         work.generation = stamp = next(self._ticks)
         heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
         if lane.heap[0][3] == stamp:
@@ -247,11 +236,8 @@ class Jobs:
         return (self._turn(lane), lane.listed, lane)
 
     def _next(self, queues: Sequence[str]) -> _Listing | None:
-        if len(queues) == 1:
-            return self._best(queues[0])
-        return min(
-            (best for queue in queues or list(self._queues) if (best := self._best(queue)) is not None), default=None
-        )
+        bests = (self._best(queue) for queue in queues or list(self._queues))
+        return min((best for best in bests if best is not None), default=None)
 
     def _best(self, queue: str) -> _Listing | None:
         """The next lane of a queue. The order of a listed lane only moves back: then it is listed again."""
@@ -272,9 +258,6 @@ class Jobs:
 
 
 # Rows
-
-DEAD_PLACES_MAX = 1024
-"""Removed places tolerated in an order beyond its live ones before it is rebuilt."""
 
 
 class Order:
@@ -298,25 +281,19 @@ class Order:
 
     def discard(self, place: Place) -> None:
         self._dead.add(place)
-        if len(self._dead) > len(self) + DEAD_PLACES_MAX:
+        if len(self._dead) > len(self) + SWEEP_AT:
             self._sorted = sorted({*self._sorted, *self._fresh} - self._dead)
             self._fresh, self._dead = [], set()
 
     def downward(self, below: Place | None) -> Iterator[Place]:
-        self._settle()
+        # Python's sort merges the sorted part with few new places in linear time.
+        self._sorted.extend(self._fresh)
+        self._sorted.sort()
+        self._fresh = []
         end = len(self._sorted) if below is None else bisect_left(self._sorted, below)
         for index in range(end - 1, -1, -1):
             if self._sorted[index] not in self._dead:
                 yield self._sorted[index]
-
-    def _settle(self) -> None:
-        if len(self._fresh) * 64 < len(self._sorted):
-            for place in self._fresh:
-                insort(self._sorted, place)
-        else:
-            self._sorted.extend(self._fresh)
-            self._sorted.sort()
-        self._fresh = []
 
 
 class Table:
@@ -342,22 +319,13 @@ class Table:
         if old is not None and old.sort == row.sort:
             before, after = before - after, after - before
         if old is not None:
-            self._leave(before, (old.sort, old.key))
-        self._enter(after, (row.sort, row.key))
-
-    def _enter(self, terms: Set[str | None], place: Place) -> None:
-        for term in terms:
-            order = self._orders.get(term)
-            if order is None:
-                order = self._orders[term] = Order()
-            order.add(place)
-
-    def _leave(self, terms: Set[str | None], place: Place) -> None:
-        for term in terms:
-            order = self._orders[term]
-            order.discard(place)
-            if not order:
-                del self._orders[term]
+            for term in before:
+                order = self._orders[term]
+                order.discard((old.sort, old.key))
+                if not order:
+                    del self._orders[term]
+        for term in after:
+            self._orders.setdefault(term, Order()).add((row.sort, row.key))
 
     def walk(self, terms: Sequence[str], below: Place | None = None) -> Iterator[Row]:
         """Rows that have all terms, newest first, along the shortest of their orders."""
@@ -416,7 +384,7 @@ class MemoryStore:
         sleep: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         self._clock = clock or wall_clock_ms
-        self._sleep = sleep or (_real_sleep if clock is None else None)
+        self._sleep = sleep or ((lambda ms: asyncio.sleep(ms / 1000)) if clock is None else None)
         self._lock = threading.Lock()
         self._waiters = Waiters()
         self._jobs = Jobs(self._waiters)
@@ -477,8 +445,7 @@ class MemoryStore:
             keys += commit.drop
             keys += [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
         for key in keys:
-            work = log.jobs.pop(key, None)
-            if work is not None:
+            if (work := log.jobs.pop(key, None)) is not None:
                 self._jobs.remove(work)
 
     def _insert(self, log: _Log, commit: Commit, now: int) -> dict[str, Work]:
@@ -501,10 +468,7 @@ class MemoryStore:
         return tuple(kept)
 
     def _table(self, tenant: str, kind: str) -> Table:
-        table = self._tables.get((tenant, kind))
-        if table is None:
-            table = self._tables[tenant, kind] = Table()
-        return table
+        return self._tables.get((tenant, kind)) or self._tables.setdefault((tenant, kind), Table())
 
     def _file(self, stream: Stream, log: _Log) -> None:
         """Keep a stream only while it holds something, so that unused names cost nothing."""
@@ -528,15 +492,7 @@ class MemoryStore:
         return Tail(stream=stream, version=len(log.records), after=after, records=records, snapshot=body)
 
     async def claim(self, request: Claim) -> list[Lease]:
-        with self._lock:
-            now = self._clock()
-            leases = self._jobs.take(request, now)
-        if leases or request.wait_ms <= 0 or request.most <= 0:
-            return leases
-        return await self._claim_within(request, now + request.wait_ms)
-
-    async def _claim_within(self, request: Claim, until: int) -> list[Lease]:
-        """Claim again whenever a topic is notified or a job falls due, until the time is up."""
+        until = self._clock() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *(("cap", cap) for cap in request.caps)]
         while True:
             with self._lock:
@@ -656,19 +612,12 @@ class MemoryStore:
             for work in (work for log in self._logs.values() for work in log.jobs.values()):
                 where = (work.stream.tenant, work.job.queue)
                 state = work.state(now)
-                counts.setdefault(where, Counter())[state] += 1
+                counts.setdefault(where, Counter(ready=0, leased=0, later=0))[state] += 1
                 if state == "ready":
                     oldest[where] = min(oldest.get(where, now), work.ready_at_ms)
         return [
-            Backlog(
-                tenant=where[0],
-                queue=where[1],
-                ready=number["ready"],
-                leased=number["leased"],
-                later=number["later"],
-                oldest_ready_at_ms=oldest.get(where),
-            )
-            for where, number in sorted(counts.items())
+            Backlog(tenant=tenant, queue=queue, oldest_ready_at_ms=oldest.get((tenant, queue)), **states)
+            for (tenant, queue), states in sorted(counts.items())
         ]
 
     async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
@@ -687,10 +636,6 @@ class MemoryStore:
             for row in rows:
                 self._table(stream.tenant, row.kind).write(row)
             return True
-
-
-async def _real_sleep(ms: float) -> None:
-    await asyncio.sleep(ms / 1000)
 
 
 class SharedMemoryStore(MemoryStore):

@@ -5,7 +5,9 @@ A store whose index of rows can be damaged offers `RepairableIndex`; the memory 
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from tidemill.stores.contract import Statement, Store, Value
 
@@ -30,14 +32,9 @@ class Index(Protocol):
 
     async def problems(self) -> IndexProblems:
         """Compare index and rows, both read at one moment."""
-        ...
 
     async def repair(self) -> IndexProblems:
-        """Repair the index while others write; returns what was wrong.
-
-        If rows or index cannot be read, both are rebuilt from the readable rows; the others are missing afterwards.
-        """
-        ...
+        """Repair the index while others write; returns what was wrong. Unreadable rows are missing afterwards."""
 
 
 @runtime_checkable
@@ -49,21 +46,23 @@ class RepairableIndex(Protocol):
 
 
 async def flaws_of(store: Store) -> IndexProblems:
-    """What is wrong with a store's index, if it has one."""
     return await store.index.problems() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
 async def repair(store: Store) -> IndexProblems:
-    """Repair a store's index, if it has one; returns what was wrong."""
     return await store.index.repair() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
-class TransactionalStatements(Protocol):
-    """A store that executes SQL statements in the transaction of a commit."""
+def bound(parameters: Any) -> Any:
+    """The parameters of a statement, by name or position, with lists and objects as JSON texts."""
+    if isinstance(parameters, dict):
+        return dict(zip(parameters, bound(list(parameters.values())), strict=True))
+    return [msgspec.json.encode(each).decode() if isinstance(each, (list, dict)) else each for each in parameters]
 
+
+class TransactionalStatements(Protocol):
     async def dry_run(self, statement: Statement) -> bytes:
         """Execute a statement and roll it back; returns its answer as JSON. Raises `Rejected` when it fails."""
-        ...
 
 
 @runtime_checkable
@@ -72,4 +71,3 @@ class ProcessLiveness(Protocol):
 
     async def live_processes(self) -> frozenset[str]:
         """The live processes that take jobs from it, as `host/pid`."""
-        ...

@@ -15,8 +15,6 @@ import msgspec
 
 from tidemill.errors import rejected
 
-_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
-
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
     number: int
@@ -40,13 +38,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """All migrations of a dialect, in order."""
-    found = []
-    for entry in (files("tidemill.stores") / "sql" / dialect).iterdir():
-        match = _FILE.fullmatch(entry.name)
-        if match is not None:
-            sql = entry.read_text(encoding="utf-8")
-            found.append(Migration(number=int(match[1]), name=match[2], sql=sql))
+    found = (
+        Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8"))
+        for entry in (files("tidemill.stores") / "sql" / dialect).iterdir()
+        if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name))
+    )
     return tuple(sorted(found, key=lambda each: each.number))
 
 
@@ -75,7 +71,6 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$(?=\n*(?:-- name: |\Z))", re.MU
 
 
 def statements(dialect: str) -> Mapping[str, str]:
-    """The statements of a dialect, from its `statements.sql`."""
     text = (files("tidemill.stores") / "sql" / dialect / "statements.sql").read_text(encoding="utf-8")
     found = {name: " ".join(body.split()) for name, body in _NAMED.findall(text)}
     if len(found) != text.count("-- name: "):

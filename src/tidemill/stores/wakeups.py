@@ -15,8 +15,6 @@ EVERY_QUEUE = ("every", "queue")
 
 
 class Waiter:
-    """One sleeping task."""
-
     __slots__ = ("future", "thread")
 
     def __init__(self) -> None:
@@ -36,10 +34,7 @@ class Waiter:
 
 
 class Waiters:
-    """Waiters by topic. `notify` empties a topic, so a burst wakes a task once.
-
-    Waiters wake in the order in which they were added; the simulator relies on it.
-    """
+    """Waiters by topic, in the order in which they were added (the simulator needs it). `notify` empties a topic."""
 
     def __init__(self) -> None:
         self._by_topic: dict[Hashable, dict[Waiter, None]] = {}
@@ -60,8 +55,7 @@ class Waiters:
 
     def remove(self, waiter: Waiter, topics: Iterable[Hashable]) -> None:
         for topic in topics:
-            waiting = self._by_topic.get(topic)
-            if waiting is not None:
-                waiting.pop(waiter, None)
-                if not waiting:
-                    del self._by_topic[topic]
+            waiting = self._by_topic.get(topic, {})
+            waiting.pop(waiter, None)
+            if not waiting:
+                self._by_topic.pop(topic, None)

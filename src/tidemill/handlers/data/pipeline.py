@@ -13,25 +13,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import (
-    Condition,
-    EvaluationRequest,
-    Leaf,
-    Verdict,
-    compiled,
-    decide,
-)
+from tidemill.expressions.conditions import Condition, EvaluationRequest, Leaf, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.data import tables
 from tidemill.handlers.data.steps import (
     COUNTED,
     JQ_SECONDS,
@@ -43,27 +37,8 @@ from tidemill.handlers.data.steps import (
     one_or_more,
     program_problems,
 )
-from tidemill.handlers.data.tables import (
-    ABSENT,
-    SUFFIX,
-    Dates,
-    Extract,
-    Join,
-    Rows,
-    TableError,
-    aggregation,
-    drop_fields,
-    extract,
-    first_rows,
-    group_rows,
-    join_rows,
-    parse_dates,
-    read,
-    select_fields,
-    sort_keys,
-    sort_rows,
-    table,
-)
+from tidemill.handlers.data.tables import Rows, TableError
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import NodeType
 
 PORTION = 200
@@ -117,15 +92,13 @@ class _Portion:
             except ExpressionError as failure:
                 raise self._error(failure, number) from None
 
-    async def _evaluate(self, leaf: Leaf, numbers: list[int]) -> list[bool]:
+    async def _evaluate(self, leaf: Leaf, numbers: list[int]) -> Any:
+        rows = [self._rows[number] for number in numbers]
         try:
-            answers: list[bool] = await self._carrier.execute(
-                FilterRows(leaf, self._scope, [self._rows[number] for number in numbers])
-            )
+            return await self._carrier.execute(FilterRows(leaf, self._scope, rows))
         except ExpressionError as failure:
             place = failure.path.removeprefix("/")
             raise self._error(failure, numbers[int(place)] if place else None) from None
-        return answers
 
     def _error(self, failure: ExpressionError, number: int | None) -> TableError:
         row = None if number is None else self._start + number
@@ -141,24 +114,20 @@ BYTES_MAX_MAX = 1 << 26
 THREAD_ROWS = 2_000
 """Larger tables are processed in a thread, so that they do not block the event loop."""
 
-_CONFIG = {
-    "type": "object",
-    "properties": {
-        "rows": True,
-        "items": {"type": "string", "minLength": 1},
-        "pipeline": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": STEPS_MAX,
-            "items": {"type": "object", "properties": {"step": {"enum": list(SCHEMAS)}}, "required": ["step"]},
-        },
-        "report": {"type": "boolean", "default": False},
-        "max_rows": {"type": "integer", "minimum": 1, "maximum": ROWS_MAX_MAX, "default": ROWS_MAX},
-        "max_bytes": {"type": "integer", "minimum": 1, "maximum": BYTES_MAX_MAX, "default": BYTES_MAX},
+_CONFIG = object_schema(
+    ("pipeline",),
+    rows=True,
+    items={"type": "string", "minLength": 1},
+    pipeline={
+        "type": "array",
+        "minItems": 1,
+        "maxItems": STEPS_MAX,
+        "items": {"type": "object", "properties": {"step": {"enum": list(SCHEMAS)}}, "required": ["step"]},
     },
-    "required": ["pipeline"],
-    "additionalProperties": False,
-}
+    report={"type": "boolean", "default": False},
+    max_rows={"type": "integer", "minimum": 1, "maximum": ROWS_MAX_MAX, "default": ROWS_MAX},
+    max_bytes={"type": "integer", "minimum": 1, "maximum": BYTES_MAX_MAX, "default": BYTES_MAX},
+)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -170,8 +139,6 @@ class Limits(NamedTuple):
 
 
 class PipelineServices(NamedTuple):
-    """What a step needs besides the table."""
-
     context: NodeContext
     http: Handler
     carrier: SandboxExecutor
@@ -223,13 +190,10 @@ async def _run_step(rows: Rows, step: Step, number: int, label: str, services: P
         if name in _AWAITED:
             made = await _AWAITED[name](rows, step, number, services)
         else:
-            made = await _in_thread_if_large(partial(_PURE[name], rows, step, services.limits), len(rows))
+            made = await _in_thread_if_large(partial(_apply, rows, step, services.limits), len(rows))
     except Fail as failed:
-        message = f"{label}: {failed.message}"
-        retry_after_ms = failed.retry_after_ms
-        raise type(failed)(
-            failed.code, message, retryable=failed.retryable, retry_after_ms=retry_after_ms, hint=failed.hint
-        ) from failed
+        timing: dict[str, Any] = {"retryable": failed.retryable, "retry_after_ms": failed.retry_after_ms}
+        raise type(failed)(failed.code, f"{label}: {failed.message}", hint=failed.hint, **timing) from failed
     except TableError as wrong:
         raise Fail("step_failed", f"{label}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
     except ExpressionError as failure:
@@ -265,41 +229,30 @@ def source_rows(config: dict[str, Any], context: NodeContext) -> Rows:
 
 def _table(value: Any, items: str | None) -> Rows:
     if items is not None:
-        value = read(value, items) if isinstance(value, dict) else ABSENT
-        if value is ABSENT:
+        value = tables.read(value, items) if isinstance(value, dict) else tables.ABSENT
+        if value is tables.ABSENT:
             raise Fail("rows_invalid", f"there is nothing under {items}")
     try:
-        return table(value)
+        return tables.table(value)
     except TableError as wrong:
         raise Fail("rows_invalid", f"the rows{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
 
 
 async def _check_size(rows: Rows, limits: Limits, what: str) -> None:
-    """Fail if a table exceeds its limits."""
     if len(rows) > limits.rows_max:
         hint = f"filter earlier, or raise max_rows (at most {ROWS_MAX_MAX})"
         raise Fail("rows_too_many", f"{what} has {len(rows)} rows, and {limits.rows_max} are allowed", hint=hint)
-    if await _in_thread_if_large(partial(_is_larger, rows, limits.bytes_max), len(rows)):
+    # Rows are encoded one by one up to the limit: rows that share memory here do not share it in the store.
+    sizes = accumulate(len(_ENCODER.encode(row)) + 1 for row in rows)
+    if await _in_thread_if_large(lambda: any(2 + size > limits.bytes_max for size in sizes), len(rows)):
         hint = f"select fewer fields, or raise max_bytes (at most {BYTES_MAX_MAX})"
         raise Fail("rows_too_large", f"{what} has more than {limits.bytes_max} bytes", hint=hint)
 
 
-def _is_larger(rows: Rows, bytes_max: int) -> bool:
-    """Encode rows one by one and stop early: rows that share memory here do not share it in the store."""
-    total = 2
-    for row in rows:
-        total += len(_ENCODER.encode(row)) + 1
-        if total > bytes_max:
-            return True
-    return False
-
-
 async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineServices) -> Rows:
     """Call a URL. The step number makes its effect key different from that of other steps."""
-    context = msgspec.structs.replace(
-        services.context, config=call_config(step), node=f"{services.context.node}.{number}"
-    )
-    outcome = services.http.call(context)
+    node = f"{services.context.node}.{number}"
+    outcome = services.http.call(msgspec.structs.replace(services.context, config=call_config(step), node=node))
     answer = await outcome if isinstance(outcome, Awaitable) else outcome
     assert isinstance(answer, Return)
     body = answer.value.get("body")
@@ -308,10 +261,8 @@ async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineService
     try:
         return _table(body, step.get("items"))
     except Fail as failure:
-        hint = "name the list in the answer: items: data.results"
-        raise TableError(
-            f"the answer, {kind_of(answer.value.get('body'))}, is no table: {failure.message}", hint=hint
-        ) from None
+        message = f"the answer, {kind_of(answer.value.get('body'))}, is no table: {failure.message}"
+        raise TableError(message, hint="name the list in the answer: items: data.results") from None
 
 
 async def _filter(rows: Rows, step: Step, _number: int, services: PipelineServices) -> Rows:
@@ -333,72 +284,44 @@ async def _jq(rows: Rows, step: Step, _number: int, services: PipelineServices) 
     """Run a jq program: if its only result is a list, that is the new table; otherwise each result is a row."""
     if not tasks.is_installed():
         raise CapabilityMissing("jq_missing", tasks.MISSING, hint=tasks.INSTALL)
-    each = step.get("each", False)
-    results = await services.carrier.execute(
-        Jq(
-            program=step["program"],
-            value=msgspec.Raw(_ENCODER.encode(rows)),
-            each=each,
-            deadline_ms=round(step.get("timeout_seconds", JQ_SECONDS) * 1000),
-        )
-    )
-    return table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
+    each, deadline_ms = step.get("each", False), round(step.get("timeout_seconds", JQ_SECONDS) * 1000)
+    value = msgspec.Raw(_ENCODER.encode(rows))
+    task = Jq(program=step["program"], value=value, each=each, deadline_ms=deadline_ms)
+    results = await services.carrier.execute(task)
+    return tables.table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
 
 
-def _sort(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    return sort_rows(rows, sort_keys(step["field"], step.get("order", "asc"), step.get("nulls", "last")))
+def _apply(rows: Rows, step: Step, limits: Limits) -> Rows:
+    get = step.get
+    match step["step"]:
+        case "table_sort":
+            return tables.sort_rows(rows, tables.sort_keys(step["field"], get("order", "asc"), get("nulls", "last")))
+        case "table_select":
+            return (
+                tables.drop_fields(rows, step["drop"]) if "drop" in step else tables.select_fields(rows, step["fields"])
+            )
+        case "top_k":
+            # With a field, the default order is descending.
+            by = tables.sort_keys(step["field"], get("order", "desc"), get("nulls", "last")) if "field" in step else []
+            return tables.first_rows(rows, step["k"], by)
+        case "groupby":
+            asked = {name: tables.aggregation(given) for name, given in get("aggregations", {}).items()}
+            return tables.group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
+        case "join":
+            left_on, right_on = (one_or_more(get(side, get("on"))) for side in ("left_on", "right_on"))
+            join = tables.Join(left_on, right_on, get("how", "inner"), get("suffix", tables.SUFFIX))
+            return tables.join_rows(rows, tables.table(step["with"]), join, limits.rows_max)
+        case "regex_extract":
+            every, otherwise = get("all", False), get("otherwise", "null")
+            return tables.extract(rows, tables.Extract(step["field"], step["pattern"], get("into"), every, otherwise))
+        case _:
+            formats, zone, output = one_or_more(get("format", [])), get("zone", "UTC"), get("output", "iso")
+            into, otherwise = get("into"), get("otherwise", "fail")
+            return tables.parse_dates(
+                rows, tables.Dates(step["field"], formats, zone, output, get("output_zone"), into, otherwise)
+            )
 
 
-def _top(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    """With a field, the default order is descending."""
-    by = [] if "field" not in step else sort_keys(step["field"], step.get("order", "desc"), step.get("nulls", "last"))
-    return first_rows(rows, step["k"], by)
-
-
-def _select(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    return drop_fields(rows, step["drop"]) if "drop" in step else select_fields(rows, step["fields"])
-
-
-def _group(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    asked = {name: aggregation(given) for name, given in step.get("aggregations", {}).items()}
-    return group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
-
-
-def _join(rows: Rows, step: Step, limits: Limits) -> Rows:
-    left_on, right_on = (one_or_more(step.get(side, step.get("on"))) for side in ("left_on", "right_on"))
-    join = Join(left_on, right_on, step.get("how", "inner"), step.get("suffix", SUFFIX))
-    return join_rows(rows, table(step["with"]), join, limits.rows_max)
-
-
-def _extract(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    wanted = Extract(
-        step["field"], step["pattern"], step.get("into"), step.get("all", False), step.get("otherwise", "null")
-    )
-    return extract(rows, wanted)
-
-
-def _dates(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    wanted = Dates(
-        step["field"],
-        one_or_more(step.get("format", [])),
-        step.get("zone", "UTC"),
-        step.get("output", "iso"),
-        step.get("output_zone"),
-        step.get("into"),
-        step.get("otherwise", "fail"),
-    )
-    return parse_dates(rows, wanted)
-
-
-_PURE: Mapping[str, Callable[[Rows, Step, Limits], Rows]] = {
-    "table_sort": _sort,
-    "table_select": _select,
-    "top_k": _top,
-    "groupby": _group,
-    "join": _join,
-    "regex_extract": _extract,
-    "parse_date": _dates,
-}
 _AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[Rows]]] = {
     "http_request": _fetch,
     "table_filter": _filter,

@@ -19,15 +19,13 @@ from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000
 """Characters of all documents together."""
 LIMIT = 10
-LIMIT_MAX = 10_000
-THREAD_TEXT = 20_000
-"""Longer texts are ranked in a thread, so that they do not block the event loop."""
 
 _FIELD = {"type": "string", "minLength": 1}
 
@@ -46,25 +44,21 @@ SEARCH = NodeType(
     icon="search",
     description="Ranks rows or documents by the words of a query.",
     check=_check,
-    config_schema={
-        "type": "object",
-        "properties": {
-            "query": {"type": "string", "maxLength": 10_000},
-            "rows": True,
-            "items": _FIELD,
-            "documents": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]},
-            "fields": {
-                "anyOf": [
-                    {"type": "array", "items": _FIELD, "minItems": 1},
-                    {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-                ]
-            },
-            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT},
-            "min_score": {"type": "number", "minimum": 0, "default": 0},
+    config_schema=object_schema(
+        ("query",),
+        query={"type": "string", "maxLength": 10_000},
+        rows=True,
+        items=_FIELD,
+        documents={"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]},
+        fields={
+            "anyOf": [
+                {"type": "array", "items": _FIELD, "minItems": 1},
+                {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+            ]
         },
-        "required": ["query"],
-        "additionalProperties": False,
-    },
+        limit={"type": "integer", "minimum": 1, "maximum": 10_000, "default": LIMIT},
+        min_score={"type": "number", "minimum": 0, "default": 0},
+    ),
     output_schema={
         "type": "array",
         "items": {
@@ -77,7 +71,6 @@ SEARCH = NodeType(
 
 
 async def search(context: NodeContext) -> Ended:
-    """Return the best hits with their scores and positions."""
     config: dict[str, Any] = context.config
     found: list[Any]
     texts: list[dict[str, str]]
@@ -98,7 +91,8 @@ async def search(context: NodeContext) -> Ended:
         hint = f"at most {DOCUMENTS_MAX} with {TEXT_MAX} characters can be searched: filter them first"
         raise Fail("rows_too_many", message, hint=hint)
     query = config["query"]
-    hits = rank(texts, query, weights) if size <= THREAD_TEXT else await asyncio.to_thread(rank, texts, query, weights)
+    # A large text would block the event loop.
+    hits = rank(texts, query, weights) if size <= 20_000 else await asyncio.to_thread(rank, texts, query, weights)
     least = config.get("min_score", 0)
     best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
     return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
@@ -129,18 +123,13 @@ SATURATION = 1.2
 """`k1`: how soon repetitions of a word stop adding to the score."""
 LENGTH_SHARE = 0.75
 """`b`: how much the length of a text lowers its score."""
-DIGITS = 6
-"""Decimals of a score; beyond them machines may differ."""
 
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_ACCENTS = re.compile(r"[\u0300-\u036f]")
 
 
 class Hit(NamedTuple):
-    """A text that matches the query."""
-
     score: float
     number: int
 
@@ -149,8 +138,8 @@ def words(text: str) -> list[str]:
     """Split a text into case-folded words without accents."""
     folded = text.casefold()
     if not folded.isascii():
-        plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", folded))
-        folded = unicodedata.normalize("NFC", plain)
+        without_accents = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", folded))
+        folded = unicodedata.normalize("NFC", without_accents)
     return _WORD.findall(folded)
 
 
@@ -161,11 +150,17 @@ def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, f
     lengths = [sum(counts.values()) for counts in counted]
     average = sum(lengths) / len(lengths) if lengths else 0.0
     hits: list[Hit] = []
-    rarity = {word: _rarity(sum(word in counts for counts in counted), len(counted)) for word in wanted}
+    rarity: dict[str, float] = {}
+    for word in wanted:
+        holders = sum(word in counts for counts in counted)
+        rarity[word] = math.log(1 + (len(counted) - holders + 0.5) / (holders + 0.5))
     for number, counts in enumerate(counted):
         relative = lengths[number] / average if average else 0.0
-        found = (rarity[word] * _weight(counts[word], relative) for word in wanted if word in counts)
-        score = round(math.fsum(found), DIGITS)
+        damping = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative)
+        found = {word: counts[word] for word in wanted if word in counts}
+        weights_found = (rarity[word] * (times * (SATURATION + 1) / (times + damping)) for word, times in found.items())
+        # Beyond six decimals machines may differ.
+        score = round(math.fsum(weights_found), 6)
         if score > 0:
             hits.append(Hit(score, number))
     return sorted(hits, key=lambda hit: (-hit.score, hit.number))
@@ -178,11 +173,3 @@ def _counted(parts: Mapping[str, str], weights: Mapping[str, float]) -> dict[str
         for word, times in Counter(words(text)).items():
             counts[word] = counts.get(word, 0.0) + weight * times
     return counts
-
-
-def _rarity(holders: int, total: int) -> float:
-    return math.log(1 + (total - holders + 0.5) / (holders + 0.5))
-
-
-def _weight(times: float, relative: float) -> float:
-    return times * (SATURATION + 1) / (times + SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative))

@@ -24,37 +24,23 @@ from tidemill.kernel.model import ConfigProblem, NodeType
 STEPS_MAX = 100
 FIELDS_MAX = 1_000
 JQ_SECONDS = 30
-JQ_SECONDS_MAX = 300
 
 Step = dict[str, Any]
 
 ROW_HINT = "the row is called output: output.FIELD; besides, there are inputs, ctx.NODE.output, iteration and run"
 
+_TEXT = {"type": "string"}
 _FIELD = {"type": "string", "minLength": 1}
 _FIELDS = {"type": "array", "items": _FIELD, "minItems": 1, "maxItems": FIELDS_MAX}
 _ONE_OR_MORE = {"anyOf": [_FIELD, _FIELDS]}
 _ORDER = {"enum": ["asc", "desc"]}
 _NULLS = {"enum": ["first", "last"]}
 _OTHERWISE = {"enum": ["null", "drop", "fail"]}
-_SORT_KEY = {
-    "anyOf": [
-        _FIELD,
-        {
-            "type": "object",
-            "properties": {"field": _FIELD, "order": _ORDER, "nulls": _NULLS},
-            "required": ["field"],
-            "additionalProperties": False,
-        },
-    ]
-}
+_SORT_KEY = {"anyOf": [_FIELD, object_schema(("field",), field=_FIELD, order=_ORDER, nulls=_NULLS)]}
 _SORT_KEYS = {"anyOf": [_SORT_KEY, {"type": "array", "items": _SORT_KEY, "minItems": 1, "maxItems": FIELDS_MAX}]}
-_AGGREGATION = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": _FIELD},
-    ]
-}
-_TABLE = {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "string"}]}
+_ONE_FIELD = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": _FIELD}
+_AGGREGATIONS = {"type": "object", "additionalProperties": {"anyOf": [_TEXT, _ONE_FIELD]}, "minProperties": 1}
+_TABLE = {"anyOf": [{"type": "array", "items": {"type": "object"}}, _TEXT]}
 """A string only if it is a template."""
 
 
@@ -71,11 +57,7 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
     )
     | {"oneOf": [{"required": ["fields"]}, {"required": ["drop"]}]},
     "top_k": _object(("k",), k={"type": "integer", "minimum": 0}, field=_SORT_KEYS, order=_ORDER, nulls=_NULLS),
-    "groupby": _object(
-        ("by",),
-        by=_ONE_OR_MORE,
-        aggregations={"type": "object", "additionalProperties": _AGGREGATION, "minProperties": 1},
-    ),
+    "groupby": _object(("by",), by=_ONE_OR_MORE, aggregations=_AGGREGATIONS),
     "join": _object(
         ("with",),
         **{"with": _TABLE},
@@ -90,31 +72,20 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
         ("program",),
         program={"type": "string", "minLength": 1, "maxLength": PROGRAM_MAX},
         each={"type": "boolean"},
-        timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": JQ_SECONDS_MAX},
+        timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": 300},
     ),
     "regex_extract": _object(
-        ("field", "pattern"),
-        field=_FIELD,
-        pattern={"type": "string", "minLength": 1},
-        into=_FIELD,
-        all={"type": "boolean"},
-        otherwise=_OTHERWISE,
+        ("field", "pattern"), field=_FIELD, pattern=_FIELD, into=_FIELD, all={"type": "boolean"}, otherwise=_OTHERWISE
     ),
     "parse_date": _object(
         ("field",),
-        field=_FIELD,
-        format=_ONE_OR_MORE,
-        zone=_FIELD,
-        output=_FIELD,
-        output_zone=_FIELD,
-        into=_FIELD,
+        **{"field": _FIELD, "format": _ONE_OR_MORE} | dict.fromkeys(("zone", "output", "output_zone", "into"), _FIELD),
         otherwise=_OTHERWISE,
     ),
 }
 
 
 def one_or_more(given: Any) -> list[str]:
-    """A name, or a list of names, as a list."""
     return [given] if isinstance(given, str) else list(given)
 
 
@@ -130,7 +101,6 @@ def call_config(step: Step) -> dict[str, Any]:
 
 
 def config_problems(config: Any, http: NodeType) -> Iterator[ConfigProblem]:
-    """Check the steps of a pipeline."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None
@@ -192,9 +162,8 @@ def _check_group(step: Step, path: str) -> Iterator[ConfigProblem]:
     for name, given in asked.items():
         where = pointer(f"{path}/aggregations", name)
         if not is_template(by) and name in one_or_more(by):
-            yield ConfigProblem(
-                where, f"{name} is already the name of what the rows are grouped by", "choose another name"
-            )
+            message = f"{name} is already the name of what the rows are grouped by"
+            yield ConfigProblem(where, message, "choose another name")
         if is_template(given):
             continue
         function, field = aggregation(given)

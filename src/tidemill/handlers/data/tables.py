@@ -39,7 +39,6 @@ ABSENT: Final = Absent()
 
 
 def table(value: Any) -> Rows:
-    """Check that a value is a table."""
     if not isinstance(value, list):
         hint = "name the list in it: {{ node.output.items }}"
         raise TableError(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
@@ -72,11 +71,7 @@ def column(rows: Rows, field: str) -> list[Any]:
 
 
 def columns(rows: Rows) -> list[str]:
-    """The keys of all rows, in order of first appearance."""
-    known: dict[str, None] = {}
-    for row in rows:
-        known.update(dict.fromkeys(row))
-    return list(known)
+    return list(dict.fromkeys(key for row in rows for key in row))
 
 
 # Sort and select.
@@ -91,12 +86,8 @@ class SortKey(NamedTuple):
 def sort_keys(field: Any, order: Order, nulls: Nulls) -> list[SortKey]:
     """Parse what to sort by: one field or several, each a name or an object with its own order."""
     given = field if isinstance(field, list) else [field]
-    return [
-        SortKey(each, order, nulls)
-        if isinstance(each, str)
-        else SortKey(each["field"], each.get("order", order), each.get("nulls", nulls))
-        for each in given
-    ]
+    keys: list[Any] = [{"field": each} if isinstance(each, str) else each for each in given]
+    return [SortKey(each["field"], each.get("order", order), each.get("nulls", nulls)) for each in keys]
 
 
 def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
@@ -112,7 +103,6 @@ def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
 
 
 def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = ()) -> Rows:
-    """The first `k` rows, sorted if there are keys."""
     return sort_rows(rows, keys)[:k]
 
 
@@ -201,9 +191,8 @@ def extract(rows: Rows, wanted: Extract) -> Rows:
         else:
             raise TableError(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
         if not found and wanted.otherwise == "fail":
-            raise TableError(
-                "the pattern does not match", field=wanted.field, row=number, hint="otherwise: null, or drop"
-            )
+            hint = "otherwise: null, or drop"
+            raise TableError("the pattern does not match", field=wanted.field, row=number, hint=hint)
         if found or wanted.otherwise == "null":
             made.append(row | shape(found))
     return made
@@ -235,11 +224,9 @@ def parse_dates(rows: Rows, wanted: Dates) -> Rows:
     into = wanted.into or wanted.field
     made: Rows = []
     for number, (row, value) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
-        if value is None:
-            made.append(row | {into: None})
-            continue
         try:
-            made.append(row | {into: written(read_moment(value, wanted.formats, wanted.zone), wanted)})
+            moment = None if value is None else read_moment(value, wanted.formats, wanted.zone)
+            made.append(row | {into: None if moment is None else written(moment, wanted)})
         except ExpressionError as failure:
             if wanted.otherwise == "fail":
                 raise TableError(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
@@ -258,18 +245,13 @@ def _date_hint(value: Any) -> str:
 
 def written(moment: datetime, wanted: Dates) -> Any:
     """A time in the wanted form: one of `OUTPUT_WORDS`, or a format."""
-    match wanted.output:
-        case "iso":
-            return write_moment(moment, None, wanted.output_zone)
-        case "date":
-            return write_moment(moment, "%Y-%m-%d", wanted.output_zone)
-        case "timestamp":
-            seconds = moment.timestamp()
-            return int(seconds) if seconds.is_integer() else seconds
-        case "timestamp_ms":
-            return round(moment.timestamp() * 1000)
-        case form:
-            return write_moment(moment, form, wanted.output_zone)
+    if wanted.output == "timestamp":
+        seconds = moment.timestamp()
+        return int(seconds) if seconds.is_integer() else seconds
+    if wanted.output == "timestamp_ms":
+        return round(moment.timestamp() * 1000)
+    form = {"iso": None, "date": "%Y-%m-%d"}.get(wanted.output, wanted.output)
+    return write_moment(moment, form, wanted.output_zone)
 
 
 OUTPUT_WORDS = ("iso", "date", "timestamp", "timestamp_ms")
@@ -364,10 +346,6 @@ def _finite(compute: Callable[[], float], field: str) -> float:
     return value
 
 
-def _sum(found: _Found, field: str) -> Any:
-    return _total(_numbers(found, field), field)
-
-
 def _average(found: _Found, field: str) -> Any:
     values = _numbers(found, field)
     return _finite(lambda: _total(values, field) / len(values), field) if values else None
@@ -389,7 +367,7 @@ def _extreme(choose: Callable[[Iterable[Any]], Any]) -> Callable[[_Found, str], 
 
 FUNCTIONS: Mapping[str, Callable[[_Found, str], Any]] = {
     "count": lambda found, _: len(_present(found)),
-    "sum": _sum,
+    "sum": lambda found, field: _total(_numbers(found, field), field),
     "avg": _average,
     "min": _extreme(min),
     "max": _extreme(max),
@@ -406,8 +384,6 @@ How = Literal["inner", "left", "right", "full"]
 
 
 class Join(NamedTuple):
-    """Options of `join`."""
-
     left_on: Sequence[str]
     right_on: Sequence[str]
     how: How = "inner"
@@ -416,10 +392,7 @@ class Join(NamedTuple):
 
 
 def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
-    """Join two tables: matches in the order of the left table, then rows that only the right one has.
-
-    Null matches nothing, not even another null. Raises `TableError` beyond `rows_max` rows.
-    """
+    """Join two tables: matches in the order of the left one, then rows of the right one. Null matches nothing."""
     joined: Rows = []
     for row in _joined(left, right, join):
         if len(joined) == rows_max:
@@ -444,9 +417,11 @@ def _joined(left: Rows, right: Rows, join: Join) -> Iterator[Row]:
             yield row | nothing | {name: right[number].get(field) for field, name in names.items()}
         if not found and join.how in ("left", "full"):
             yield row | nothing
-    if join.how in ("right", "full"):
-        for number in sorted(unmatched):
-            yield _right_only(right[number], left_names, names, join)
+    both = [here for here, there in zip(join.left_on, join.right_on, strict=True) if here == there]
+    for row in [right[number] for number in sorted(unmatched)] if join.how in ("right", "full") else ():
+        # The fields that both tables are joined by have the values of the right one.
+        shared = {field: None if (value := read(row, field)) is ABSENT else value for field in both}
+        yield dict.fromkeys(left_names) | shared | {name: row.get(field) for field, name in names.items()}
 
 
 def _is_empty(key: Key) -> bool:
@@ -467,13 +442,3 @@ def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
             raise TableError(f"two fields of the result would be called {name}", field=field, hint=hint)
         names[field] = name
     return names
-
-
-def _right_only(row: Row, left_names: list[str], names: dict[str, str], join: Join) -> Row:
-    """The result of a row of the right table without a match: the shared fields have its values."""
-    whole: dict[str, Any] = dict.fromkeys(left_names)
-    for here, there in zip(join.left_on, join.right_on, strict=True):
-        if here == there:
-            found = read(row, there)
-            whole[here] = None if found is ABSENT else found
-    return whole | {name: row.get(field) for field, name in names.items()}

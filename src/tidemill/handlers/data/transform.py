@@ -7,7 +7,7 @@ bounded, otherwise in a sandbox process.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,21 +18,10 @@ from tidemill.expressions.sandbox.tasks import RunQuery
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.control import check_query, value_before
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
-QUERY_MAX = 8192
-EXTRACTS_MAX = 200
-
-_QUERY = {"type": "string", "minLength": 1, "maxLength": QUERY_MAX}
-
-
-class Extract(NamedTuple):
-    """A query, the value it is applied to, and a default."""
-
-    path: str
-    source: Any
-    has_default: bool = False
-    default: Any = None
+_QUERY = {"type": "string", "minLength": 1, "maxLength": 8192}
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
@@ -40,10 +29,8 @@ def _check(config: Any) -> Iterator[ConfigProblem]:
         return
     for name, given in config.get("extract", {}).items():
         where = pointer("/extract", name)
-        if isinstance(given, dict):
-            yield from check_query(given["path"], f"{where}/path")
-        else:
-            yield from check_query(given, where)
+        query, at = (given["path"], f"{where}/path") if isinstance(given, dict) else (given, where)
+        yield from check_query(query, at)
         value = config.get("value")
         if isinstance(value, dict) and name in value:
             yield ConfigProblem(where, f"value has a {name} as well", "leave one of them out")
@@ -62,18 +49,10 @@ TRANSFORM = NodeType(
             "from": True,
             "extract": {
                 "type": "object",
-                "maxProperties": EXTRACTS_MAX,
+                "maxProperties": 200,
                 "minProperties": 1,
                 "additionalProperties": {
-                    "anyOf": [
-                        _QUERY,
-                        {
-                            "type": "object",
-                            "properties": {"path": _QUERY, "from": True, "default": True},
-                            "required": ["path"],
-                            "additionalProperties": False,
-                        },
-                    ]
+                    "anyOf": [_QUERY, object_schema(("path",), **{"path": _QUERY, "from": True, "default": True})]
                 },
             },
         },
@@ -91,7 +70,7 @@ def transform_handler(carrier: SandboxExecutor) -> Handler:
         if "extract" not in config:
             return Return(config["value"])
         source = config["from"] if "from" in config else value_before(context)
-        found = {name: await _find(name, _extract(given, source), carrier) for name, given in config["extract"].items()}
+        found = {name: await _find(name, given, source, carrier) for name, given in config["extract"].items()}
         if "value" not in config:
             return Return(found)
         value = config["value"]
@@ -103,35 +82,24 @@ def transform_handler(carrier: SandboxExecutor) -> Handler:
     return Handler(TRANSFORM, call)
 
 
-def _extract(given: Any, source: Any) -> Extract:
-    if isinstance(given, str):
-        return Extract(given, source)
-    return Extract(given["path"], given.get("from", source), "default" in given, given.get("default"))
-
-
-async def _find(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
+async def _find(name: str, given: Any, source: Any, carrier: SandboxExecutor) -> Any:
     """The value of a query that can find only one, or the list of all values that a query finds."""
     from tidemill.expressions.jsonpath.parser import read_query
     from tidemill.expressions.jsonpath.query import is_cheap
 
-    query = read_query(extract.path)
-    if query.keys is not None or (is_cheap(query, extract.path) and is_small(extract.source)):
-        values = list(query.find(extract.source, extract.source))
+    options: dict[str, Any] = {"path": given} if isinstance(given, str) else given
+    path, source = options["path"], options.get("from", source)
+    query = read_query(path)
+    if query.keys is not None or (is_cheap(query, path) and is_small(source)):
+        values = list(query.find(source, source))
     else:
-        values = await _find_in_sandbox(name, extract, carrier)
+        try:
+            values = await carrier.execute(RunQuery(query=path, value=msgspec.Raw(msgspec.json.encode(source))))
+        except ExpressionError as failure:
+            raise Fail("query_failed", f"{name}: {failure.message}", hint=failure.hint) from None
     if query.keys is None:
         return values
-    if not values and not extract.has_default:
-        message = f"{name}: there is nothing at {extract.path} of {kind_of(extract.source)}"
+    if not values and "default" not in options:
+        message = f"{name}: there is nothing at {path} of {kind_of(source)}"
         raise Fail("nothing_found", message, hint="give it a default")
-    return values[0] if values else extract.default
-
-
-async def _find_in_sandbox(name: str, extract: Extract, carrier: SandboxExecutor) -> list[Any]:
-    try:
-        values: list[Any] = await carrier.execute(
-            RunQuery(query=extract.path, value=msgspec.Raw(msgspec.json.encode(extract.source)))
-        )
-    except ExpressionError as failure:
-        raise Fail("query_failed", f"{name}: {failure.message}", hint=failure.hint) from None
-    return values
+    return values[0] if values else options["default"]

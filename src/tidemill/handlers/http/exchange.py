@@ -22,12 +22,8 @@ from tidemill.net.http_client import OWN, Answer, Call
 
 # Response to outcome.
 
-_SUCCESS = ("2xx",)
-_AGAIN = frozenset({408, 425, 429})
-_SECONDS = re.compile(r"0*([0-9]+)")
 RETRY_AFTER_MS_MAX = 86_400_000
 """The longest wait that a server can ask for: a day."""
-_DIGITS_MAX = 9
 _QUOTED_MAX = 200
 _HINTS = {
     401: "see `auth`: the credentials are missing or wrong",
@@ -40,19 +36,17 @@ _HINTS_OF_KINDS = {
     5: "the server has trouble: `retry` tries again later",
 }
 
-MAYBE_SENT = frozenset({"timeout", "connection_failed", "response_too_large", "response_invalid"})
-"""Codes of failures after which the server may have processed the request."""
-
 
 def failure(error: CallFailed) -> Fail:
     """A call without a response, as the failure of an attempt."""
-    unknown = error.code in MAYBE_SENT and not error.unsent
+    # After these failures the server may have processed the request.
+    maybe_sent = error.code in ("timeout", "connection_failed", "response_too_large", "response_invalid")
+    unknown = maybe_sent and not error.unsent
     return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint, unknown_outcome=unknown)
 
 
 def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:
-    """Fail unless the status is expected."""
-    if any(_covers(each, answer.status) for each in expect or _SUCCESS):
+    if any(_covers(each, answer.status) for each in expect or ("2xx",)):
         return
     size = 4 * _QUOTED_MAX
     beginning = answer.body[:size].decode("utf-8", "replace") + ("…" if len(answer.body) > size else "")
@@ -61,7 +55,7 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
     raise Fail(
         "http_status",
         f"{message}: {quoted}" if quoted else message,
-        retryable=answer.status in _AGAIN or answer.status >= 500,
+        retryable=answer.status in (408, 425, 429) or answer.status >= 500,
         retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
         hint=_HINTS.get(answer.status) or _HINTS_OF_KINDS.get(answer.status // 100, ""),
     )
@@ -77,10 +71,10 @@ def _covers(expected: int | str, status: int) -> bool:
 def retry_after_ms(text: str, now_ms: int) -> int | None:
     """Parse Retry-After, in seconds or a date, at most a day; None if there is none."""
     text = text.strip()
-    seconds = _SECONDS.fullmatch(text)
+    seconds = re.fullmatch(r"0*([0-9]+)", text)
     if seconds is not None:
         # The number may have any length; its first digits suffice to see that it is too large.
-        return min(int(seconds[1][:_DIGITS_MAX]) * 1_000, RETRY_AFTER_MS_MAX)
+        return min(int(seconds[1][:9]) * 1_000, RETRY_AFTER_MS_MAX)
     # Imported here because it loads slowly, and servers hardly ever send a date.
     from email.utils import parsedate_to_datetime
 
@@ -120,7 +114,6 @@ def time_ms(config: Mapping[str, Any]) -> int | None:
 
 
 def check_url(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
-    """Check a URL that is no template."""
     if not isinstance(url, str) or is_template(url):
         return
     try:
@@ -131,9 +124,8 @@ def check_url(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
         yield ConfigProblem(path, "the URL cannot be read", "for example https://example.com/path")
         return
     if parts.scheme not in SCHEMES:
-        yield ConfigProblem(
-            path, f"{parts.scheme or 'nothing'!r} is no scheme to call", "begin with http:// or https://"
-        )
+        message = f"{parts.scheme or 'nothing'!r} is no scheme to call"
+        yield ConfigProblem(path, message, "begin with http:// or https://")
     elif problem or not has_port:
         yield ConfigProblem(path, problem or "there is no port 0", "for example https://example.com/path")
     elif parts.username is not None:
@@ -144,9 +136,8 @@ def check_headers(headers: Any) -> Iterator[ConfigProblem]:
     """Report headers that belong to the connection."""
     for name in headers if isinstance(headers, dict) else ():
         if name.lower() in OWN:
-            yield ConfigProblem(
-                f"/headers/{name}", f"{name} belongs to the connection and cannot be set", "leave it out"
-            )
+            message = f"{name} belongs to the connection and cannot be set"
+            yield ConfigProblem(f"/headers/{name}", message, "leave it out")
 
 
 def check_not_literal(secret: Any, path: str, what: str) -> Iterator[ConfigProblem]:
@@ -157,14 +148,10 @@ def check_not_literal(secret: Any, path: str, what: str) -> Iterator[ConfigProbl
 
 # Config to request.
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods without effect, which need no idempotency key."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-_JSON = msgspec.json.Encoder()
 
 
 async def call_of(context: NodeContext) -> Call:
-    """The request of a node of type `http`."""
     config: dict[str, Any] = context.config
     body, media_type = await _body(config.get("body"), context)
     method = config.get("method") or ("POST" if media_type else "GET")
@@ -172,7 +159,8 @@ async def call_of(context: NodeContext) -> Call:
     if media_type:
         headers["content-type"] = media_type
     named = config.get("idempotency_header", IDEMPOTENCY_HEADER)
-    keyed = bool(named) and method not in SAFE
+    # Methods without effect need no idempotency key.
+    keyed = bool(named) and method not in ("GET", "HEAD", "OPTIONS")
     if keyed:
         headers[named.lower()] = quote(context.effect_key, safe="/:@-._~")
     headers |= {name.lower(): value for name, value in (config.get("headers") or {}).items()}
@@ -200,16 +188,11 @@ def with_query(url: str, query: Mapping[str, Any]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    match value:
-        case None:
-            return
-        case list():
-            for each in value:
-                yield from _texts(each)
-        case bool():
-            yield str(value).lower()
-        case _:
-            yield str(value)
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif value is not None:
+        yield str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def _body(body: Any, context: NodeContext) -> tuple[bytes, str]:
@@ -218,7 +201,7 @@ async def _body(body: Any, context: NodeContext) -> tuple[bytes, str]:
         case None:
             return b"", ""
         case {"json": value}:
-            return _JSON.encode(value), "application/json"
+            return msgspec.json.encode(value), "application/json"
         case {"text": str(text)}:
             return text.encode(), "text/plain; charset=utf-8"
         case {"form": fields}:

@@ -18,18 +18,7 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
 from tidemill.handlers.control import check_query
-from tidemill.handlers.http.exchange import (
-    EXPECT_SCHEMA,
-    HEADERS_SCHEMA,
-    IDEMPOTENCY_HEADER,
-    TIMEOUT_SCHEMA,
-    call_of,
-    check_headers,
-    check_status,
-    check_url,
-    failure,
-    object_schema,
-)
+from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
@@ -42,7 +31,7 @@ LINK = "link"
 _RELATION = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s;,="]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
-PAGINATION_SCHEMA = object_schema(
+PAGINATION_SCHEMA = exchange.object_schema(
     ("next",),
     next={"type": "string", "minLength": 1, "maxLength": 1_000},
     parameter={"type": "string", "minLength": 1, "maxLength": 200},
@@ -67,37 +56,28 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     def following(self, call: Call, answer: Answer, body: Any) -> Call | None:
         """The call for the next page; None after the last one."""
         if self.next == LINK:
-            target: Any = _linked(answer.header("link"))
+            links = _RELATION.finditer(answer.header("link"))
+            targets: list[Any] = [match[1] for match in links if _NEXT.search(match[2])]
         else:
-            target = next(iter(find(self.next, body)), None)
+            targets = find(self.next, body)
+        target = next(iter(targets), None)
         if target is None or target in ("", False):
             return None
         if self.parameter:
-            return msgspec.structs.replace(call, url=_with_parameter(call.url, self.parameter, str(target)))
+            parts = urlsplit(call.url)
+            pairs = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != self.parameter]
+            query = urlencode([*pairs, (self.parameter, str(target))])
+            return msgspec.structs.replace(call, url=urlunsplit(parts._replace(query=query)))
         if not isinstance(target, str):
             raise Fail("response_invalid", f"{self.next} is no URL but {type(target).__name__}")
         return _at_url(call, urljoin(answer.url, target))
 
 
 def find(path: str, body: Any) -> list[Any]:
-    """All values that a JSONPath finds."""
     # Imported here because loading it takes a tenth of a second.
     from tidemill.expressions.jsonpath.parser import read_query
 
     return list(read_query(path).find(body, body))
-
-
-def _linked(header: str) -> str | None:
-    for match in _RELATION.finditer(header):
-        if _NEXT.search(match[2]):
-            return match[1]
-    return None
-
-
-def _with_parameter(url: str, name: str, value: str) -> str:
-    parts = urlsplit(url)
-    pairs = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
-    return urlunsplit(parts._replace(query=urlencode([*pairs, (name, value)])))
 
 
 def _at_url(call: Call, url: str) -> Call:
@@ -107,9 +87,8 @@ def _at_url(call: Call, url: str) -> Call:
     if call.body:
         raise Fail("response_invalid", "the next page of a call with a body is on another host")
     headers = {name: value for name, value in call.headers.items() if name in HARMLESS}
-    return msgspec.structs.replace(
-        call, url=url, headers=headers, credentials={}, repeatable=without_key(call.repeatable)
-    )
+    repeatable = without_key(call.repeatable)
+    return msgspec.structs.replace(call, url=url, headers=headers, credentials={}, repeatable=repeatable)
 
 
 # The node type.
@@ -117,12 +96,11 @@ def _at_url(call: Call, url: str) -> Call:
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
 _TEXT = {"type": "string"}
-_CHARSET = re.compile(r'charset="?([\w.:-]+)')
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
-    yield from check_url(config.get("url"))
-    yield from check_headers(config.get("headers"))
+    yield from exchange.check_url(config.get("url"))
+    yield from exchange.check_headers(config.get("headers"))
     pagination = config.get("pagination")
     for key in ("next", "items") if isinstance(pagination, dict) else ():
         path = pagination.get(key)
@@ -139,8 +117,40 @@ def http_type(limits: Limits) -> NodeType:
         description="Calls a URL and returns status, headers and body.",
         secret_fields=("url", "headers", "query", "auth", "body"),
         check=_check,
-        config_schema=_schema(limits),
-        output_schema=object_schema(
+        # A node may lower the limits of the deployment, never raise them.
+        config_schema=exchange.object_schema(
+            ("url",),
+            url={"type": "string", "minLength": 1},
+            method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
+            headers=exchange.HEADERS_SCHEMA,
+            query=_FIELDS,
+            body={
+                "type": "object",
+                "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
+                "minProperties": 1,
+                "not": {
+                    "anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]
+                },
+            },
+            auth=exchange.object_schema(
+                (),
+                bearer=_TEXT,
+                basic=exchange.object_schema(("username", "password"), username=_TEXT, password=_TEXT),
+                header=exchange.object_schema(("name", "value"), name=_TEXT, value=_TEXT),
+            )
+            | {"minProperties": 1, "maxProperties": 1},
+            expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
+            parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
+            pagination=PAGINATION_SCHEMA,
+            idempotency_header={
+                "anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}],
+                "default": exchange.IDEMPOTENCY_HEADER,
+            },
+            timeout_seconds=exchange.TIMEOUT_SCHEMA | {"default": limits.total_ms / 1_000},
+            max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
+            max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
+        ),
+        output_schema=exchange.object_schema(
             (),
             status={"type": "integer"},
             headers={"type": "object"},
@@ -152,55 +162,21 @@ def http_type(limits: Limits) -> NodeType:
     )
 
 
-def _schema(limits: Limits) -> dict[str, Any]:
-    """The schema of a config; a node may lower the limits of the deployment, never raise them."""
-    return object_schema(
-        ("url",),
-        url={"type": "string", "minLength": 1},
-        method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
-        headers=HEADERS_SCHEMA,
-        query=_FIELDS,
-        body={
-            "type": "object",
-            "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
-            "minProperties": 1,
-            "not": {"anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]},
-        },
-        auth=object_schema(
-            (),
-            bearer=_TEXT,
-            basic=object_schema(("username", "password"), username=_TEXT, password=_TEXT),
-            header=object_schema(("name", "value"), name=_TEXT, value=_TEXT),
-        )
-        | {"minProperties": 1, "maxProperties": 1},
-        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
-        parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
-        pagination=PAGINATION_SCHEMA,
-        idempotency_header={
-            "anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}],
-            "default": IDEMPOTENCY_HEADER,
-        },
-        timeout_seconds=TIMEOUT_SCHEMA | {"default": limits.total_ms / 1_000},
-        max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
-        max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
-    )
-
-
 def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
     async def ask(context: NodeContext, call: Call) -> tuple[Answer, Any]:
         answer = await fetcher.fetch(call)
-        check_status(answer, call.method, context.config.get("expect"), now_ms())
+        exchange.check_status(answer, call.method, context.config.get("expect"), now_ms())
         return answer, _parsed(answer, context.config.get("parse", "auto"))
 
     async def work(context: NodeContext) -> Ended:
         try:
-            call = await call_of(context)
+            call = await exchange.call_of(context)
             if "pagination" in context.config:
                 return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max))
             answer, body = await ask(context, call)
             return Return(_output(answer, body))
         except CallFailed as error:
-            raise failure(error) from error
+            raise exchange.failure(error) from error
 
     return Handler(http_type(fetcher.egress.limits), work, close=fetcher.close)
 
@@ -248,8 +224,11 @@ def _parsed(answer: Answer, parse: str) -> Any:
     if kind == "json":
         return _json(answer)
     if kind == "text":
-        charset = _CHARSET.search(parameters)
-        return _text(answer.body, charset[1] if charset else "utf-8")
+        charset = re.search(r'charset="?([\w.:-]+)', parameters)
+        try:
+            return answer.body.decode(charset[1] if charset else "utf-8", "replace")
+        except LookupError:
+            return answer.body.decode("utf-8", "replace")
     # An invalid media type is no reason to lose the response.
     return Blob(answer.body, media_type if is_media_type(media_type) else "application/octet-stream")
 
@@ -257,10 +236,8 @@ def _parsed(answer: Answer, parse: str) -> Any:
 def _kind(media_type: str) -> str:
     if media_type.endswith(("/json", "+json")):
         return "json"
-    textual = media_type.startswith("text/") or media_type.endswith(
-        ("/xml", "+xml", "/javascript", "-www-form-urlencoded")
-    )
-    return "text" if textual else "bytes"
+    textual = ("/xml", "+xml", "/javascript", "-www-form-urlencoded")
+    return "text" if media_type.startswith("text/") or media_type.endswith(textual) else "bytes"
 
 
 def _json(answer: Answer) -> Any:
@@ -269,10 +246,3 @@ def _json(answer: Answer) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hint = "set parse to text to see what it is"
         raise Fail("response_invalid", f"the answer is not JSON: {error}", hint=hint) from error
-
-
-def _text(body: bytes, charset: str) -> str:
-    try:
-        return body.decode(charset, "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")

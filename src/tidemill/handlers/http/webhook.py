@@ -16,18 +16,7 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import (
-    EXPECT_SCHEMA,
-    HEADERS_SCHEMA,
-    TIMEOUT_SCHEMA,
-    check_headers,
-    check_not_literal,
-    check_status,
-    check_url,
-    failure,
-    object_schema,
-    time_ms,
-)
+from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
 from tidemill.net.http_client import Call, Fetcher
@@ -37,10 +26,10 @@ _KEY = {"type": "string", "minLength": 1}
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
-    yield from check_url(config.get("url"))
-    yield from check_headers(config.get("headers"))
+    yield from exchange.check_url(config.get("url"))
+    yield from exchange.check_headers(config.get("headers"))
     for key in _keys(config):
-        yield from check_not_literal(key, "/secret", "key")
+        yield from exchange.check_not_literal(key, "/secret", "key")
 
 
 WEBHOOK = NodeType(
@@ -50,17 +39,17 @@ WEBHOOK = NodeType(
     description="Sends a signed message to a URL.",
     secret_fields=("url", "headers", "secret"),
     check=_check,
-    config_schema=object_schema(
+    config_schema=exchange.object_schema(
         ("url", "type", "secret"),
         url={"type": "string", "minLength": 1},
         type={"type": "string", "minLength": 1, "maxLength": 200},
         data=True,
         secret={"anyOf": [_KEY, {"type": "array", "items": _KEY, "minItems": 1, "maxItems": KEYS_MAX}]},
-        headers=HEADERS_SCHEMA,
-        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
-        timeout_seconds=TIMEOUT_SCHEMA,
+        headers=exchange.HEADERS_SCHEMA,
+        expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
+        timeout_seconds=exchange.TIMEOUT_SCHEMA,
     ),
-    output_schema=object_schema((), id={"type": "string"}, status={"type": "integer"}),
+    output_schema=exchange.object_schema((), id={"type": "string"}, status={"type": "integer"}),
 )
 
 
@@ -72,8 +61,8 @@ def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms)
             call = _call(context, message_id, moment)
             answer = await fetcher.fetch(call)
         except CallFailed as error:
-            raise failure(error) from error
-        check_status(answer, call.method, context.config.get("expect"), moment)
+            raise exchange.failure(error) from error
+        exchange.check_status(answer, call.method, context.config.get("expect"), moment)
         return Return({"id": message_id, "status": answer.status})
 
     return Handler(WEBHOOK, work, close=fetcher.close)
@@ -100,6 +89,6 @@ def _call(context: NodeContext, message_id: str, now_ms: int) -> Call:
         headers={"content-type": "application/json", **given, **signed},
         body=body,
         repeatable=not context.at_most_once,
-        total_ms=time_ms(config),
+        total_ms=exchange.time_ms(config),
         redirects_max=0,
     )

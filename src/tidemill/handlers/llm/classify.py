@@ -23,7 +23,6 @@ from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, an
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 LABELS_MAX = 500
-CONFIDENCE_DIGITS = 4
 _TEXT = {"type": "string"}
 _LABEL = {"type": "string", "minLength": 1, "maxLength": 200}
 _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
@@ -35,9 +34,8 @@ def _check(config: Any) -> Iterator[ConfigProblem]:
     if isinstance(labels, list | dict) and not any(map(is_template, labels)):
         fixed = isinstance(otherwise, str) and not is_template(otherwise)
         if fixed and otherwise not in labels:
-            yield ConfigProblem(
-                "/otherwise", f"{otherwise!r} is none of the labels", f"the labels are {', '.join(labels)}"
-            )
+            hint = f"the labels are {', '.join(labels)}"
+            yield ConfigProblem("/otherwise", f"{otherwise!r} is none of the labels", hint)
     if "threshold" in config and not config.get("multi") and "otherwise" not in config:
         yield ConfigProblem("/threshold", "nothing says which label it is below the threshold", "add `otherwise`")
 
@@ -159,4 +157,4 @@ def measured_confidence(reply: Reply, label: str) -> float | None:
         if position < end and position + len(token) > begin:
             total += logprob
         position += len(token)
-    return round(min(1.0, math.exp(total)), CONFIDENCE_DIGITS)
+    return round(min(1.0, math.exp(total)), 4)

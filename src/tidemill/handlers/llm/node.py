@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import (
-    HEADERS_SCHEMA,
-    TIMEOUT_SCHEMA,
-    check_headers,
-    check_not_literal,
-    check_url,
-    object_schema,
-)
+from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
@@ -27,39 +20,26 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
 _PRICE = {"type": "number", "minimum": 0}
-_COUNT = {"type": "integer", "minimum": 1}
 _RESERVED = ("messages", "model", "n", "stream", "tools")
 
 
 def model_schema(providers: Iterable[str], required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     """The schema of a config: the shared fields and some of its own."""
-    return {
-        "type": "object",
-        "properties": {**_shared_fields(providers), **properties},
-        "required": list(required),
-        "additionalProperties": False,
-        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
-        "then": {"required": ["answers"]},
-        "else": {"required": ["model"]},
-    }
-
-
-def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
-    return {
+    shared = {
         "provider": {"enum": sorted(providers), "default": "openai"},
         "model": {"type": "string", "minLength": 1},
         "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
         "api_key": {"type": "string"},
-        "headers": HEADERS_SCHEMA,
+        "headers": exchange.HEADERS_SCHEMA,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
         "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "max_tokens": _COUNT,
+        "max_tokens": {"type": "integer", "minimum": 1},
         "seed": {"type": "integer"},
         "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
-        "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
-        "prices": object_schema(
+        "timeout_seconds": exchange.TIMEOUT_SCHEMA | {"default": 120},
+        "prices": exchange.object_schema(
             ("input_per_million", "output_per_million"),
             input_per_million=_PRICE,
             output_per_million=_PRICE,
@@ -67,19 +47,24 @@ def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
         ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
     }
+    return exchange.object_schema(required, **shared, **properties) | {
+        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
+        "then": {"required": ["answers"]},
+        "else": {"required": ["model"]},
+    }
 
 
 def check_model(config: Any) -> Iterator[ConfigProblem]:
     """Checks of the shared fields beyond the schema."""
-    yield from check_not_literal(config.get("api_key"), "/api_key", "key")
-    yield from check_url(config.get("base_url"), "/base_url")
-    yield from check_headers(config.get("headers"))
+    yield from exchange.check_not_literal(config.get("api_key"), "/api_key", "key")
+    yield from exchange.check_url(config.get("base_url"), "/base_url")
+    yield from exchange.check_headers(config.get("headers"))
 
 
 # The node type.
 
 _TEXT = {"type": "string"}
-_MESSAGE = object_schema(
+_MESSAGE = exchange.object_schema(
     ("role", "content"),
     role={"enum": ["system", "developer", "user", "assistant"]},
     content={"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
@@ -115,7 +100,7 @@ def llm_type(providers: Providers) -> NodeType:
             schema={"type": ["object", "boolean"]},
             stream={"type": "boolean", "default": False},
             stop=_STOP,
-            first_token_seconds=TIMEOUT_SCHEMA,
+            first_token_seconds=exchange.TIMEOUT_SCHEMA,
         ),
         output_schema={
             "type": "object",
@@ -141,10 +126,6 @@ def question_of(config: dict[str, Any], settings: Settings) -> Question:
     messages: list[Message] = [*config.get("messages", ())]
     if "prompt" in config:
         messages.append({"role": "user", "content": config["prompt"]})
-    form = config.get("schema")
-    return Question(
-        settings=settings,
-        messages=instructed(config.get("system", ""), messages, form),
-        form=form,
-        stream=config.get("stream", False),
-    )
+    form, stream = config.get("schema"), config.get("stream", False)
+    instructions = instructed(config.get("system", ""), messages, form)
+    return Question(settings=settings, messages=instructions, form=form, stream=stream)

@@ -43,13 +43,9 @@ _OVERLOADED = re.compile(r"overloaded|rate.?limit", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
-_EPOCH_FROM_SECONDS = 1_000_000_000
-"""A larger number of seconds is an absolute time, not a duration."""
 
 
 class ProviderRefused(Exception):
-    """The endpoint answered with an error status."""
-
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
         super().__init__(f"{status}: {truncate(self.text, _SAID_MAX)}")
@@ -72,20 +68,16 @@ class Fault(NamedTuple):
 
 def refusal(status: int, body: Any, headers: Mapping[str, str], now_ms: int, otherwise: str = "") -> Fail:
     """The failure of an attempt whose call the provider refused; status 0 if the response had already begun."""
-    quoted, words = _error_text(body, otherwise)
-    fault = _fault(status, words)
+    if isinstance(body, Mapping):
+        said, code, kind = (str(body.get(key) or "") for key in ("message", "code", "type"))
+        quoted, words = _short(said or code or otherwise), f"{code} {kind} {said}"
+    else:
+        words = body if isinstance(body, str) else otherwise
+        quoted = _short(words)
+    fault = _fault(status, words[:_WORDS_MAX])
     message = f"the provider answered with {status}: {quoted}" if status else f"the provider broke off: {quoted}"
     wait = wait_ms(headers, now_ms) if fault.retryable else None
     return Fail(fault.code, message, retryable=fault.retryable, retry_after_ms=wait, hint=fault.hint)
-
-
-def _error_text(body: Any, otherwise: str) -> tuple[str, str]:
-    """The text of an error to show, and all of its words to classify it by."""
-    if isinstance(body, Mapping):
-        message, code, kind = (str(body.get(key) or "") for key in ("message", "code", "type"))
-        return _short(message or code or otherwise), f"{code} {kind} {message}"[:_WORDS_MAX]
-    text = body if isinstance(body, str) else otherwise
-    return _short(text), text[:_WORDS_MAX]
 
 
 def _short(text: str) -> str:
@@ -123,11 +115,9 @@ def wait_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
     if _NUMBER.fullmatch(after):
         return round(float(after) * 1_000)
     asked = retry_after_ms(after, now_ms) if after else None
-    return asked if asked is not None else _reset_ms(headers, now_ms)
-
-
-def _reset_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
-    """Time until the exhausted limit resets; if none is reported as exhausted, until all of them do."""
+    if asked is not None:
+        return asked
+    # Until the exhausted limit resets; if none is reported as exhausted, until all of them do.
     known = {
         name: wait
         for name in ("", "-requests", "-tokens")
@@ -142,8 +132,8 @@ def duration_ms(text: str, now_ms: int) -> int | None:
     text = text.strip()
     if _NUMBER.fullmatch(text):
         seconds = float(text)
-        wait = seconds * 1_000 - now_ms if seconds >= _EPOCH_FROM_SECONDS else seconds * 1_000
-        return max(0, round(wait))
+        # So many seconds are an absolute time, not a duration.
+        return max(0, round(seconds * 1_000 - (now_ms if seconds >= 1_000_000_000 else 0)))
     found = _DURATION.fullmatch(text)
     if not text or not found:
         return None
@@ -153,9 +143,6 @@ def duration_ms(text: str, now_ms: int) -> int | None:
 # Wire format.
 
 PATH = "/chat/completions"
-DISPENSABLE = ("response_format", "logprobs", "stream_options")
-"""Optional fields of a request, which not all endpoints know."""
-_PASSED_ON = ("temperature", "top_p", "stop", "seed")
 
 
 class _Text(msgspec.Struct):
@@ -190,9 +177,8 @@ class _Used(msgspec.Struct):
 
     def usage(self) -> Usage:
         cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-        return Usage(
-            input_tokens=self.prompt_tokens or 0, output_tokens=self.completion_tokens or 0, cached_tokens=cached or 0
-        )
+        given, made = self.prompt_tokens or 0, self.completion_tokens or 0
+        return Usage(input_tokens=given, output_tokens=made, cached_tokens=cached or 0)
 
 
 class Completion(msgspec.Struct):
@@ -212,7 +198,8 @@ def body_of(question: Question) -> dict[str, Any]:
         "messages": [*question.messages, *question.correction],
         "stream": question.stream,
     }
-    body |= {name: value for name in _PASSED_ON if (value := getattr(settings, name)) is not None}
+    passed_on = {name: getattr(settings, name) for name in ("temperature", "top_p", "stop", "seed")}
+    body |= {name: value for name, value in passed_on.items() if value is not None}
     if settings.max_tokens is not None:
         # Newer models of OpenAI require the new name of the field; other endpoints only know the old one.
         name = "max_completion_tokens" if settings.base_url.rstrip("/") == OPENAI_URL else "max_tokens"
@@ -231,14 +218,13 @@ def body_of(question: Question) -> dict[str, Any]:
 
 def without_rejected(body: dict[str, Any], text: str) -> dict[str, Any] | None:
     """The body without the optional fields that an error text names; None if it names none of them."""
+    dispensable = ("response_format", "logprobs", "stream_options")
     aliases = {"response_format": "json_schema"}
-    named = [field for field in DISPENSABLE if field in body and (field in text or aliases.get(field, field) in text)]
+    named = [field for field in dispensable if field in body and (field in text or aliases.get(field, field) in text)]
     return {key: value for key, value in body.items() if key not in named} if named else None
 
 
 class Assembly:
-    """Builds a reply from a response or the events of a stream."""
-
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._texts: list[str] = []
@@ -249,12 +235,10 @@ class Assembly:
 
     @property
     def begun(self) -> bool:
-        """Whether any text has arrived."""
         return bool(self._texts or self._refusals)
 
     @property
     def ended(self) -> bool:
-        """Whether the finish reason has arrived."""
         return bool(self._finish_reason)
 
     def add(self, part: Completion) -> None:
@@ -287,11 +271,6 @@ class Assembly:
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 REFUSAL_BYTES_MAX = 65_536
 """How much of an error response is read."""
-_DONE = "[DONE]"
-_CLOSING_SECONDS = 1.0
-"""How long to wait, after the last event, for the end of the response, so that the connection can be used again."""
-_TIMER_SLACK_MS = 60_000
-"""`_timed` limits the whole answer; the fetcher's own timer must not fire first."""
 
 
 def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Ask:
@@ -363,7 +342,8 @@ def _call(settings: Settings, body: dict[str, Any]) -> Call:
         },
         credentials=credentials | {name.lower(): value for name, value in settings.headers.items()},
         body=msgspec.json.encode(body),
-        total_ms=round(settings.timeout_seconds * 1_000) + _TIMER_SLACK_MS,
+        # `_timed` limits the whole answer; the fetcher's own timer must not fire first.
+        total_ms=round(settings.timeout_seconds * 1_000) + 60_000,
         redirects_max=0,
     )
 
@@ -371,24 +351,19 @@ def _call(settings: Settings, body: dict[str, Any]) -> Call:
 async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     headers = dict(answer.headers)
     if not 200 <= answer.status < 300:
-        raise ProviderRefused(answer.status, await _read_error(answer), headers)
+        said = b""
+        async for chunk in answer.chunks():
+            said += chunk
+            if len(said) > REFUSAL_BYTES_MAX:
+                break
+        raise ProviderRefused(answer.status, said[:REFUSAL_BYTES_MAX], headers)
     if stream and "json" not in headers.get("content-type", ""):
         await _read_stream(answer, assembly, now_ms)
     else:
         _read_whole(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
 
 
-async def _read_error(answer: Streamed) -> bytes:
-    read = b""
-    async for chunk in answer.chunks():
-        read += chunk
-        if len(read) > REFUSAL_BYTES_MAX:
-            break
-    return read[:REFUSAL_BYTES_MAX]
-
-
 def _read_whole(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    """Read a response that is not streamed."""
     try:
         completion = msgspec.json.decode(body, type=Completion)
     except NOT_JSON as error:
@@ -405,8 +380,12 @@ async def _read_stream(answer: Streamed, assembly: Assembly, now_ms: Callable[[]
     chunks = answer.chunks()
     try:
         async for data in events(chunks):
-            if data.startswith(_DONE):
-                await _drain(chunks)
+            if data.startswith("[DONE]"):
+                # Read to the end, so that the connection can be used again; errors do not matter any more.
+                with suppress(TimeoutError, CallFailed):
+                    async with asyncio.timeout(1.0):
+                        async for _ in chunks:
+                            pass
                 break
             part = msgspec.json.decode(data, type=Completion)
             if part.error:
@@ -439,14 +418,6 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
                 text, data = "\n".join(data), []
                 if text:
                     yield text
-
-
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read the rest after the last event. The answer is complete, so errors do not matter."""
-    with suppress(TimeoutError, CallFailed):
-        async with asyncio.timeout(_CLOSING_SECONDS):
-            async for _ in chunks:
-                pass
 
 
 def _cut() -> Fail:

@@ -20,7 +20,6 @@ Message = dict[str, Any]
 """`role` and `content`, as the protocol has them."""
 
 OPENAI_URL = "https://api.openai.com/v1"
-COST_DIGITS = 10
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,18 +40,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the input that came from the provider's cache."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-        )
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def cost(self, prices: Prices) -> float:
         cached_price = prices.cached_input_per_million
         cached_price = prices.input_per_million if cached_price is None else cached_price
         fresh = self.input_tokens - self.cached_tokens
         sum_ = fresh * prices.input_per_million + self.cached_tokens * cached_price
-        return round((sum_ + self.output_tokens * prices.output_per_million) / 1_000_000, COST_DIGITS)
+        return round((sum_ + self.output_tokens * prices.output_per_million) / 1_000_000, 10)
 
     def to_output(self) -> dict[str, int]:
         return msgspec.structs.asdict(self) | {"total_tokens": self.input_tokens + self.output_tokens}
@@ -83,8 +78,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of a conversation."""
-
     settings: Settings
     messages: tuple[Message, ...]
     correction: tuple[Message, ...] = ()
@@ -119,7 +112,6 @@ def ignore_text(part: str) -> None:
 
 # The provider `scripted`.
 
-MODEL = "scripted"
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
@@ -133,7 +125,7 @@ async def scripted(question: Question, on_text: OnText) -> Reply:
             on_text(word)
     words = sum(len(_text(message).split()) for message in (*question.messages, *question.correction))
     usage = Usage(input_tokens=words, output_tokens=len(text.split()))
-    return Reply(text=text, model=question.settings.model or MODEL, finish_reason="stop", usage=usage)
+    return Reply(text=text, model=question.settings.model or "scripted", finish_reason="stop", usage=usage)
 
 
 def _text(message: Message) -> str:

@@ -16,10 +16,8 @@ from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Fail, NodeContext
 from tidemill.handlers.llm.provider import Ask, Message, OnText, Prices, Question, Reply, Usage, ignore_text
 
-PROBLEMS_SHOWN = 10
 CUT_SHORT = "length"
 """The finish reason of an answer that reached `max_tokens`."""
-_FENCED = re.compile(r"```[A-Za-z]*\s*(.*?)\s*```", re.DOTALL)
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +44,7 @@ ACCOUNT_SCHEMA: dict[str, Any] = {
     "model": {"type": "string"},
     "usage": {
         "type": ["object", "null"],
-        "properties": {
-            "input_tokens": {"type": "integer"},
-            "output_tokens": {"type": "integer"},
-            "cached_tokens": {"type": "integer"},
-            "total_tokens": {"type": "integer"},
-        },
+        "properties": {name: {"type": "integer"} for name in (*Usage.__struct_fields__, "total_tokens")},
         "additionalProperties": False,
     },
     "cost": {"type": ["number", "null"]},
@@ -72,7 +65,6 @@ def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message
 
 
 async def answered(ask: Ask, question: Question, context: NodeContext) -> Answered:
-    """Ask, and once more if the answer does not match its schema."""
     first = await _ask(ask, question, context.stream if question.stream else ignore_text, context)
     if question.form is None:
         return Answered(reply=first, usage=first.usage)
@@ -93,9 +85,8 @@ async def answered(ask: Ask, question: Question, context: NodeContext) -> Answer
 
 async def _ask(ask: Ask, question: Question, on_text: OnText, context: NodeContext) -> Reply:
     reply = await ask(question, on_text)
-    used = (
-        "unknown tokens" if reply.usage is None else f"{reply.usage.input_tokens} + {reply.usage.output_tokens} tokens"
-    )
+    usage = reply.usage
+    used = "unknown tokens" if usage is None else f"{usage.input_tokens} + {usage.output_tokens} tokens"
     context.log.info("%s answered: %s, %s", reply.model, reply.finish_reason or "no reason to end", used)
     if reply.refusal or reply.finish_reason == "content_filter":
         reason = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
@@ -116,12 +107,12 @@ def _corrected(question: Question, text: str, problems: list[str]) -> Question:
 
 def _read(text: str, schema: Schema) -> tuple[Any, list[str]]:
     """The JSON value of a text, and its problems. Models often wrap JSON in a Markdown code block."""
-    fenced = _FENCED.fullmatch(text.strip())
+    fenced = re.fullmatch(r"```[A-Za-z]*\s*(.*?)\s*```", text.strip(), re.DOTALL)
     try:
         value = msgspec.json.decode(fenced[1] if fenced else text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return None, [f"it is not JSON: {error}"]
-    problems = schema.problems(value)[:PROBLEMS_SHOWN]
+    problems = schema.problems(value)[:10]
     return value, [f"{each.path}: {each.message}" if each.path else each.message for each in problems]
 
 

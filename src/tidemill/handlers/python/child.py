@@ -38,34 +38,11 @@ from tidemill.handlers.contract import (
     ended,
     truncate,
 )
+from tidemill.handlers.python import protocol
 from tidemill.handlers.python.functions import FunctionSignature, Ready, drain, imported, resolve_result
-from tidemill.handlers.python.protocol import (
-    OUT_OF_MEMORY_STATUS,
-    RESULT_MAX,
-    Answer,
-    Ask,
-    Call,
-    Done,
-    Failed,
-    Logged,
-    Message,
-    Part,
-    Paused,
-    Progress,
-    Reply,
-    Said,
-    SentBlob,
-    Skipped,
-    Stopped,
-    decode_order,
-    encode,
-    extract_blobs,
-    failed_of,
-    threw,
-)
 from tidemill.observability.capture import Decoded
 from tidemill.processes.supervisor import frame, read_frame, resident_mb
-from tidemill.security.secrets import SecretMissing
+from tidemill.security.secrets import SecretMissing, UnlistedSecrets
 
 TEXT_MAX = 65_536
 """Characters of one message."""
@@ -146,23 +123,23 @@ class WorkerConnection:
         self._lock = threading.RLock()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def next_call(self) -> Call | None:
+    def next_call(self) -> protocol.Call | None:
         """Wait for a call; None when the worker is gone, or in a forked copy of the process."""
         if self._forked:
             return None
         order = self._next()
         self._cancel.received = False
-        return order if isinstance(order, Call) else None
+        return order if isinstance(order, protocol.Call) else None
 
     def end_call(self) -> None:
         with self._lock:
             self.calls += 1
 
-    def send(self, message: Message, call: int | None = None) -> None:
+    def send(self, message: protocol.Message, call: int | None = None) -> None:
         """Send a message that belongs to a certain call, or to none."""
         if self._forked:
             return
-        data = frame(encode(message))
+        data = frame(protocol.encode(message))
         with self._cancel.deferred(), self._lock:
             self._check(call)
             self._wire.sendall(data)
@@ -173,17 +150,17 @@ class WorkerConnection:
             with suppress(OSError):
                 os.write(number, text.encode())
         else:
-            self.send(Said(source, text))
+            self.send(protocol.Said(source, text))
 
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
         if self._forked:
             raise RuntimeError("a forked copy of the process cannot ask for anything")
-        data = frame(encode(Ask(what, encode_value(value))))
+        data = frame(protocol.encode(protocol.Ask(what, encode_value(value))))
         with self._cancel.deferred(), self._lock:
             self._check(call)
             self._wire.sendall(data)
             reply = self._next()
-        if not isinstance(reply, Reply):
+        if not isinstance(reply, protocol.Reply):
             raise SystemExit("the worker is gone")
         if reply.failed is not None:
             raise reply.failed.error()
@@ -196,9 +173,9 @@ class WorkerConnection:
         if call is not None and call != self.calls:
             raise Cancelled(OVER)
 
-    def _next(self) -> Call | Reply | None:
+    def _next(self) -> protocol.Call | protocol.Reply | None:
         body = read_frame(self._wire)
-        return None if body is None else decode_order(body)
+        return None if body is None else protocol.decode_order(body)
 
 
 class CallConnection:
@@ -207,7 +184,7 @@ class CallConnection:
     def __init__(self, worker: WorkerConnection) -> None:
         self._worker, self._call = worker, worker.calls
 
-    def send(self, message: Message) -> None:
+    def send(self, message: protocol.Message) -> None:
         self._worker.send(message, self._call)
 
     def ask(self, what: str, value: Any = None) -> bytes | None:
@@ -230,13 +207,13 @@ class RemoteSink:
 
     def chunk(self, value: Any) -> None:
         try:
-            self._call.send(Part(encode_value(value)))
+            self._call.send(protocol.Part(encode_value(value)))
         except NotJson as refusal:
-            plain, blobs = extract_blobs(value, refusal)
-            self._call.send(Part(encode_value(plain), blobs))
+            plain, blobs = protocol.extract_blobs(value, refusal)
+            self._call.send(protocol.Part(encode_value(plain), blobs))
 
     def progress(self, fraction: float | None, message: str) -> None:
-        self._call.send(Progress(None if fraction is None else float(fraction), str(message)))
+        self._call.send(protocol.Progress(None if fraction is None else float(fraction), str(message)))
 
     def raise_if_cancelled(self) -> None:
         if self._call.over():
@@ -271,7 +248,7 @@ class RemoteUpstream(Mapping[str, Any]):
         return len(self._known())
 
 
-class RemoteSecrets(Mapping[str, str]):
+class RemoteSecrets(UnlistedSecrets):
     """Secrets, requested from the worker by name."""
 
     def __init__(self, call: CallConnection) -> None:
@@ -283,28 +260,13 @@ class RemoteSecrets(Mapping[str, str]):
             raise SecretMissing(name)
         return value.decode()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
 
-    def __len__(self) -> int:
-        return 0
-
-
-def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
+def context_of(call: protocol.Call, worker: CallConnection) -> NodeContext:
     """The context of the function; inputs, outputs and secrets are requested when it reads them."""
     return NodeContext(
-        run_id=call.run_id,
-        node=call.node,
-        visit=call.visit,
-        index=call.index,
-        attempt=call.attempt,
-        config=config,
+        **{name: getattr(call, name) for name in protocol.PLAIN_FIELDS},
+        **{name: decode_value(getattr(call, name)) for name in protocol.JSON_FIELDS},
         upstream=RemoteUpstream(worker),
-        deadline_ms=call.deadline_ms,
-        last_checkpoint=decode_value(call.last_checkpoint),
-        resumed=decode_value(call.resumed),
-        undoing=call.undoing,
-        at_most_once=call.at_most_once,
         checkpoint=worker.keep,
         read=lambda description: Ready(worker.ask("read", description) or b""),
         given=lambda: decode_value(worker.ask("inputs") or b"null"),
@@ -350,15 +312,13 @@ class ForwardedStream(io.TextIOBase):
 
 
 class ForwardedLog(logging.Handler):
-    """Sends log records to the worker, which logs them."""
-
     def __init__(self, worker: WorkerConnection) -> None:
         super().__init__()
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._worker.send(Logged(record.name, record.levelno, truncate(self.format(record), TEXT_MAX)))
+            self._worker.send(protocol.Logged(record.name, record.levelno, truncate(self.format(record), TEXT_MAX)))
         except Exception:
             self.handleError(record)
 
@@ -389,20 +349,16 @@ def main(wire: socket.socket) -> None:
     while (call := worker.next_call()) is not None:
         answer = _answer(call, worker, cancel)
         first_mb = first_mb or resident_mb()
-        if isinstance(answer, Done) and resident_mb() > first_mb + RETIRE_MB:
+        if isinstance(answer, protocol.Done) and resident_mb() > first_mb + RETIRE_MB:
             answer = msgspec.structs.replace(answer, retire=True)
-        _send(answer, worker)
+        try:
+            worker.send(answer)
+        except (TypeError, ValueError) as error:
+            # A pause holds something that is not JSON.
+            worker.send(protocol.threw(error))
 
 
-def _send(answer: Answer, worker: WorkerConnection) -> None:
-    """Send the answer; a pause that holds what is not JSON becomes an error."""
-    try:
-        worker.send(answer)
-    except (TypeError, ValueError) as error:
-        worker.send(threw(error))
-
-
-def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
+def _answer(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal) -> protocol.Answer:
     """Call the function; every outcome is an answer."""
     logging.getLogger().setLevel(call.log_level)
     sys.path[:] = call.paths
@@ -413,7 +369,7 @@ def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answe
         answer = _out_of_memory(call, error)
     except BaseException as error:
         cancelled = cancel.received and isinstance(error, (Cancelled, asyncio.CancelledError))
-        answer = Stopped() if cancelled else threw(error)
+        answer = protocol.Stopped() if cancelled else protocol.threw(error)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -421,12 +377,11 @@ def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answe
     return answer
 
 
-def _call_function(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
-    config = decode_value(call.config)
-    context = context_of(call, config, CallConnection(worker))
+def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal) -> protocol.Answer:
+    context = context_of(call, CallConnection(worker))
     try:
         function = imported(call.function)
-        arguments = FunctionSignature.of(function).arguments(config, context)
+        arguments = FunctionSignature.of(function).arguments(context.config, context)
         with cancel.delivered():
             result: Any = function(**arguments)
             if inspect.isgenerator(result):
@@ -435,9 +390,9 @@ def _call_function(call: Call, worker: WorkerConnection, cancel: CancelSignal) -
             result = asyncio.run(_in_loop(resolve_result(result, context), cancel))
         return _to_answer(ended(result))
     except Fail as fail:
-        return failed_of(fail)
+        return protocol.failed_of(fail)
     except SecretMissing as missing:
-        return Failed(code="secret_missing", message=missing.message, hint=missing.hint)
+        return protocol.Failed(code="secret_missing", message=missing.message, hint=missing.hint)
 
 
 async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
@@ -448,41 +403,36 @@ async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
         return outcome
 
 
-def _to_answer(outcome: Ended) -> Answer:
+def _to_answer(outcome: Ended) -> protocol.Answer:
     match outcome:
         case Pause():
-            return Paused(outcome)
+            return protocol.Paused(outcome)
         case Skip(reason):
-            return Skipped(str(reason))
+            return protocol.Skipped(str(reason))
         case Return(value, next_nodes):
             if value is COLLECTED:
-                return Done(None, next_nodes)
-    return _encode_result(value, next_nodes)
-
-
-def _encode_result(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
-    blobs: list[SentBlob] = []
+                return protocol.Done(None, next_nodes)
+    blobs: list[protocol.SentBlob] = []
     try:
         try:
             text = encode_value(value)
         except NotJson as refusal:
-            plain, blobs = extract_blobs(value, refusal)
+            plain, blobs = protocol.extract_blobs(value, refusal)
             text = encode_value(plain)
     except NotJson as error:
-        return Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
+        return protocol.Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
     size = len(text) + sum(len(blob.data) for blob in blobs)
-    if size > RESULT_MAX:
-        message = f"the result has {size} bytes, and {RESULT_MAX} are allowed"
-        return Failed(code="output_too_large", message=message, hint="write it to a file and return Blob(Path(…))")
-    return Done(text, next_nodes, blobs)
+    if size > protocol.RESULT_MAX:
+        message = f"the result has {size} bytes, and {protocol.RESULT_MAX} are allowed"
+        return protocol.Failed(
+            code="output_too_large", message=message, hint="write it to a file and return Blob(Path(…))"
+        )
+    return protocol.Done(text, next_nodes, blobs)
 
 
 @contextmanager
 def _memory(limit_mb: int | None) -> Iterator[None]:
-    """Bound the private writable memory, which excludes mapped libraries and reserved addresses.
-
-    At this soft limit the function gets a MemoryError. The supervisor has set the hard limit, which it cannot raise.
-    """
+    """Bound the private writable memory: at this soft limit, below the supervisor's, a function gets a MemoryError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_mb is not None:
         most = limit_mb << 20
@@ -495,10 +445,12 @@ def _memory(limit_mb: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
 
 
-def _out_of_memory(call: Call, error: MemoryError) -> Answer:
+def _out_of_memory(call: protocol.Call, error: MemoryError) -> protocol.Answer:
     allowed = "it could have" if call.memory_mb is None else f"the {call.memory_mb} MB that it may have"
     try:
         message = f"the function needs more memory than {allowed}"
-        return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb", cause=threw(error))
+        return protocol.Failed(
+            code="out_of_memory", message=message, hint="raise limits.memory_mb", cause=protocol.threw(error)
+        )
     except MemoryError:
-        os._exit(OUT_OF_MEMORY_STATUS)
+        os._exit(protocol.OUT_OF_MEMORY_STATUS)

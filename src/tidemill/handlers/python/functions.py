@@ -74,18 +74,15 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
-    """The functions of a module that `@function` has marked, by name."""
     members = [each for each in vars(module).values() if callable(each)]
     return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
 
 
 def imported(name: str) -> Function:
-    """Import a function by its path."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise CapabilityMissing(
-            "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
-        )
+        hint = "register it, or write module:function"
+        raise CapabilityMissing("function_unknown", f"no function {name} is registered", hint=hint)
     try:
         target: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -148,9 +145,6 @@ class FunctionSignature(NamedTuple):
 
 # Results.
 
-CHUNKS_PER_YIELD = 64
-"""After so many chunks an async generator that never waits yields to other tasks of the event loop."""
-
 
 async def resolve_result(result: Any, context: NodeContext) -> Ended:
     """The outcome of a call in the event loop: awaits awaitables and drains generators."""
@@ -164,7 +158,6 @@ async def resolve_result(result: Any, context: NodeContext) -> Ended:
 
 
 def is_final(result: Any) -> bool:
-    """Whether a result is neither awaitable nor a generator."""
     return not (inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result))
 
 
@@ -186,7 +179,8 @@ async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -
         async for chunk in chunks:
             context.stream(chunk)
             published += 1
-            if published % CHUNKS_PER_YIELD == 0:
+            if published % 64 == 0:
+                # A generator that never waits must let other tasks of the event loop run.
                 await asyncio.sleep(0)
     return context.voice.folded()
 
@@ -216,11 +210,8 @@ class _Bridge:
         self._pending: Future[None] | None = None
         self._over = False
 
-    def context(self) -> NodeContext:
-        """The attempt's context, with a checkpoint function that blocks the thread."""
-        return msgspec.structs.replace(self._context, checkpoint=self._checkpoint)
-
-    def _checkpoint(self, value: Any) -> Any:
+    def checkpoint(self, value: Any) -> Any:
+        """Write a checkpoint, and block the thread until that is done."""
         checkpoint = self._context.checkpoint
         assert checkpoint is not None, "every attempt can keep one"
         if threading.get_ident() == self._loop_thread:
@@ -252,7 +243,7 @@ async def in_thread(name: str, function: Callable[[NodeContext], Any], context: 
     """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
     loop = asyncio.get_running_loop()
     bridge = _Bridge(context, loop)
-    bridged = bridge.context()
+    bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
     future: asyncio.Future[Any] = loop.create_future()
 
     def run() -> None:

@@ -8,7 +8,7 @@ function gets `args` as keyword arguments and, if it has a parameter `context`, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -25,9 +25,6 @@ from tidemill.handlers.python.functions import (
 )
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
-
-MEMORY_MB_MIN = 128
-"""What an interpreter needs for itself."""
 
 
 def _check(config: Any) -> Iterator[ConfigProblem]:
@@ -52,7 +49,8 @@ PYTHON = NodeType(
                 "type": "object",
                 "properties": {
                     "time_seconds": {"type": "number", "exclusiveMinimum": 0},
-                    "memory_mb": {"type": "integer", "minimum": MEMORY_MB_MIN},
+                    # An interpreter needs 128 MB for itself.
+                    "memory_mb": {"type": "integer", "minimum": 128},
                 },
                 "additionalProperties": False,
             },
@@ -69,12 +67,6 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
     found: dict[str, FunctionSignature] = {}
     pool = processes or PythonProcesses()
 
-    def resolve(name: str) -> FunctionSignature:
-        known = found.get(name)
-        if known is None:
-            known = found[name] = FunctionSignature.of(functions.get(name) or imported(name))
-        return known
-
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
@@ -82,18 +74,14 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)
             return pool.call(path, context, msgspec.convert(config.get("limits") or {}, Limits))
-        target = resolve(name)
+        if name not in found:
+            found[name] = FunctionSignature.of(functions.get(name) or imported(name))
+        target = found[name]
         function = target.function
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            return _in_loop(function, target.arguments(config, context), context)
-        if isolation == "inline":
+        if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             result = function(**target.arguments(config, context))
             return ended(result) if is_final(result) else resolve_result(result, context)
         label = str(getattr(function, "__name__", "call"))
         return in_thread(label, lambda bridged: function(**target.arguments(config, bridged)), context)
 
     return Handler(PYTHON, call, close=pool.close)
-
-
-async def _in_loop(function: Callable[..., Any], arguments: dict[str, Any], context: NodeContext) -> Ended:
-    return await resolve_result(function(**arguments), context)

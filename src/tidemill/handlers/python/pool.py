@@ -19,28 +19,7 @@ import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, NodeContext, Return, Skip
-from tidemill.handlers.python.protocol import (
-    FRAME_MAX,
-    OUT_OF_MEMORY_STATUS,
-    Answer,
-    Ask,
-    Call,
-    Done,
-    Failed,
-    Logged,
-    Part,
-    Paused,
-    Progress,
-    Reply,
-    Said,
-    Skipped,
-    Stopped,
-    Threw,
-    decode_message,
-    encode,
-    failed_of,
-    restore_blobs,
-)
+from tidemill.handlers.python import protocol
 from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
 
 GRACE_MS = 2_000
@@ -49,33 +28,28 @@ CANCELLED_GRACE_MS = 800
 """The same for a cancelled attempt: the function is gone before the next attempt begins."""
 OUT_OF_MEMORY_RETRIES = 2
 
-Ending = Done | Paused | Skipped | Failed | Threw
+Ending = protocol.Done | protocol.Paused | protocol.Skipped | protocol.Failed | protocol.Threw
 
 
 class Limits(msgspec.Struct, frozen=True):
     time_seconds: float | None = None
     memory_mb: int | None = None
 
-    @property
-    def memory_bytes_max(self) -> int | None:
-        """The supervisor's limit: a quarter more, so that the function sees a `MemoryError` first."""
-        return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
-
 
 class PythonProcesses:
-    """Calls functions in a pool of child processes."""
-
     def __init__(self, size: int | None = None) -> None:
         self._pool = Pool(size or max(4, 2 * (os.cpu_count() or 1)))
 
     async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
         """Call a function by its import path, and return its outcome."""
-        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=limits.memory_bytes_max)
+        # The supervisor allows a quarter more, so that the function sees a `MemoryError` first.
+        most = None if limits.memory_mb is None else (limits.memory_mb << 20) * 5 // 4
+        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most)
         try:
             async with self._pool.child(spec) as child:
                 call = FunctionCall(child, context, limits)
                 answer = await call.run(function)
-                retire = isinstance(answer, Done) and answer.retire
+                retire = isinstance(answer, protocol.Done) and answer.retire
                 child.reusable = not (call.interrupted or retire or child.has_other_processes())
         except StartFailed as error:
             why = f"no process could be started for a function: {error}"
@@ -98,7 +72,7 @@ class FunctionCall:
         """Call the function and return its answer; raise `Fail` when its time is up."""
         call_context = contextvars.copy_context()
         self._process.set_output_callback(lambda source, text: call_context.run(replay_output, source, text))
-        await self._process.send(encode(self._call(function)))
+        await self._process.send(protocol.encode(self._call(function)))
         answer = asyncio.ensure_future(self._answer())
         # Retrieve the exception, because a cancelled caller does not.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -106,15 +80,10 @@ class FunctionCall:
         try:
             if not await _is_done(answer, seconds):
                 await self._stop(answer, GRACE_MS)
-            message = answer.result() if answer.done() else Stopped()
-            if isinstance(message, Stopped):
-                bound = "it may" if seconds is None else f"{seconds:g} s"
-                raise Fail(
-                    "timeout",
-                    f"the function took longer than {bound}",
-                    retryable=True,
-                    hint="raise limits.time_seconds",
-                )
+            message = answer.result() if answer.done() else protocol.Stopped()
+            if isinstance(message, protocol.Stopped):
+                why = f"the function took longer than {'it may' if seconds is None else f'{seconds:g} s'}"
+                raise Fail("timeout", why, retryable=True, hint="raise limits.time_seconds")
             return message or await self._died()
         except asyncio.CancelledError:
             await self._stop(answer, CANCELLED_GRACE_MS)
@@ -129,49 +98,47 @@ class FunctionCall:
         self._process.send_signal(signal.SIGALRM)
         await _is_done(answer, grace_ms / 1000)
 
-    async def _died(self) -> Failed:
+    async def _died(self) -> protocol.Failed:
         self.interrupted = True
         report = await self._process.exit_report()
         status = report.status
         if report.taken_bytes:
             had, allowed = report.taken_bytes >> 20, self._limits.memory_mb
             message = f"it was killed with {had} MB of memory; it may have {allowed} MB"
-            return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
-        if status == OUT_OF_MEMORY_STATUS:
-            return Failed(code="out_of_memory", message="the function used up all of its memory")
+            return protocol.Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
+        if status == protocol.OUT_OF_MEMORY_STATUS:
+            return protocol.Failed(code="out_of_memory", message="the function used up all of its memory")
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
-        return Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
+        return protocol.Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
 
-    async def _answer(self) -> Answer | None:
+    async def _answer(self) -> protocol.Answer | None:
         """Process its messages up to the answer; None if it dies."""
-        while (body := await self._process.receive(FRAME_MAX)) is not None:
+        while (body := await self._process.receive(protocol.FRAME_MAX)) is not None:
             try:
-                message = decode_message(body)
+                message = protocol.decode_message(body)
             except msgspec.DecodeError as error:
                 why = f"the function ended with something that is no outcome: {error}"
                 raise Fail("answer_invalid", why) from error
             match message:
-                case Ask():
-                    await self._process.send(encode(await self._reply(message)))
-                case Part(value, blobs):
+                case protocol.Ask(what, value):
+                    try:
+                        reply = protocol.Reply(await self._look_up(what, decode_value(value)))
+                    except Fail as fail:
+                        reply = protocol.Reply(None, protocol.failed_of(fail))
+                    await self._process.send(protocol.encode(reply))
+                case protocol.Part(value, blobs):
                     part = decode_value(value)
-                    self._context.stream(restore_blobs(part, blobs) if blobs else part)
-                case Progress(fraction, text):
+                    self._context.stream(protocol.restore_blobs(part, blobs) if blobs else part)
+                case protocol.Progress(fraction, text):
                     self._context.progress(fraction, text)
-                case Said(source, text):
+                case protocol.Said(source, text):
                     replay_output(source, text)
-                case Logged(name, level, text):
+                case protocol.Logged(name, level, text):
                     logging.getLogger(name).log(level, "%s", text)
                 case _:
                     return message
         return None
-
-    async def _reply(self, ask: Ask) -> Reply:
-        try:
-            return Reply(await self._look_up(ask.what, decode_value(ask.value)))
-        except Fail as fail:
-            return Reply(None, failed_of(fail))
 
     async def _look_up(self, what: str, value: Any) -> bytes | None:
         context = self._context
@@ -192,21 +159,13 @@ class FunctionCall:
                 return await context.read(value)
         raise Fail("answer_invalid", f"nobody here can answer {what}")
 
-    def _call(self, function: str) -> Call:
+    def _call(self, function: str) -> protocol.Call:
         context = self._context
-        return Call(
+        fields: dict[str, Any] = {name: getattr(context, name) for name in protocol.PLAIN_FIELDS}
+        fields |= {name: encode_value(getattr(context, name)) for name in protocol.JSON_FIELDS}
+        return protocol.Call(
             function=function,
-            run_id=context.run_id,
-            node=context.node,
-            visit=context.visit,
-            index=context.index,
-            attempt=context.attempt,
-            config=encode_value(context.config),
-            deadline_ms=context.deadline_ms,
-            last_checkpoint=encode_value(context.last_checkpoint),
-            resumed=encode_value(context.resumed),
-            undoing=context.undoing,
-            at_most_once=context.at_most_once,
+            **fields,
             memory_mb=self._limits.memory_mb,
             log_level=logging.getLogger().level,
             paths=[os.path.abspath(each) for each in sys.path],
@@ -226,15 +185,15 @@ async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
 
 def _outcome(answer: Ending, context: NodeContext) -> Ended:
     match answer:
-        case Done(text, next_nodes, blobs):
+        case protocol.Done(text, next_nodes, blobs):
             value = context.voice.folded() if text is None else decode_value(text)
-            return Return(restore_blobs(value, blobs) if blobs else value, next_nodes)
-        case Paused(pause):
+            return Return(protocol.restore_blobs(value, blobs) if blobs else value, next_nodes)
+        case protocol.Paused(pause):
             return pause
-        case Skipped(reason):
+        case protocol.Skipped(reason):
             return Skip(reason)
-        case Failed(code="out_of_memory"):
+        case protocol.Failed(code="out_of_memory"):
             retryable = context.attempt <= OUT_OF_MEMORY_RETRIES
             raise msgspec.structs.replace(answer, retryable=retryable).error()
-        case Failed() | Threw():
+        case protocol.Failed() | protocol.Threw():
             raise answer.error()

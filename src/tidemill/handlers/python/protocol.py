@@ -6,7 +6,7 @@ Messages are msgpack; JSON values are sent as JSON text, and blobs beside the va
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     paths: list[str]
 
 
+PLAIN_FIELDS = ("run_id", "node", "visit", "index", "attempt", "deadline_ms", "undoing", "at_most_once")
+JSON_FIELDS = ("config", "last_checkpoint", "resumed")
+"""The fields of a `Call` that are fields of the attempt's context too: as they are, and as JSON text."""
+
+
 class Reply(msgspec.Struct, frozen=True, tag=True):
     """The reply to an `Ask`; None if there is no such value."""
 
@@ -135,8 +140,6 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
-    """A part of the result."""
-
     value: bytes
     blobs: list[SentBlob] = []
 
@@ -206,9 +209,7 @@ class Threw(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     traceback: str
 
     def error(self) -> ExceptionInfo:
-        return ExceptionInfo(
-            self.kind, self.message, retryable=self.retryable, causes=self.causes, traceback=self.traceback
-        )
+        return ExceptionInfo(**msgspec.structs.asdict(self))
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
@@ -218,23 +219,11 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 Answer = Done | Paused | Skipped | Failed | Threw | Stopped
 Message = Ask | Part | Progress | Said | Logged | Answer
 
-_ENCODER = msgspec.msgpack.Encoder()
-_MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-_ORDERS: msgspec.msgpack.Decoder[Call | Reply] = msgspec.msgpack.Decoder(Call | Reply)
-
-
-def encode(message: Message | Call | Reply) -> bytes:
-    return _ENCODER.encode(message)
-
-
-def decode_message(body: bytes) -> Message:
-    """Decode a message of the child."""
-    return _MESSAGES.decode(body)
-
-
-def decode_order(body: bytes) -> Call | Reply:
-    """Decode a message of the worker."""
-    return _ORDERS.decode(body)
+encode: Callable[[Message | Call | Reply], bytes] = msgspec.msgpack.Encoder().encode
+decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
+"""Decode a message of the child."""
+decode_order: Callable[[bytes], Call | Reply] = msgspec.msgpack.Decoder(Call | Reply).decode
+"""Decode a message of the worker."""
 
 
 def failed_of(fail: Fail) -> Failed:

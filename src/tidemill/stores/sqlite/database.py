@@ -32,12 +32,7 @@ MAGIC = b"SQLite format 3\0"
 CACHED_STATEMENTS = 128
 """The most that apsw allows. Its cache is a ring that each execution advances, so a shorter one would evict what every
 transaction needs once (BEGIN, COMMIT, the counters)."""
-CACHE_KIB = 8_192
 BUSY_MS = 10_000
-ROOM_BYTES_MIN = 1 << 20
-"""After a failed write, a disk with less free space than this counts as full."""
-READ_ERRORS = frozenset((apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ))
-"""I/O errors that a full disk does not cause."""
 PRESENCE_MS = 1_000.0
 """How often a writer checks that its file still exists."""
 
@@ -64,13 +59,12 @@ SIDE_FILES = ("-wal", "-shm", "-journal")
 
 def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms: int = BUSY_MS) -> apsw.Connection:
     """Open a connection with the common settings; the caller sets `synchronous`."""
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    if create and not read_only:
-        flags |= apsw.SQLITE_OPEN_CREATE
+    writing = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else writing
     with errors_of(path):
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=CACHED_STATEMENTS)
         connection.set_busy_handler(_busy_handler(busy_ms))
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute("PRAGMA cache_size = -8192")  # KiB
         connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
@@ -166,10 +160,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 class FileIdentity:
-    """Detects that the file or its WAL was removed or replaced while open.
-
-    SQLite keeps writing to a removed file, and what it acknowledges then is lost.
-    """
+    """Detects that the open file or its WAL was removed or replaced: what SQLite acknowledges then is lost."""
 
     def __init__(self, path: Path, every_ms: float = PRESENCE_MS) -> None:
         self._path, self._every_ms = path, every_ms
@@ -281,7 +272,6 @@ def _line(error: Exception) -> str:
 
 
 def _has_sqlite_header(path: Path) -> bool:
-    """Whether the file is a damaged database rather than another kind of file."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -320,45 +310,30 @@ def _mounted_read_only(folder: Path) -> bool:
 def _disk_error(error: apsw.IOError, path: Path | str) -> Unavailable:
     """The cause of an I/O error; SQLite does not always report a full disk as such."""
     message = f"{path} could not be read or written: {_line(error)}"
-    if getattr(error, "extendedresult", 0) in READ_ERRORS:
+    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ):
         return Unavailable(message)
     try:
-        room, size, limit = os.statvfs(Path(path).parent), _size_of(path), _size_limit()
+        room = os.statvfs(Path(path).parent)
+        # Pages that are only in the WAL will make the file grow.
+        files = (Path(f"{path}{suffix}") for suffix in ("", "-wal"))
+        size = sum(file.stat().st_size for file in files if file.exists())
     except OSError as gone:
         return Unavailable(f"{message} ({os.strerror(gone.errno or errno.EIO)})")
-    if room.f_bavail * room.f_frsize < ROOM_BYTES_MIN:
+    if room.f_bavail * room.f_frsize < 1 << 20:
         return DiskFull(f"the disk of {path} is full; free some space")
-    if limit is not None and size >= limit:
-        return DiskFull(f"{path} cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)")
-    return Unavailable(f"{message}; see that the disk is sound and has room, and that the size of files is not limited")
-
-
-def _size_limit() -> int | None:
-    """The file size limit of this process, if there is one."""
-    try:
+    with suppress(ImportError):  # Windows has no such limit.
         import resource
-    except ImportError:  # pragma: no cover - Windows
-        return None
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return None if limit == resource.RLIM_INFINITY else limit
 
-
-def _size_of(path: Path | str) -> int:
-    """The size of the file and its WAL together: pages that are only in the WAL will make the file grow."""
-    files = (Path(f"{path}{suffix}") for suffix in ("", "-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY and size >= limit:
+            return DiskFull(f"{path} cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)")
+    return Unavailable(f"{message}; see that the disk is sound and has room, and that the size of files is not limited")
 
 
 # Migrations
 
-_MIGRATIONS_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
-    number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_ms INTEGER NOT NULL
-)"""
-
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """Which migrations a file has, and which it lacks."""
-
     applied: tuple[int, ...]
     pending: tuple[Migration, ...]
 
@@ -383,10 +358,9 @@ def _look(connection: apsw.Connection, path: Path) -> Schema:
                 f"{path} is a SQLite database of another program",
                 hint="name another file: this one was not touched",
             )
-        applied: dict[int, str] = {}
-        if "migrations" in tables:
-            rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall()
-            applied = dict(rows)
+        listed = "migrations" in tables
+        rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall() if listed else []
+        applied: dict[int, str] = dict(rows)
         if tables and not applied:
             # The first migration and the list are written in one transaction.
             raise apsw.CorruptError("the list of its migrations is gone")
@@ -401,7 +375,6 @@ def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) 
 
 
 def newest_known() -> int:
-    """The schema that this version serves."""
     return migrations(DIALECT)[-1].number
 
 
@@ -422,7 +395,10 @@ def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
                 _refuse_in_use(connection, path)
             if todo:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(_MIGRATIONS_TABLE)
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, "
+                    "checksum TEXT NOT NULL, applied_ms INTEGER NOT NULL)"
+                )
             for each in todo:
                 connection.execute(each.sql)
                 row = (each.number, each.name, each.checksum, time.time_ns() // 1_000_000)
@@ -473,7 +449,6 @@ CHECKSUM_BYTES = 4
 
 
 def counters_checksum(counters: Sequence[int]) -> int:
-    """The checksum stored beside the counters."""
     return crc32("/".join(map(str, counters)).encode())
 
 

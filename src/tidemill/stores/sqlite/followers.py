@@ -28,8 +28,6 @@ from tidemill.stores.wakeups import Waiter
 
 LIVE_FRAMES_MAX = 256
 """Live frames kept per follower; older ones are dropped."""
-RECORDS_AHEAD_MAX = 4_096
-"""Records kept per follower; it reads later ones from the file."""
 
 
 class Follower:
@@ -45,12 +43,9 @@ class Follower:
         """The file may have records that are not buffered."""
 
     def append(self, first: int, records: Sequence[bytes]) -> None:
-        """Buffer records of a commit, if none is missing before them and there is room.
-
-        Some may be buffered already: a reader can see them in the file before the committer is told.
-        """
-        if first > self.version + 1 or len(self.records) >= RECORDS_AHEAD_MAX:
-            self.stale = True
+        """Buffer records of a commit, unless some before them are missing; a reader may have buffered them already."""
+        if first > self.version + 1 or len(self.records) >= 4_096:
+            self.stale = True  # It reads these records from the file.
         elif not self.stale:
             fresh = records[self.version + 1 - first :]
             self.records.extend(fresh)
@@ -72,8 +67,6 @@ class Follower:
 
 
 class Followers:
-    """All followers of this process."""
-
     def __init__(self) -> None:
         self._followers: dict[Stream, list[Follower]] = {}
 
@@ -153,19 +146,13 @@ PATIENCE_MS = 50.0
 """How long one `send` waits in all for full sockets; a slow follower is not waited for again before it reads."""
 DATAGRAM_BYTES_MAX = 1 << 20
 """The system may allow less; larger frames are skipped."""
-DATAGRAMS_AT_ONCE_MAX = 256
-"""Datagrams read before other tasks get their turn."""
-FOLDER_BYTES_MAX = 60
-"""A socket path has at most about 100 bytes, including the name of the file."""
 BINDING_SECONDS = 1.0
 """A younger socket that refuses may be about to be bound."""
-TRIES_MAX = 5
 FORMAT = "1"
 """Format of the datagrams. Part of the socket names, so different formats do not meet."""
 
 
 def sockets_of(store: Path) -> Path:
-    """The folder of the sockets of a store's followers."""
     return store.with_name(store.name + "-ears")
 
 
@@ -191,7 +178,6 @@ class FrameReceiver:
         listener.followers += 1
 
     def leave(self, stream: Stream) -> None:
-        """Remove a follower of a stream."""
         listener = self._listeners.get(stream)
         if listener is not None:
             listener.followers -= 1
@@ -203,11 +189,10 @@ class FrameReceiver:
             self._remove(stream)
 
     def drain(self, stream: Stream) -> None:
-        """Deliver the datagrams that have arrived for a stream."""
         listener = self._listeners.get(stream)
         if listener is None:
             return
-        for _ in range(DATAGRAMS_AT_ONCE_MAX):
+        for _ in range(256):  # Then other tasks get their turn.
             try:
                 size = listener.socket.recv_into(self._buffer)
             except OSError:
@@ -218,7 +203,11 @@ class FrameReceiver:
         name = f"{_prefix(stream)}{token_hex(4)}"
         if not self._listeners:
             self._buffer = self._buffer or bytearray(DATAGRAM_BYTES_MAX)
-            _sweep(self._folder)
+            # Connecting removes sockets that killed processes left.
+            with suppress(OSError):
+                for each in os.listdir(self._folder) if _is_private(self._folder) else ():
+                    if (connection := _connect(self._folder, each)) is not None:
+                        connection.close()
         loop, listener = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             listener.setblocking(False)
@@ -231,7 +220,7 @@ class FrameReceiver:
         return _FollowSocket(name, listener, loop)
 
     def _bind(self, listener: socket.socket, name: str) -> None:
-        for _ in range(TRIES_MAX):
+        for _ in range(5):
             self._folder.mkdir(mode=0o700, exist_ok=True)
             # The last follower of another process may just have removed the folder.
             with suppress(FileNotFoundError):
@@ -271,18 +260,21 @@ class FrameSender:
         self._slow: set[str] = set()
 
     def listeners(self, stream: Stream) -> list[str]:
-        """Sockets of other processes that follow a stream."""
         now = time.monotonic()
         if now >= self._refresh_at:
             self._refresh_at = now + FOLLOWER_LOOK_EVERY_MS / 1000
-            self._refresh()
+            try:
+                self._names = os.listdir(self._folder) if _is_private(self._folder) else []
+            except OSError:
+                self._names = []
+            for name in self._connections.keys() - self._names:
+                self._disconnect(name)
         if not self._names:
             return []
         prefix = _prefix(stream)
         return [name for name in self._names if name.startswith(prefix) and name not in self._own]
 
     async def send(self, listeners: Sequence[str], version: int, frames: Sequence[bytes]) -> None:
-        """Send frames that were published at a version of the stream."""
         deadline = time.monotonic() + PATIENCE_MS / 1000
         head = version.to_bytes(8, "big")
         for name in listeners:
@@ -311,14 +303,6 @@ class FrameSender:
         for name in list(self._connections):
             self._disconnect(name)
         self._names, self._refresh_at = [], 0.0
-
-    def _refresh(self) -> None:
-        try:
-            self._names = os.listdir(self._folder) if _is_private(self._folder) else []
-        except OSError:
-            self._names = []
-        for name in self._connections.keys() - self._names:
-            self._disconnect(name)
 
     def _connection(self, name: str) -> socket.socket | None:
         """One socket per listener, so that a slow one does not fill the buffer of the others."""
@@ -351,8 +335,8 @@ def _is_private(folder: Path) -> bool:
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """A path of the folder that is short enough for socket addresses."""
-    if len(os.fsencode(folder)) <= FOLDER_BYTES_MAX:
+    """A path of the folder that is short enough: a socket address has about 100 bytes, including the file's name."""
+    if len(os.fsencode(folder)) <= 60:
         yield str(folder)
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -377,11 +361,3 @@ def _connect(folder: Path, name: str) -> socket.socket | None:
                 (folder / name).unlink()
         return None
     return connection
-
-
-def _sweep(folder: Path) -> None:
-    """Remove sockets that killed processes left."""
-    with suppress(OSError):
-        for name in os.listdir(folder) if _is_private(folder) else ():
-            if (connection := _connect(folder, name)) is not None:
-                connection.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -28,21 +28,18 @@ SQL = statements("sqlite")
 _ADD_JOB, _REMOVE_JOB, _LEASE = SQL["add_job"], SQL["remove_job"], SQL["lease"]
 
 LATER, READY, HELD = 0, 1, 2
-NO_TOKENS: Mapping[str, int] = {}
 
 CAPS = ("caps",)
 """The topic of claims that a cap has blocked."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-NO_CAPS = _pack(())
 
 Execute = Callable[..., Any]
+Turn = tuple[int, str, int, int, int, int]
 
 
 class Lane(NamedTuple):
-    """What the jobs of one lane have in common."""
-
     queue: str
     tenant: str
     caps: tuple[str, ...]
@@ -50,8 +47,6 @@ class Lane(NamedTuple):
 
 
 class LaneHead(msgspec.Struct, frozen=True, gc=False):
-    """The next job of a lane."""
-
     ready_at_ms: int
     place: int
     number: int
@@ -76,7 +71,6 @@ class Jobs:
     # In a commit
 
     def remove(self, tx: Transaction, number: int, commit: Commit) -> None:
-        """Remove the jobs that a commit acks, drops or withdraws."""
         execute = tx.execute
         for key, _ in commit.acks:
             execute(_REMOVE_JOB, (number, key))
@@ -90,7 +84,7 @@ class Jobs:
         """Add the jobs whose key is free; lease those that the committer keeps, in its order."""
         now, stream = tx.now_ms, commit.stream
         until = now + commit.keep_lease_ms
-        tokens = {key: tx.next(TOKENS) for key in dict.fromkeys(commit.keep)} if commit.keep else NO_TOKENS
+        tokens = {key: tx.next(TOKENS) for key in dict.fromkeys(commit.keep)}
         kept: list[Lease] = []
         for job in commit.jobs:
             key, ready_at, token = job.key, job.ready_at_ms, 0
@@ -163,19 +157,15 @@ class Jobs:
             return self._claim(tx, request)
         except (TypeError, ValueError):
             # A flipped bit may turn a number into text, which cannot be compared, or make text undecodable.
-            dropped = self._drop(tx, "drop_misshapen_jobs", ()) + self._drop_unreadable(tx)
+            dropped = self._drop(tx, "drop_misshapen_jobs", ())
+            for number, key, name in tx.execute(SQL["jobs_as_bytes"]).fetchall():
+                try:
+                    f"{str(key, 'utf-8')}{str(name, 'utf-8')}"
+                except (TypeError, ValueError):
+                    dropped += self._drop(tx, "remove_job_by_bytes", (number, key))
             if not dropped:
                 raise
             return self._claim(tx, request)
-
-    def _drop_unreadable(self, tx: Transaction) -> int:
-        dropped = 0
-        for number, key, name in tx.execute(SQL["jobs_as_bytes"]).fetchall():
-            try:
-                f"{str(key, 'utf-8')}{str(name, 'utf-8')}"
-            except (TypeError, ValueError):
-                dropped += self._drop(tx, "remove_job_by_bytes", (number, key))
-        return dropped
 
     def _claim(self, tx: Transaction, request: Claim) -> list[Lease]:
         execute, now = tx.execute, tx.now_ms
@@ -188,7 +178,7 @@ class Jobs:
         lines = {number: self._line(execute, number, most, request.run_tree) for number in lanes}
         alive = self._alive(tx) if request.caps else Counter[str]()
         leases: list[Lease] = []
-        turns: list[tuple[int, str, int, int, int, int]] = []
+        turns: list[Turn] = []
         for number, lane in lanes.items():
             _queue_up(turns, served, number, lane, lines[number])
         while turns and len(leases) < most:
@@ -293,22 +283,10 @@ class Jobs:
         """Every job of a stream; a damaged one has an empty body."""
         found = execute(SQL["jobs_of"], (number,)).fetchall()
         gone = {holder for holder in {row[-1] for row in found if row[-1]} if is_dead(holder)}
-        return [self._view(execute, stream, gone, *row) for row in found]
+        return [self._view(execute, stream, gone, row) for row in found]
 
-    def _view(
-        self,
-        execute: Execute,
-        stream: Stream,
-        gone: Collection[int],
-        key: str,
-        lane: int,
-        stored: bytes,
-        ready_at_ms: int,
-        token: int,
-        due_ms: int,
-        owner: str,
-        holder: int,
-    ) -> JobView:
+    def _view(self, execute: Execute, stream: Stream, gone: Collection[int], row: tuple[Any, ...]) -> JobView:
+        key, lane, stored, ready_at_ms, token, due_ms, owner, holder = row
         try:
             queue, _, caps, priority = self.called(execute, lane)
             body = verify(stored, place_in(stream, key), "it")
@@ -325,7 +303,6 @@ def _named(queue: str, tenant: str, priority: int) -> bytes:
 
 
 def backlog(execute: Execute, now: int) -> list[Backlog]:
-    """The backlog by tenant and queue."""
     return [
         Backlog(tenant=tenant, queue=queue, ready=ready, leased=leased, later=later, oldest_ready_at_ms=oldest)
         for tenant, queue, ready, leased, later, oldest in execute(SQL["backlog"], (now,)).fetchall()
@@ -337,17 +314,8 @@ def next_due_ms(execute: Execute) -> int | None:
     return min((due for due in execute(SQL["next_due"]).fetchall()[0] if due is not None), default=None)
 
 
-def _queue_up(
-    turns: list[tuple[int, str, int, int, int, int]],
-    served: dict[str, int],
-    number: int,
-    lane: Lane,
-    line: Sequence[LaneHead],
-) -> None:
+def _queue_up(turns: list[Turn], served: dict[str, int], number: int, lane: Lane, line: Sequence[LaneHead]) -> None:
     """Add a lane to the heap by its next job, if it has one."""
     if line:
-        head = line[-1]
-        heappush(
-            turns,
-            (served.get(lane.tenant, 0), lane.tenant, -lane.priority, head.ready_at_ms, head.place, number),
-        )
+        head, last_served = line[-1], served.get(lane.tenant, 0)
+        heappush(turns, (last_served, lane.tenant, -lane.priority, head.ready_at_ms, head.place, number))

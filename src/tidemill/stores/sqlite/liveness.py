@@ -46,7 +46,10 @@ class ProcessLocks:
         except OSError as error:
             raise Unavailable(f"no lock can be made in {self._folder}: {error.strerror}") from error
         self._mine[holder] = handle
-        self._add_fork_hook()
+        if not self._has_fork_hook:
+            # Forked children close the locks. Python cannot remove the hook, so it holds this object weakly.
+            self._has_fork_hook, forked = True, WeakMethod(self._forked)
+            os.register_at_fork(after_in_child=lambda: (close := forked()) and close())
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -61,11 +64,7 @@ class ProcessLocks:
             os.close(handle)
 
     def is_dead(self, holder: int) -> bool:
-        """Whether a holder's process is dead: its lock is free or absent.
-
-        If the folder, or a lock of this process in it, is missing, it was moved or removed: an absent lock proves
-        nothing then.
-        """
+        """Whether a holder's lock is free, or absent from a folder that was not moved or removed."""
         if not HAS_LOCKS or holder in self._mine:
             return False
         taken = self._is_taken(holder)
@@ -102,12 +101,6 @@ class ProcessLocks:
         with suppress(OSError):
             self._file(holder).unlink()
             self._folder.rmdir()
-
-    def _add_fork_hook(self) -> None:
-        """Have forked children close the locks. Python cannot remove the hook, so it holds this object weakly."""
-        if not self._has_fork_hook:
-            self._has_fork_hook, forked = True, WeakMethod(self._forked)
-            os.register_at_fork(after_in_child=lambda: (close := forked()) and close())
 
     def _forked(self) -> None:
         """Close the parent's locks in a child, which would hold them beyond the parent's death."""

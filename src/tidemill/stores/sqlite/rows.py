@@ -32,7 +32,6 @@ LOG = logging.getLogger(__name__)
 
 SQL = statements("sqlite")
 _ROW, _ADD_ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["add_row"], SQL["set_row"], SQL["set_body"]
-_HAS_TERM = SQL["has_term"]
 
 WALKED_AT_ONCE = 5_000
 """Index entries that one statement visits."""
@@ -104,12 +103,10 @@ def write_row(tx: Transaction, tenant: str, row: Row) -> None:
 
 
 def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
-    """What a row's checksum covers besides its body."""
     return f"{tenant}\0{kind}\0{key}\0{sort}\0".encode() + terms
 
 
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
-    """One page of rows that have all terms."""
     below = TOP if after is None else place_of(after)
     limit = max(limit, 1)
     along, others = _rarest_first(execute, tenant, kind, terms)
@@ -158,7 +155,6 @@ def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_mos
 
 
 def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
-    """The term to walk along, and the others to test."""
     numbers = [number_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [number_of(tenant, kind, None)]
     if len(numbers) > 1:
         sizes = {number: execute(SQL["count_term"], (number, RARE)).fetchall()[0][0] for number in numbers}
@@ -167,7 +163,7 @@ def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]
 
 
 def _has_all(execute: Execute, place: Place, others: Sequence[int]) -> bool:
-    return all(execute(_HAS_TERM, (term, *place)).fetchall() for term in others)
+    return all(execute(SQL["has_term"], (term, *place)).fetchall() for term in others)
 
 
 def _row_at(
@@ -196,7 +192,6 @@ ONE_BY_ONE_MAX = 2_000
 """Rows and index entries that are repaired one by one."""
 SLICE = 500
 """Rows per transaction, so that other writers do not wait long."""
-TABLES = ("rows", "terms")
 ASIDE = "rows_aside"
 ROWS_BOTTOM, ROWS_TOP = ("", "", ""), ("\U0010ffff", "", "")
 
@@ -208,8 +203,6 @@ _ILLEGIBLE = (apsw.CorruptError, UnicodeDecodeError)
 
 
 class Write(Protocol):
-    """Runs an operation in a transaction of the store."""
-
     def __call__(self, operation: Operation[Any], *, durable: bool) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -224,7 +217,6 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def few(self) -> bool:
-        """Whether one-by-one repair is enough."""
         most = max(len(self.missing), len(self.stray), len(self.rows_of_strays) // 10)
         sane = all(tuple(map(type, place)) == (int, int, str) for place in self.stray)
         return not self.unreadable and sane and most <= ONE_BY_ONE_MAX
@@ -240,34 +232,25 @@ class SqliteTermIndex:
         self._path, self._write = path, write
 
     async def problems(self) -> IndexProblems:
-        return (await self._compare()).problems()
+        return (await asyncio.to_thread(_compare, self._path)).problems()
 
     async def repair(self) -> IndexProblems:
-        found = await self._compare()
+        found = await asyncio.to_thread(_compare, self._path)
         flaws = found.problems()
         if not flaws.sound and found.few:
             # Writing may hit damage that reading does not.
             with suppress(Rejected):
-                await self._repair_few(found)
-            found = await self._compare()
+                await self._write(partial(_place_rows, names=found.rows_of_strays, strays=found.stray), durable=True)
+                for at in range(0, len(found.missing), SLICE):
+                    await self._write(partial(_place_rows, names=found.missing[at : at + SLICE]), durable=True)
+            found = await asyncio.to_thread(_compare, self._path)
         if not found.problems().sound:
-            await self._rebuild()
+            await self._write(_set_aside, durable=True)
+            # From both ends to the first unreadable row; a reindex restores what is between them from the logs.
+            await self._salvage(ROWS_BOTTOM, up=True)
+            await self._salvage(ROWS_TOP, up=False)
+            await self._write(partial(_drop_from_schema, name=ASIDE), durable=True)
         return flaws
-
-    async def _compare(self) -> Compared:
-        return await asyncio.to_thread(_compare, self._path)
-
-    async def _repair_few(self, found: Compared) -> None:
-        await self._write(partial(_remove_strays, strays=found.stray, names=found.rows_of_strays), durable=True)
-        for at in range(0, len(found.missing), SLICE):
-            await self._write(partial(_place_rows, names=found.missing[at : at + SLICE]), durable=True)
-
-    async def _rebuild(self) -> None:
-        await self._write(_set_aside, durable=True)
-        # From both ends to the first unreadable row; a reindex restores what is between them from the logs.
-        await self._salvage(ROWS_BOTTOM, up=True)
-        await self._salvage(ROWS_TOP, up=False)
-        await self._write(partial(_drop_from_schema, name=ASIDE), durable=True)
 
     async def _salvage(self, place: Name, *, up: bool) -> None:
         more = True
@@ -323,14 +306,9 @@ def _numbers(name: Name, sort: Any, terms: Any) -> tuple[int, ...]:
     return numbers_of(name[0], name[1], terms) if isinstance(sort, int) else ()
 
 
-def _remove_strays(tx: Transaction, strays: list[TermPlace], names: list[Name]) -> None:
-    """Remove entries, except those that a row has gained since."""
+def _place_rows(tx: Transaction, names: list[Name], strays: Sequence[TermPlace] = ()) -> None:
+    """Remove stray index entries, except those that a row has gained since, and add the entries of rows."""
     tx.term_changes.update(dict.fromkeys(strays, False))
-    _place_rows(tx, names)
-
-
-def _place_rows(tx: Transaction, names: list[Name]) -> None:
-    """Add the index entries of rows."""
     for name in names:
         sort, terms = fetch_one(tx.execute(SQL["row"], name)) or (None, b"")
         tx.term_changes.update({(number, sort, name[2]): True for number in _numbers(name, sort, terms)})
@@ -340,7 +318,7 @@ def _set_aside(tx: Transaction) -> None:
     """Start with empty tables, unless an interrupted rebuild already did."""
     if fetch_one(tx.execute(SQL["table"], (ASIDE,))) is not None:
         return
-    for name in TABLES:
+    for name in ("rows", "terms"):
         ((text,),) = tx.execute(SQL["table"], (name,)).fetchall()
         tx.execute(f"ALTER TABLE {name} RENAME TO {name}_aside")
         tx.execute(text)

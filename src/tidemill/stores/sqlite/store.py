@@ -57,13 +57,8 @@ from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 
-Durability = Literal["full", "relaxed"]
-
 HOLDER_CHECK_MS = 200.0
 """How often claims look for dead holders."""
-KNOWN_STREAMS_MAX = 100_000
-NO_RECORDS = 1 << 62
-"""A version that no stream reaches: loading after it reads the version and no records."""
 
 
 class SqliteStore:
@@ -73,7 +68,7 @@ class SqliteStore:
         self,
         path: str | Path,
         *,
-        durability: Durability = "full",
+        durability: Literal["full", "relaxed"] = "full",
         clock: Callable[[], int] | None = None,
         presence_ms: float = PRESENCE_MS,
     ) -> None:
@@ -148,7 +143,6 @@ class SqliteStore:
         return self._clock()
 
     def notify_all(self) -> None:
-        """Wake every waiting claim and follower."""
         with self._waiters_lock:
             self._waiters.notify_all()
 
@@ -191,7 +185,7 @@ class SqliteStore:
                 self._jobs.learn(name, number)
             else:
                 self._streams.ids[name] = number
-        if len(self._streams.ids) > KNOWN_STREAMS_MAX:
+        if len(self._streams.ids) > 100_000:
             self._streams.ids.clear()
         self._notify(tx)
         if self._checkpoints.due:
@@ -274,8 +268,14 @@ class SqliteStore:
         return []
 
     async def _claim_or_release(self, writer: Writer, request: Claim) -> list[Lease] | None:
-        """Claim; release the jobs if the caller is cancelled before the claim is done."""
-        claim = writer.submit(lambda tx: self._claim_now(tx, request), durable=False)
+        """Claim; None without room. Releases the jobs if the caller is cancelled before the claim is done."""
+
+        def claim_now(tx: Transaction) -> list[Lease] | None:
+            self._void_dead_holders(tx)
+            # Without room the claim must not wait: no notification would follow for jobs that are already ready.
+            return self._jobs.claim(tx, request) if request.most > 0 else None
+
+        claim = writer.submit(claim_now, durable=False)
         if not claim.done():
             try:
                 await asyncio.shield(claim)
@@ -289,11 +289,6 @@ class SqliteStore:
             task = asyncio.ensure_future(self.release(claim.result() or []))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
-
-    def _claim_now(self, tx: Transaction, request: Claim) -> list[Lease] | None:
-        """None when the caller has no room: no notification would follow for jobs that are already ready."""
-        self._void_dead_holders(tx)
-        return self._jobs.claim(tx, request) if request.most > 0 else None
 
     def _poll_changes(self) -> bool:
         """Notify all if another process has written; whether to go on polling."""
@@ -397,7 +392,8 @@ class SqliteStore:
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         listeners = self._sender.listeners(stream)
         if listeners or self._followers.has_live(stream):
-            (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
+            # No stream reaches this version: only its version is read.
+            (tail,) = await self.load({stream: 1 << 62}, snapshots=False)
             self._deliver_live(stream, tail.version, *frames)
             await self._sender.send(listeners, tail.version, frames)
 

@@ -7,7 +7,7 @@ change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -45,7 +45,6 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
 Execute = Callable[..., Any]
-PutRow = Callable[[Transaction, str, Row], None]
 
 
 class Streams:
@@ -65,10 +64,7 @@ class Streams:
         self.ids, self._looked_at, self._changes = {}, {}, None
 
     def quiet(self, execute: Execute, after: Mapping[Stream, int], changes: int | None) -> list[Tail] | None:
-        """The tails of streams that have nothing new; None when there is something to read.
-
-        `changes` counts the writes of other processes; None when it cannot be read.
-        """
+        """The tails of streams without news, else None. `changes` counts the writes of other processes, if known."""
         if changes is None or changes != self._changes or len(self._looked_at) > LOOKED_AT_MAX:
             self._looked_at, self._changes = {}, changes
         tails: list[Tail] = []
@@ -84,7 +80,6 @@ class Streams:
         return tails
 
     def apply(self, tx: Transaction, commit: Commit) -> CommitResult:
-        """Apply one commit with its statements, or refuse it."""
         return self.statements.within(tx, commit, self._apply) if commit.statements else self._apply(tx, commit)
 
     def _apply(self, tx: Transaction, commit: Commit) -> CommitResult:
@@ -165,7 +160,7 @@ class Streams:
             return None
         tx.learned[stream] = number
         self._append(tx, stream, number, version, records)
-        return self._follow_up(tx, commit, number, version, put_row=add_row)
+        return self._follow_up(tx, commit, number, version, first=True)
 
     def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
         """Commit to a stream that does not exist. It gets an id only if the commit leaves something in it."""
@@ -182,18 +177,16 @@ class Streams:
         tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, 0))
         return self._follow_up(tx, commit, number, 0)
 
-    def _follow_up(
-        self, tx: Transaction, commit: Commit, number: int, version: int, put_row: PutRow = write_row
-    ) -> Committed:
-        """Write everything of an accepted commit other than its records."""
+    def _follow_up(self, tx: Transaction, commit: Commit, number: int, version: int, first: bool = False) -> Committed:
+        """Write everything of an accepted commit other than its records; the rows of a `first` one are mostly new."""
         snapshot = commit.snapshot
         if snapshot is not None:
             stored = checksum(snapshot.body, place_in(commit.stream, snapshot.version))
             tx.execute(_SET_SNAPSHOT, (number, snapshot.version, stored))
-        jobs = self._jobs
         if commit.acks or commit.drop or commit.withdraw:
-            jobs.remove(tx, number, commit)
-        kept = jobs.insert(tx, number, commit) if commit.jobs else ()
+            self._jobs.remove(tx, number, commit)
+        kept = self._jobs.insert(tx, number, commit) if commit.jobs else ()
+        put_row = add_row if first else write_row
         for row in commit.rows:
             put_row(tx, commit.stream.tenant, row)
         return Committed(version=version, kept=kept)
@@ -265,28 +258,21 @@ def _records(
         return ()
     # Every row holds at least one wanted record.
     rows = execute(SQL["records"], (number, after, -1 if limit is None else limit)).fetchall()
-    chunks = list(_chunks(stream, rows))
-    records = tuple(record for _, chunk in chunks for record in chunk)
-    first, last = (chunks[0][0], chunks[0][0] + len(records) - 1) if chunks else (0, 0)
-    if not end <= last <= version or first > after + 1:
-        raise Damaged(f"records {after + 1} to {end} are not all there")
-    return records[after + 1 - first : end + 1 - first]
-
-
-def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """The version of each row's first record, and its records; refuses gaps between rows."""
-    following = None
-    for version, stored in rows:
-        chunk = _unpack(verify(stored, place_in(stream, version), f"record {version}"))
-        first = version - len(chunk) + 1
-        if following is not None and first != following:
+    records: list[bytes] = []
+    following = 1
+    for last, stored in rows:
+        chunk = _unpack(verify(stored, place_in(stream, last), f"record {last}"))
+        if records and last - len(chunk) + 1 != following:
             raise Damaged(f"record {following} is missing")
-        following = version + 1
-        yield first, chunk
+        records += chunk
+        following = last + 1
+    first = following - len(records)
+    if not end < following <= version + 1 or first > after + 1:
+        raise Damaged(f"records {after + 1} to {end} are not all there")
+    return tuple(records[after + 1 - first : end + 1 - first])
 
 
 def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) -> list[Stream]:
-    """Streams of a kind, ordered by name."""
     if after is None:
         rows = execute(SQL["first_streams"], (kind, limit))
     else:

@@ -13,7 +13,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.resources import files
 from typing import Any
 
 import apsw
@@ -21,6 +20,8 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
+from tidemill.stores.optional import bound
+from tidemill.stores.sql_files import migrations
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
 PATIENCE_SECONDS = 0.2
@@ -31,7 +32,7 @@ class StatementSerializer:
     """Orders the dry runs of one process, all in one loop."""
 
     def __init__(self) -> None:
-        self._serialized = False
+        self.serialized = False
         self._undecided = 0
         """Dry runs whose commit is not decided yet."""
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -39,17 +40,13 @@ class StatementSerializer:
 
     async def turn(self) -> None:
         """Wait until a dry run may start."""
-        if not self._serialized:
+        if not self.serialized:
             self._undecided += 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._admit_waiting()
         await turn
-
-    def conflicted(self) -> None:
-        """Serialize dry runs from now on."""
-        self._serialized = True
 
     def decided(self, count: int = 1) -> None:
         """Note that dry runs were committed, or will be repeated."""
@@ -68,7 +65,7 @@ class StatementSerializer:
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, lambda: self.decided(self._undecided))
         elif not self._undecided:
-            self._serialized = False
+            self.serialized = False
 
 
 # Statements
@@ -110,16 +107,11 @@ def refusal(message: str, hint: str = "") -> Rejected:
 
 
 def own_tables() -> frozenset[str]:
-    """The tables that the migrations create."""
-    folder = files("tidemill.stores") / "sql" / "sqlite"
-    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if re.match(r"\d{4}_", path.name)]
-    found = {name.lower() for text in texts for name in re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text)}
-    return frozenset(found | {"migrations"})
+    sql = "\n".join(each.sql for each in migrations("sqlite"))
+    return frozenset({"migrations", *re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", sql.lower(), re.IGNORECASE)})
 
 
 class Statements:
-    """Executes statements on one connection."""
-
     def __init__(self) -> None:
         self._own = own_tables()
         self._turns = StatementSerializer()
@@ -136,7 +128,6 @@ class Statements:
             raise
 
     def dry_run(self, tx: Transaction, statement: Statement) -> bytes:
-        """Execute and roll back; returns the answer."""
         tx.execute("SAVEPOINT rehearsal")
         try:
             return self._perform(tx.connection, statement)
@@ -154,19 +145,16 @@ class Statements:
             if not isinstance(result, Committed):
                 tx.execute("ROLLBACK TO performance")
             tx.execute("RELEASE performance")
-        self._record_outcome(commit.statements, result)
-        return result
-
-    def _record_outcome(self, statements: Sequence[Statement], result: CommitResult) -> None:
-        """Let the next dry runs start. A commit that is refused for other reasons will be repeated."""
+        # Let the next dry runs start. A commit that is refused for other reasons will be repeated.
         if isinstance(result, Committed):
-            self._turns.decided(len(statements))
+            self._turns.decided(len(commit.statements))
         elif isinstance(result, StatementRefused) and result.changed:
-            place = [number for number, each in enumerate(statements) if each == result.statement][result.equals]
-            self._turns.decided(len(statements) - place)
-            self._turns.conflicted()
+            equal = [number for number, each in enumerate(commit.statements) if each == result.statement]
+            self._turns.decided(len(commit.statements) - equal[result.equals])
+            self._turns.serialized = True
         elif isinstance(result, StatementRefused):
             self._turns.decided()
+        return result
 
     def _refused(self, tx: Transaction, statements: Sequence[Statement]) -> StatementRefused | None:
         for place, statement in enumerate(statements):
@@ -210,7 +198,7 @@ class Statements:
         return ""
 
     def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
-        parameters = _bindings(statement.parameters)
+        parameters = bound(msgspec.json.decode(statement.parameters))
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
 
@@ -258,18 +246,6 @@ class Statements:
             connection.set_progress_handler(None)
             cursor.close()
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
-
-
-def _bindings(parameters: bytes) -> Any:
-    given = msgspec.json.decode(parameters)
-    if isinstance(given, dict):
-        return {name: _bound(value) for name, value in given.items()}
-    return [_bound(value) for value in given]
-
-
-def _bound(value: Any) -> Any:
-    """A JSON value for SQLite: lists and objects become JSON text."""
-    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 
 def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:

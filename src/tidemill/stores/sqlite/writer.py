@@ -37,7 +37,6 @@ from tidemill.stores.sqlite.database import (
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
 _ADD_TERM, _REMOVE_TERM = SQL["add_term"], SQL["remove_term"]
-_CHANGES = "PRAGMA data_version"
 
 STREAMS, PLACES, TOKENS = range(3)
 """The counters, in the order of their columns."""
@@ -46,7 +45,6 @@ T = TypeVar("T")
 
 INLINE_SYNC_MS = 1.0
 """Syncs that take no longer than this (smoothed) run in the loop's thread."""
-SMOOTHING = 0.1
 BUSY_WAIT_MS = 15_000
 """How long to wait for another process to finish its transaction."""
 GATHERED_MAX = 64
@@ -87,7 +85,6 @@ class Transaction:
         """New records by stream: the version of the first, and the records."""
 
     def next(self, counter: int) -> int:
-        """The next number of a counter."""
         if self._counters is None:
             ((*counters, found),) = self.execute(_COUNTERS).fetchall()
             if found != counters_checksum(counters):
@@ -124,8 +121,6 @@ Operation = Callable[[Transaction], T]
 
 
 class PendingOperation:
-    """A queued operation and the future of its caller."""
-
     __slots__ = ("durable", "future", "operation", "result")
 
     def __init__(self, operation: Operation[Any], durable: bool, future: asyncio.Future[Any]) -> None:
@@ -179,17 +174,13 @@ class Writer:
             if self._first_in_turn:
                 # The first operation of a loop turn starts at once; later ones wait for the turn's end to be grouped.
                 self._first_in_turn = False
-                self._loop.call_soon(self._end_turn)
+                self._loop.call_soon(setattr, self, "_first_in_turn", True)
                 self._start()
             else:
                 self._loop.call_soon(self._start)
         return future
 
-    def _end_turn(self) -> None:
-        self._first_in_turn = True
-
     async def close(self) -> None:
-        """Write what is queued and close the connection."""
         self._closed = True
         if self._active:
             self._idle = self._loop.create_future()
@@ -198,10 +189,7 @@ class Writer:
         self._connection.close()
 
     def others_wrote(self) -> bool:
-        """Whether another connection has changed the file since the last call; False while a transaction is active.
-
-        SQLite counts foreign changes per connection, so the write connection sees only those of others.
-        """
+        """Whether another connection has written since the last call; False while a transaction is active."""
         try:
             changes = self.changes()
         except apsw.Error:
@@ -215,7 +203,7 @@ class Writer:
         """A number that changes with writes of other connections; None while a transaction is active."""
         if self._active or self._closed:
             return None
-        found: int = self._execute(_CHANGES).fetchall()[0][0]
+        found: int = self._execute("PRAGMA data_version").fetchall()[0][0]
         return found
 
     def _start(self, waited_ms: float = 0.0) -> None:
@@ -299,22 +287,20 @@ class Writer:
         error = done.exception()
         if error is None:
             self._committed(batch, transaction, done.result())
-        elif isinstance(error, apsw.Error):
-            self._commit_failed(batch, error)
         else:
-            self._fail(batch, error)
+            self._commit_failed(batch, error)
 
     def _committed(self, batch: list[PendingOperation], transaction: Transaction, took_ms: float | None) -> None:
         self.transactions += 1
         if took_ms is not None:
-            self._sync_ms += SMOOTHING * (took_ms - self._sync_ms)
+            self._sync_ms += 0.1 * (took_ms - self._sync_ms)
         self._done(transaction)
         for each in batch:
             if not each.future.done():
                 each.future.set_result(each.result)
         self._next()
 
-    def _commit_failed(self, batch: list[PendingOperation], error: apsw.Error) -> None:
+    def _commit_failed(self, batch: list[PendingOperation], error: BaseException) -> None:
         """A failed COMMIT may leave its transaction open."""
         self._note_failed_sync(error)
         roll_back(self._connection)
@@ -425,19 +411,13 @@ PREPARED_BYTES = 4_000 * (4_096 + 24)
 PREPARED_AT_ONCE = 32 * 1024
 """Bytes per preallocating write. Linux caches one call's data in large folios and rescans a whole folio for each small
 write into it, so larger calls slow every commit down."""
-ROOM_TIMES = 20
-"""Free space required for preallocation, as a multiple of it."""
 
 
 def prepare(path: Path) -> None:
-    """Preallocate the WAL. The caller holds the write lock.
-
-    A sync of overwritten bytes costs half of one that extends the file. SQLite ignores the zeros, because a frame
-    counts only with the right checksum.
-    """
+    """Preallocate the WAL, under the write lock: a sync of overwritten bytes costs half. SQLite ignores the zeros."""
     with suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
         size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
-        if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
+        if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > 20 * PREPARED_BYTES:
             try:
                 starts = range(size, PREPARED_BYTES, PREPARED_AT_ONCE)
                 log.writelines(bytes(min(PREPARED_AT_ONCE, PREPARED_BYTES - at)) for at in starts)
@@ -459,11 +439,7 @@ class Checkpoints:
         self.made = 0
 
     def note(self, connection: apsw.Connection, database: str, pages: int) -> int:
-        """WAL hook, called after each commit.
-
-        Under steady load commits arrive during every checkpoint in the thread, so the small rest is moved here, which
-        restarts the WAL.
-        """
+        """WAL hook after each commit: moves the pages that a checkpoint in the thread has left, so the WAL restarts."""
         self._pages, self._moved = pages, min(self._moved, pages)
         if (self._nearly or pages >= PAGES_PRESSING) and self._task is None:
             self._nearly = False
