@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
+
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -38,8 +40,9 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
+from tidemill.security.grants import ANY
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets
-from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
+from tidemill.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from tidemill.blobs.archive import Archive
@@ -66,9 +69,11 @@ def built_in_handlers(
     functions: Mapping[str, Callable[..., Any]] | None = None,
     carrier: SandboxExecutor | None = None,
     store: Store | None = None,
+    settings: Settings | None = None,
 ) -> tuple[Handler, ...]:
     """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
-    fetcher, carrier = Fetcher(egress_here()), carrier or NoSandbox()
+    settings = settings or read_settings()
+    fetcher, carrier = Fetcher(settings.egress), carrier or NoSandbox()
     http = http_handler(fetcher)
     models = {"openai": openai_provider(fetcher), "scripted": scripted}
     return (
@@ -76,25 +81,24 @@ def built_in_handlers(
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler(functions or {}),
+        python_handler(functions or {}, settings.imports),
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
         classify_handler(models, fetcher.close),
         pipeline_handler(http, carrier),
         transform_handler(carrier),
-        shell_handler(enabled=shell_here()),
-        email_handler(TcpConnector(fetcher.egress), mail_server_here()),
-        sql_handler(databases_here(), _sqlite(store), has_own=store is None or _sqlite(store) is not None),
+        shell_handler(enabled=settings.shell),
+        email_handler(TcpConnector(fetcher.egress), settings.smtp),
+        sql_handler(databases(settings), _sqlite(store), has_own=store is None or _sqlite(store) is not None),
     )
 
 
-def databases_here() -> dict[str, Database]:
-    """The databases that variables of the environment name: `TIDEMILL_DATABASE_CRM` is called `crm`."""
-    return {name: _database_at(os.environ[variable], variable) for name, variable in database_variables().items()}
+def databases(settings: Settings) -> dict[str, Database]:
+    return {name: _database_at(url, source) for name, (url, source) in settings.databases.items()}
 
 
-def _database_at(url: str, variable: str) -> Database:
+def _database_at(url: str, source: str) -> Database:
     """The database behind a URL, which is never shown: it may hold a password."""
     if url.startswith("sqlite:///") and _file_of(url).name:
         from tidemill.handlers.sql import SqliteDatabase
@@ -109,7 +113,7 @@ def _database_at(url: str, variable: str) -> Database:
 
         return LateDatabase("postgresql", postgres)
     hint = "write sqlite:////var/crm.db or postgresql://user:password@host/name"
-    raise rejected("database_unknown", "this is neither sqlite:///FILE nor postgresql://…", path=variable, hint=hint)
+    raise rejected("database_unknown", "this is neither sqlite:///FILE nor postgresql://…", path=source, hint=hint)
 
 
 def _sqlite(store: Store | None) -> SqliteStore | None:
@@ -150,9 +154,10 @@ def node_types(
     handlers: Sequence[Handler | NodeClass] = (),
     carrier: SandboxExecutor | None = None,
     store: Store | None = None,
+    settings: Settings | None = None,
 ) -> NodeTypes:
     """Those that come with Tidemill, those that installed distributions offer, and those that are given."""
-    own = [NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store)]
+    own = [NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store, settings)]
     given = [NodeTypeSource(handler_of(handler), GIVEN) for handler in handlers]
     return NodeTypes(*collect_node_types(own, installed(), given))
 
@@ -329,13 +334,15 @@ def engine_at(
     dead_after_ms: int = 15_000,
     archive: str | None = None,
     retention_days: float | None = RETENTION_DAYS,
+    settings: Settings | None = None,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the
     `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with
-    its process and something that no other has.
+    its process and something that no other has. `settings` are those of the configuration file and the environment
+    unless they are given; a worker whose operator lists no imports may import any function.
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
@@ -344,10 +351,13 @@ def engine_at(
     ambient, storage = RealAmbient(), open_storage(url)
     # Only a worker has processes for what is too much for its own.
     processes = SandboxPool() if work else None
-    types = node_types(functions, handlers, processes, storage.store)
+    settings = settings or read_settings()
+    if work and settings.imports is None:
+        settings = msgspec.structs.replace(settings, imports=ANY)
+    types = node_types(functions, handlers, processes, storage.store, settings)
     for broken in types.broken:
         LOG.warning("%s", broken)
-    folder = secrets_folder_here()
+    folder = settings.secrets_folder
     secrets = ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(

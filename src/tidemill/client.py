@@ -36,6 +36,7 @@ from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import RETENTION_DAYS
+from tidemill.settings import Settings
 
 LOG = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     work: bool = True,
     archive: str | None = None,
     retention_days: float | None = RETENTION_DAYS,
+    settings: Settings | None = None,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
 
@@ -88,8 +90,9 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
     nodes run at a time, of all queues unless `queues` names some, and of all runs unless `only` names one: then of
     that one and its children, and whoever waits for it is told when the store gives out no more work. Runs that ended
-    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`. Close it,
-    or use it in a `with`.
+    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`.
+    `settings` are what the operator grants, by default from `tidemill.toml` and the environment
+    (`tidemill.settings.read_settings`). Close it, or use it in a `with`.
     """
     engine = engine_at(
         url,
@@ -101,6 +104,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         work=work,
         archive=archive,
         retention_days=retention_days,
+        settings=settings,
     )
     opened = Tidemill(engine)
     if only and engine.worker is not None:

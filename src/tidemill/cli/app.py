@@ -133,6 +133,7 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.file
 @options.given
 @options.apps
+@options.imports
 @options.store
 @options.actor
 @options.roles
@@ -195,6 +196,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     about="How long nodes may finish after a signal.",
 )
 @options.apps
+@options.imports
 @options.option(
     "--heartbeat",
     "heartbeat_s",

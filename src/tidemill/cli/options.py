@@ -6,6 +6,7 @@ imported at the top of this module.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -17,6 +18,7 @@ from tidemill.cli import main
 
 DEFAULT_STORE = "sqlite:///tidemill.db"
 STORE_VARIABLE = "TIDEMILL_STORE"
+CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 PAGE = 20
 """Rows of a list, unless the caller asks for more."""
 RETENTION_DAYS_DEFAULT = 30.0
@@ -109,7 +111,42 @@ patch_file = argument(
     "file", "[FILE]", "A JSON Patch, in JSON or YAML; - reads standard input.", type=str, required=False
 )
 
-apps = many("--app", "apps", metavar="APP", about="Your code: module:attribute or path.py.", type=str)
+
+def _configured(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Name the configuration file for everything that this command opens."""
+    if path is None:
+        return
+    before = os.environ.get(CONFIG_VARIABLE)
+    os.environ[CONFIG_VARIABLE] = path
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(CONFIG_VARIABLE, None)
+        else:
+            os.environ[CONFIG_VARIABLE] = before
+
+    context.call_on_close(restore)
+
+
+config = click.option(
+    "--config",
+    metavar="FILE",
+    type=str,
+    callback=_configured,
+    expose_value=False,
+    help="The operator's tidemill.toml, instead of the one in the configuration folder.",
+)
+apps = together(
+    many("--app", "apps", metavar="APP", about="Your code: module:attribute or path.py.", type=str),
+    config,
+)
+imports = many(
+    "--allow-import",
+    "imports",
+    metavar="PATTERN",
+    about="Import path that python nodes may name: shop.tasks, shop.tasks:charge, shop.*.",
+    type=str,
+)
 as_json = flag("--json", "as_json", about="Print one JSON value and nothing else.")
 store = option(
     "--store",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,7 +77,7 @@ class StoreSession:
     def _asked(self, ask: Callable[[Tidemill], T]) -> T:
         if not self.creates:
             require_store_exists(self.store)
-        with importable():
+        with importable() if self.apps else nullcontext():
             app = load_apps(self.apps)
             mill = client.open(
                 self.store,

@@ -17,10 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from tidemill.cli.render.terminal import sanitize
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.discovery import handlers_in
 from tidemill.handlers.python.functions import decorated_functions, function_registry
+from tidemill.settings import ignored_config
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
 
@@ -32,14 +34,21 @@ class App(NamedTuple):
 
 @contextmanager
 def importable(folder: Path | None = None) -> Iterator[None]:
-    """Let functions be imported from a folder, and from where the command was given."""
+    """Let functions be imported from a folder and the current one, after everything that is installed."""
     places = [str(place) for place in (folder, Path.cwd()) if place is not None]
     before = list(sys.path)
-    sys.path[:0] = [place for place in dict.fromkeys(places) if place not in before]
+    sys.path += [place for place in dict.fromkeys(places) if place not in before]
     try:
         yield
     finally:
         sys.path[:] = before
+
+
+def warn_of_ignored_config(*folders: Path | None) -> None:
+    """Say that a configuration file of the current folder or the document's grants nothing."""
+    found = ignored_config(*(folder for folder in (Path.cwd(), *folders) if folder is not None))
+    if found is not None:
+        print(f"tidemill: {sanitize(str(found))} is ignored: name it with --config to use it", file=sys.stderr)
 
 
 def load_apps(names: Sequence[str]) -> App:
@@ -80,8 +89,16 @@ def _of_file(path: Path) -> ModuleType:
         raise rejected(
             "app_invalid", f"--app {path.name}: another module is called {path.stem} too", hint="rename the file"
         )
-    sys.path.insert(0, str(path.parent))
-    return importlib.import_module(path.stem)
+    sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None, "the name ends in .py"
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
 
 
 def _unimportable(name: str, place: str, error: BaseException) -> Rejected:

@@ -6,8 +6,11 @@ clashes with another is reported with the reason, and does not affect the others
 
 from __future__ import annotations
 
+import os
+import site
+import sysconfig
 from collections.abc import Iterator, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, NamedTuple
 
 from tidemill.errors import rejected
@@ -42,13 +45,24 @@ def installed() -> Offered:
     """Import the node types of all installed distributions."""
     offers: list[NodeTypeSource] = []
     broken: list[UnusableNodeType] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (_distribution(point), point.name)):
+    for point in sorted(_entry_points(), key=lambda point: (_distribution(point), point.name)):
         origin = _distribution(point)
         try:
             offers += [NodeTypeSource(handler, origin) for handler in handlers_in(point.load())]
         except BaseException as error:
             broken.append(UnusableNodeType(point.name, origin, f"{type(error).__name__}: {text_of(error)}"))
     return Offered(tuple(offers), tuple(broken))
+
+
+def _entry_points() -> Iterator[EntryPoint]:
+    """The entry points of what was installed, never of the current folder or a document's."""
+    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    places += [site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    names = set()
+    for each in distributions(path=[place for place in dict.fromkeys(places) if os.path.isabs(place)]):
+        if each.name not in names:
+            names.add(each.name)
+            yield from (point for point in each.entry_points if point.group == GROUP)
 
 
 def handlers_in(target: Any) -> list[Handler]:

@@ -202,6 +202,7 @@ class ConfigProblem(NamedTuple):
     path: str
     message: str
     hint: str
+    code: str = "config_invalid"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Literal, TypeVar
 
 from tidemill.bootstrap import NodeTypes, node_types
@@ -101,7 +102,7 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], s
     from tidemill.cli.session import StoreSession, plain
 
     try:
-        with importable():
+        with importable() if apps else nullcontext():
             app = load_apps(apps)
             found = ask(node_types(app.functions, app.handlers))
     except Rejected as refusal:
@@ -117,7 +118,7 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
     """Compile a document and tell what came of it."""
     try:
         # What is wrong with the environment or an app is not the document's fault.
-        with importable():
+        with importable() if apps else nullcontext():
             app = load_apps(apps)
             types = node_types(app.functions, app.handlers)
     except Rejected as refusal:

@@ -40,13 +40,14 @@ from tidemill.cli.render.terminal import (
     supports_unicode,
 )
 from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
-from tidemill.cli.user_code import importable, load_apps
+from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.views import ApprovalView, RunView
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.settings import read_settings
 
 POLL_SECONDS = 0.5
 LINE_BYTES_MAX = 65_536
@@ -259,6 +260,7 @@ class RunOptions:
     file: str
     given: tuple[str, ...]
     apps: tuple[str, ...]
+    imports: tuple[str, ...]
     store: str
     actor: str
     roles: tuple[str, ...]
@@ -314,7 +316,9 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
     """Work on one run only: this process may lack the code that other runs of the store need."""
     run_id = options.resume or RealAmbient().new_id()
     app = load_apps(options.apps)
-    mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers)
+    settings = read_settings(imports=options.imports)
+    warn_of_ignored_config(source.folder)
+    mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings)
     try:
         reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)
         board = RunProgress(mill.workflow(reference))

@@ -20,6 +20,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import click
+import msgspec
 
 from tidemill.bootstrap import engine_at
 from tidemill.cli import main, options
@@ -27,11 +28,13 @@ from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.tables import names
 from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, counted, reserve_stdout, sanitize
 from tidemill.cli.session import StoreSession
-from tidemill.cli.user_code import importable, load_apps
+from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.security.grants import ImportGrants
+from tidemill.settings import read_settings
 
 _TRIED = "it is tried until it does"
 
@@ -121,6 +124,7 @@ class WorkOptions:
     heartbeat_s: float
     dead_after_s: float
     apps: tuple[str, ...]
+    imports: tuple[str, ...]
     name: str
     archive: str | None
     retention_days: float | None
@@ -153,7 +157,11 @@ def _engine(options: WorkOptions) -> Engine:
     queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
     if not all(queues):
         raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
-    app = load_apps(options.apps)
+    app, settings = load_apps(options.apps), read_settings(imports=options.imports)
+    warn_of_ignored_config()
+    if settings.imports is None:
+        # Whoever publishes to a shared store need not be the operator of its workers.
+        settings = msgspec.structs.replace(settings, imports=ImportGrants())
     return engine_at(
         options.store,
         functions=app.functions,
@@ -167,6 +175,7 @@ def _engine(options: WorkOptions) -> Engine:
         grace_ms=round(options.grace_s * 1000),
         beat_ms=round(options.heartbeat_s * 1000),
         dead_after_ms=round(options.dead_after_s * 1000),
+        settings=settings,
     )
 
 

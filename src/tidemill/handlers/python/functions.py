@@ -79,6 +79,7 @@ def decorated_functions(module: object) -> dict[str, Function]:
 
 
 def imported(name: str) -> Function:
+    """Import a function of a module; one that another package defines is refused."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
         hint = "register it, or write module:function"
@@ -95,6 +96,10 @@ def imported(name: str) -> Function:
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}") from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
+    home = str(getattr(target, "__module__", None) or type(target).__module__)
+    if home.partition(".")[0] != module_name.partition(".")[0]:
+        message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
+        raise Fail("function_unknown", message, hint=f"name the module that defines it: {home}")
     found: Function = target
     return found
 

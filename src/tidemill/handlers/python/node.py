@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
+from tidemill.expressions.templates.syntax import is_template
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
@@ -24,10 +25,27 @@ from tidemill.handlers.python.functions import (
     resolve_result,
 )
 from tidemill.handlers.python.pool import Limits, PythonProcesses
-from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
+from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.security.grants import ANY, ImportGrants, is_import_path
 
 
-def _check(config: Any) -> Iterator[ConfigProblem]:
+def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
+    """Why an import path may not be used; without grants, for a caller that only checks documents, any may."""
+    if is_template(name):
+        message = "the function is a constant: data must not choose what is run"
+        hint = "use a branch with one node per function"
+        return ConfigProblem("/function", message, hint, "function_not_constant")
+    if not is_import_path(name):
+        message = f"{name} is no import path: it names one function of a module"
+        return ConfigProblem("/function", message, "write module:function", "function_unknown")
+    if imports is None or imports.allow(name):
+        return None
+    hint = f'register the function, or let the operator write imports = ["{name.partition(":")[0]}"] in tidemill.toml'
+    message = f"the operator has not granted the import of {name}"
+    return ConfigProblem("/function", message, hint, "import_not_allowed")
+
+
+def _check_limits(config: Json) -> Iterator[ConfigProblem]:
     if config.get("limits") and config.get("isolation") in (None, "inline", "thread"):
         message = "limits are those of a process, and the function does not run in one"
         yield ConfigProblem("/limits", message, "write isolation: process, or use timeout_seconds")
@@ -58,18 +76,30 @@ PYTHON = NodeType(
         "required": ["function"],
         "additionalProperties": False,
     },
-    check=_check,
 )
 
 
-def python_handler(functions: Mapping[str, Function], processes: PythonProcesses | None = None) -> Handler:
-    """The node type over registered functions; other names are import paths `module:function`."""
+def python_handler(
+    functions: Mapping[str, Function], imports: ImportGrants | None = ANY, processes: PythonProcesses | None = None
+) -> Handler:
+    """The node type over registered functions; other names are import paths `module:function`, if they are granted."""
     found: dict[str, FunctionSignature] = {}
     pool = processes or PythonProcesses()
+
+    def problem(name: str) -> ConfigProblem | None:
+        is_path = ":" in name or is_template(name)
+        return _problem(name, imports) if is_path and name not in functions else None
+
+    def check(config: Json) -> Iterator[ConfigProblem]:
+        if found := problem(config["function"]):
+            yield found
+        yield from _check_limits(config)
 
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
+        if refused := problem(name):
+            raise Fail(refused.code, refused.message, hint=refused.hint)
         if isolation == "process":
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)
@@ -84,4 +114,4 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
         label = str(getattr(function, "__name__", "call"))
         return in_thread(label, lambda bridged: function(**target.arguments(config, bridged)), context)
 
-    return Handler(PYTHON, call, close=pool.close)
+    return Handler(msgspec.structs.replace(PYTHON, check=check), call, close=pool.close)

@@ -81,7 +81,7 @@ class TypeTable:
                         ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
                     ]
             for each in problems:
-                draft.place(number).problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
+                draft.place(number).problem(each.code, f"{key}{each.path}", each.message, each.hint)
 
     def _follows_schema(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
         """Whether a configuration follows the schema of its type; records the problems."""

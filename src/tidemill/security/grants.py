@@ -1,0 +1,130 @@
+"""Grants of the operator: import paths, secrets and SQL on the store, and whether a workflow has them.
+
+A grant is matched here and nowhere else. A refusal names the line of `tidemill.toml` that would grant what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill.errors import rejected
+
+_IDENTIFIER = r"[^\W\d]\w*"
+_PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
+_PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
+_ORIGIN = re.compile(r"(?:https?|smtps?)://(?:\*\.)?[^/*?#@\s]+|database:[\w-]+")
+PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
+
+
+class ImportGrants(msgspec.Struct, frozen=True):
+    """Import paths that `python` nodes may name: `shop.tasks`, `shop.tasks:charge`, `shop.*`, or `*` for all."""
+
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, patterns: Iterable[str]) -> ImportGrants:
+        """Raises Rejected for a pattern that can match nothing."""
+        patterns = tuple(dict.fromkeys(patterns))
+        for pattern in patterns:
+            if pattern != "*" and not _PATTERN.fullmatch(pattern):
+                hint = 'write "shop.tasks", "shop.tasks:charge" or "shop.*"'
+                raise rejected("import_pattern_invalid", f"{pattern!r} is no import path", hint=hint)
+        return cls(patterns)
+
+    def allow(self, path: str) -> bool:
+        """Whether `module:function` is granted."""
+        module, _, function = path.partition(":")
+        return any(self._matches(pattern, module, function) for pattern in self.patterns)
+
+    @staticmethod
+    def _matches(pattern: str, module: str, function: str) -> bool:
+        place, _, name = pattern.partition(":")
+        if name not in ("", "*", function):
+            return False
+        package = place.removesuffix(".*")
+        return place in ("*", module) or (place.endswith(".*") and f"{module}.".startswith(f"{package}."))
+
+
+ANY = ImportGrants(("*",))
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a text is `module:function`: one attribute of a module, nothing below it."""
+    return _PATH.fullmatch(name) is not None
+
+
+class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a secret may be sent, and which workflows may use it."""
+
+    origins: tuple[str, ...]
+    """`https://host`, `https://host:8443`, `https://*.host`, `smtp://host:587` or `database:NAME`."""
+    workflows: tuple[str, ...]
+    """Names of workflows; `*` stands for any text."""
+
+    def __post_init__(self) -> None:
+        wrong = next((each for each in self.origins if not _ORIGIN.fullmatch(each)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587 or database:NAME")
+
+    def serves(self, workflow: str) -> bool:
+        return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
+
+    def reaches(self, origin: str) -> bool:
+        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`)."""
+        return any(_same_origin(pattern, origin) for pattern in self.origins)
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int | None
+
+
+def _origin(text: str) -> _Origin:
+    parts = urlsplit(text)
+    return _Origin(parts.scheme, (parts.hostname or "").removesuffix("."), parts.port or PORTS.get(parts.scheme))
+
+
+def _same_origin(pattern: str, origin: str) -> bool:
+    if pattern.startswith("database:") or origin.startswith("database:"):
+        return pattern == origin
+    wanted, given = _origin(pattern), _origin(origin)
+    if (wanted.scheme, wanted.port) != (given.scheme, given.port):
+        return False
+    if wanted.host.startswith("*."):
+        return given.host.endswith(wanted.host[1:])
+    return wanted.host == given.host
+
+
+def read_secret_grants(text: str) -> dict[str, SecretGrant]:
+    """Read `NAME=origin,origin@workflow,workflow; NAME=…`, as a variable holds it. Raises Rejected."""
+    found: dict[str, SecretGrant] = {}
+    for entry in filter(None, (each.strip() for each in text.split(";"))):
+        name, equals, rest = entry.partition("=")
+        origins, at, workflows = rest.rpartition("@")
+        try:
+            if not (equals and at and name.strip() and workflows.strip()):
+                raise ValueError(f"{entry!r} is no grant")
+            found[name.strip()] = SecretGrant(_listed(origins), _listed(workflows))
+        except ValueError as error:
+            hint = "write CRM=https://api.example.com@billing"
+            raise rejected("secret_grant_invalid", str(error), hint=hint) from None
+    return found
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (each.strip() for each in text.split(","))))
+
+
+class StoreSqlGrants(msgspec.Struct, frozen=True):
+    """SQL on the run's own store: whether there is any, and which workflows may use tables of others."""
+
+    enabled: bool = False
+    tables: Mapping[str, tuple[str, ...]] = {}
+    """By name of a table: workflows that may use it beside the one that made it."""
