@@ -74,7 +74,7 @@ def built_in_handlers(
     """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
     settings = settings or read_settings()
     fetcher, carrier = Fetcher(settings.egress), carrier or NoSandbox()
-    http = http_handler(fetcher)
+    http = http_handler(fetcher, carrier)
     models = {"openai": openai_provider(fetcher), "scripted": scripted}
     return (
         *PLAIN,

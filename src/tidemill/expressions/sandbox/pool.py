@@ -12,11 +12,13 @@ import signal
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps
+from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps, is_small
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
-from tidemill.expressions.sandbox.tasks import SandboxTask
+from tidemill.expressions.sandbox.tasks import RunQuery, SandboxTask
 from tidemill.expressions.scope import Json
 from tidemill.processes.child import ChildSpec, Pool, StartFailed
 
@@ -54,6 +56,19 @@ class NoSandbox:
 
     async def close(self) -> None:
         """Do nothing."""
+
+
+async def run_query(path: str, value: Json, executor: SandboxExecutor) -> list[Json]:
+    """All values that a JSONPath query finds; a query that may take long is run in a child process."""
+    # Imported here because loading it takes a tenth of a second.
+    from tidemill.expressions.jsonpath.parser import read_query
+    from tidemill.expressions.jsonpath.query import is_cheap
+
+    query = read_query(path)
+    if query.keys is not None or (is_cheap(query, path) and is_small(value)):
+        return list(query.find(value, value))
+    found: list[Json] = await executor.execute(RunQuery(query=path, value=msgspec.Raw(msgspec.json.encode(value))))
+    return found
 
 
 def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitable[_T]:

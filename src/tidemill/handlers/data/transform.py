@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import ExpressionError, kind_of, pointer
-from tidemill.expressions.sandbox.pool import SandboxExecutor
-from tidemill.expressions.sandbox.tasks import RunQuery
+from tidemill.expressions.sandbox.pool import SandboxExecutor, run_query
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.control import check_query, value_before
@@ -85,19 +81,14 @@ def transform_handler(carrier: SandboxExecutor) -> Handler:
 async def _find(name: str, given: Any, source: Any, carrier: SandboxExecutor) -> Any:
     """The value of a query that can find only one, or the list of all values that a query finds."""
     from tidemill.expressions.jsonpath.parser import read_query
-    from tidemill.expressions.jsonpath.query import is_cheap
 
     options: dict[str, Any] = {"path": given} if isinstance(given, str) else given
     path, source = options["path"], options.get("from", source)
-    query = read_query(path)
-    if query.keys is not None or (is_cheap(query, path) and is_small(source)):
-        values = list(query.find(source, source))
-    else:
-        try:
-            values = await carrier.execute(RunQuery(query=path, value=msgspec.Raw(msgspec.json.encode(source))))
-        except ExpressionError as failure:
-            raise Fail("query_failed", f"{name}: {failure.message}", hint=failure.hint) from None
-    if query.keys is None:
+    try:
+        values = await run_query(path, source, carrier)
+    except ExpressionError as failure:
+        raise Fail("query_failed", f"{name}: {failure.message}", hint=failure.hint) from None
+    if read_query(path).keys is None:
         return values
     if not values and "default" not in options:
         message = f"{name}: there is nothing at {path} of {kind_of(source)}"

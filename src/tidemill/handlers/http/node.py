@@ -7,6 +7,8 @@ is a URL or, with `parameter`, a cursor. A page of another origin is requested w
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import combinations
@@ -16,6 +18,8 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
 from tidemill.handlers.control import check_query
 from tidemill.handlers.http import exchange
@@ -28,7 +32,8 @@ from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origi
 PAGES_MAX = 1_000
 ITEMS_MAX = 100_000
 LINK = "link"
-_RELATION = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s;,="]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
+LINK_CHARACTERS_MAX = 8_192
+_RELATION = re.compile(r'<([^<>]*)>((?:\s*+;\s*+[^\s;,="]++\s*+(?:=\s*+(?:"[^"]*+"|[^\s;,"]*+))?)*+)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
 PAGINATION_SCHEMA = exchange.object_schema(
@@ -48,18 +53,18 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     max_pages: int = 100
     max_items: int = 10_000
 
-    def items_of(self, body: Any) -> list[Any]:
+    async def items_of(self, body: Any, executor: SandboxExecutor) -> list[Any]:
         """The items of a page: the list that the query finds, or else all values that it finds."""
-        found = find(self.items, body)
+        found = await _find(self.items, body, executor)
         return found[0] if len(found) == 1 and isinstance(found[0], list) else found
 
-    def following(self, call: Call, answer: Answer, body: Any) -> Call | None:
+    async def following(self, call: Call, answer: Answer, body: Any, executor: SandboxExecutor) -> Call | None:
         """The call for the next page; None after the last one."""
         if self.next == LINK:
-            links = _RELATION.finditer(answer.header("link"))
+            links = _RELATION.finditer(answer.header("link")[:LINK_CHARACTERS_MAX])
             targets: list[Any] = [match[1] for match in links if _NEXT.search(match[2])]
         else:
-            targets = find(self.next, body)
+            targets = await _find(self.next, body, executor)
         target = next(iter(targets), None)
         if target is None or target in ("", False):
             return None
@@ -73,11 +78,11 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
         return _at_url(call, urljoin(answer.url, target))
 
 
-def find(path: str, body: Any) -> list[Any]:
-    # Imported here because loading it takes a tenth of a second.
-    from tidemill.expressions.jsonpath.parser import read_query
-
-    return list(read_query(path).find(body, body))
+async def _find(path: str, body: Any, executor: SandboxExecutor) -> list[Any]:
+    try:
+        return await run_query(path, body, executor)
+    except ExpressionError as failure:
+        raise Fail("query_failed", f"{path}: {failure.message}", hint=failure.hint) from None
 
 
 def _at_url(call: Call, url: str) -> Call:
@@ -92,6 +97,13 @@ def _at_url(call: Call, url: str) -> Call:
 
 
 # The node type.
+
+READ_HERE_MAX = 65_536
+"""Bytes of a body that are read in the event loop."""
+_CODEC = re.compile(
+    r"ascii|utf-(8|8-sig|16|16-le|16-be|32|32-le|32-be)|iso8859-\d+|cp(12\d\d|437|850|866|874|932|949|950)"
+    r"|koi8-[ru]|mac-roman|gb2312|gbk|gb18030|big5|shift_jis|euc_(jp|kr)|iso2022_jp"
+)
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
@@ -162,17 +174,21 @@ def http_type(limits: Limits) -> NodeType:
     )
 
 
-def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
+def http_handler(
+    fetcher: Fetcher, executor: SandboxExecutor | None = None, now_ms: Callable[[], int] = wall_clock_ms
+) -> Handler:
+    queries = executor or NoSandbox()
+
     async def ask(context: NodeContext, call: Call) -> tuple[Answer, Any]:
         answer = await fetcher.fetch(call)
         exchange.check_status(answer, call.method, context.config.get("expect"), now_ms())
-        return answer, _parsed(answer, context.config.get("parse", "auto"))
+        return answer, await _parsed(answer, context.config.get("parse", "auto"))
 
     async def work(context: NodeContext) -> Ended:
         try:
             call = await exchange.call_of(context)
             if "pagination" in context.config:
-                return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max))
+                return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
             answer, body = await ask(context, call)
             return Return(_output(answer, body))
         except CallFailed as error:
@@ -184,7 +200,9 @@ def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) ->
 Ask = Callable[[NodeContext, Call], Awaitable[tuple[Answer, Any]]]
 
 
-async def _all_pages(ask: Ask, context: NodeContext, first: Call, bytes_max: int) -> dict[str, Any]:
+async def _all_pages(
+    ask: Ask, context: NodeContext, first: Call, bytes_max: int, executor: SandboxExecutor
+) -> dict[str, Any]:
     """Request pages up to the last one or the configured maximum. The size limit is for all bodies together."""
     paging = msgspec.convert(context.config["pagination"], Paging)
     items: list[Any] = []
@@ -198,9 +216,9 @@ async def _all_pages(ask: Ask, context: NodeContext, first: Call, bytes_max: int
         size, pages = size + len(answer.body), pages + 1
         if size > bytes_max:
             raise too_large(bytes_max)
-        items += paging.items_of(body)
+        items += await paging.items_of(body, executor)
         context.progress(None, f"page {pages}")
-        following = paging.following(call, answer, body)
+        following = await paging.following(call, answer, body, executor)
         if following is not None and following.url in seen:
             message = f"page {pages} leads back to a page that was read before"
             raise Fail("response_invalid", message, hint="check pagination.next: it must change from page to page")
@@ -214,8 +232,14 @@ def _output(answer: Answer, body: Any) -> dict[str, Any]:
     return {"status": answer.status, "headers": headers, "body": body, "url": answer.url}
 
 
-def _parsed(answer: Answer, parse: str) -> Any:
-    """The body in the form that the node asks for; null if it is empty."""
+async def _parsed(answer: Answer, parse: str) -> Any:
+    """The body in the form that the node asks for; null if it is empty. Much of it is read in a thread."""
+    if len(answer.body) > READ_HERE_MAX:
+        return await asyncio.to_thread(_read_body, answer, parse)
+    return _read_body(answer, parse)
+
+
+def _read_body(answer: Answer, parse: str) -> Any:
     media_type, _, parameters = answer.header("content-type").lower().partition(";")
     media_type = media_type.strip() or "application/octet-stream"
     kind = _kind(media_type) if parse == "auto" else parse
@@ -224,13 +248,19 @@ def _parsed(answer: Answer, parse: str) -> Any:
     if kind == "json":
         return _json(answer)
     if kind == "text":
-        charset = re.search(r'charset="?([\w.:-]+)', parameters)
-        try:
-            return answer.body.decode(charset[1] if charset else "utf-8", "replace")
-        except LookupError:
-            return answer.body.decode("utf-8", "replace")
+        charset = re.search(r'charset="?([\w.:-]{1,40})', parameters)
+        return answer.body.decode(_codec(charset[1] if charset else "utf-8"), "replace")
     # An invalid media type is no reason to lose the response.
     return Blob(answer.body, media_type if is_media_type(media_type) else "application/octet-stream")
+
+
+def _codec(charset: str) -> str:
+    """The codec of a charset that the web knows, else UTF-8: some of Python's others take quadratic time."""
+    try:
+        name = codecs.lookup(charset).name
+    except (LookupError, ValueError):
+        return "utf-8"
+    return name if _CODEC.fullmatch(name) else "utf-8"
 
 
 def _kind(media_type: str) -> str:

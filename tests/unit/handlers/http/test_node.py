@@ -36,7 +36,7 @@ async def served() -> AsyncIterator[Web]:
 @pytest.fixture
 async def http() -> AsyncIterator[Handler]:
     fetcher = Fetcher(Egress(allow=("127.0.0.1:*",)))
-    yield http_handler(fetcher, lambda: NOW_MS)
+    yield http_handler(fetcher, now_ms=lambda: NOW_MS)
     await fetcher.close()
 
 
