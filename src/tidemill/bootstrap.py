@@ -90,7 +90,9 @@ def built_in_handlers(
         transform_handler(carrier),
         shell_handler(enabled=settings.shell),
         email_handler(TcpConnector(fetcher.egress), settings.smtp),
-        sql_handler(databases(settings), _sqlite(store), has_own=store is None or _sqlite(store) is not None),
+        sql_handler(
+            databases(settings), _sqlite(store), settings.sql, has_own=store is None or _sqlite(store) is not None
+        ),
     )
 
 
@@ -352,8 +354,11 @@ def engine_at(
     # Only a worker has processes for what is too much for its own.
     processes = SandboxPool() if work else None
     settings = settings or read_settings()
-    if work and settings.imports is None:
-        settings = msgspec.structs.replace(settings, imports=ANY)
+    if work:
+        # What the operator has not said: a worker in the author's own process imports functions, and does no SQL.
+        imports = ANY if settings.imports is None else settings.imports
+        sql = msgspec.structs.replace(settings.sql, enabled=bool(settings.sql.enabled))
+        settings = msgspec.structs.replace(settings, imports=imports, sql=sql)
     types = node_types(functions, handlers, processes, storage.store, settings)
     for broken in types.broken:
         LOG.warning("%s", broken)

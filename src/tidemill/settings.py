@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -37,6 +38,9 @@ DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
 
 
+T = TypeVar("T")
+
+
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds that only the operator raises."""
 
@@ -47,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    store: bool = False
+    store: bool | None = None
     tables: dict[str, tuple[str, ...]] = {}
 
 
@@ -94,13 +98,13 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
     return Settings(
         imports=allowed,
         egress=egress,
-        shell=_switch(SHELL_VARIABLE, "shell_switch_invalid", "commands are", default=file.shell),
+        shell=_switch(SHELL_VARIABLE, "shell_switch_invalid", "commands are", file.shell),
         smtp=_mail_server(file.smtp, where),
         secrets_folder=_secrets_folder(file.secrets_folder, where),
         secrets={**file.secrets, **_secret_grants()},
         databases=_databases(file.databases, where),
         sql=StoreSqlGrants(
-            enabled=_switch(SQL_STORE_VARIABLE, "sql_switch_invalid", "SQL on the store is", default=file.sql.store),
+            enabled=_switch(SQL_STORE_VARIABLE, "sql_switch_invalid", "SQL on the store is", file.sql.store),
             tables=file.sql.tables,
         ),
         limits=file.limits,
@@ -155,7 +159,7 @@ def _imports(file: tuple[str, ...] | None, flags: Sequence[str]) -> ImportGrants
         return ImportGrants.read([*filter(None, listed or ()), *flags])
 
 
-def _switch(variable: str, code: str, subject: str, *, default: bool) -> bool:
+def _switch(variable: str, code: str, subject: str, default: T) -> bool | T:
     match os.environ.get(variable, ""):
         case "on":
             return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -164,6 +165,8 @@ def resolve_all(commands: Iterable[PendingCommand], error: TidemillError) -> Non
 
 LOG = logging.getLogger(__name__)
 
+STATEMENTS_MS = 20
+"""Time of the dry runs of statements that share a commit."""
 RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means progress elsewhere."""
 OUTAGES_MAX = 6
@@ -209,7 +212,10 @@ class TurnLoop:
         self._owner, self._lease_ms = owner, lease_ms
         self._waiting: dict[Stream, list[PendingCommand]] = {}
         self._wakeup = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._with_statements: deque[tuple[Stream, PendingCommand]] = deque()
+        """Results with statements, which are committed apart: they may take long, and nothing else waits for them."""
+        self._statement_wakeup = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self.handover_target: HandoverTarget | None = None
         self.races = 0
@@ -222,23 +228,31 @@ class TurnLoop:
 
     def open(self) -> None:
         self._closed = False
-        if self._task is None:
-            self._task = asyncio.create_task(self._loop(), name="tidemill-turns")
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._loop(), name="tidemill-turns"),
+                asyncio.create_task(self._statement_loop(), name="tidemill-statements"),
+            ]
 
     async def close(self) -> None:
         """Stop; commands without an outcome are answered with `Unavailable`."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         left, self._waiting = self._waiting, {}
-        resolve_all(all_pending(left), Unavailable(CLOSED))
+        resolve_all([*all_pending(left), *(pending for _, pending in self._with_statements)], Unavailable(CLOSED))
+        self._with_statements.clear()
 
     def ask(self, stream: Stream, pending: PendingCommand) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
         if self._closed:
             pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
+            return
+        if pending.statement is not None:
+            self._with_statements.append((stream, pending))
+            self._statement_wakeup.set()
             return
         waiting = self._waiting.get(stream)
         if waiting is None:
@@ -274,16 +288,36 @@ class TurnLoop:
             await self._wakeup.wait()
             self._wakeup.clear()
             batch, self._waiting = self._waiting, {}
-            try:
-                await self._process_batch(batch)
-            except asyncio.CancelledError:
-                resolve_all(all_pending(batch), Unavailable(CLOSED))
-                raise
-            except Exception as error:
-                resolve_all(all_pending(batch), self._as_error(error))
+            await self._process_or_answer(batch)
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
             self._reserve(0)
+
+    async def _statement_loop(self) -> None:
+        """Commit results with statements, as many together as take little time."""
+        while True:
+            await self._statement_wakeup.wait()
+            batch: dict[Stream, list[PendingCommand]] = {}
+            took_ms = 0
+            while self._with_statements and took_ms < STATEMENTS_MS:
+                stream, pending = self._with_statements.popleft()
+                batch.setdefault(stream, []).append(pending)
+                assert pending.statement is not None, "only such commands are queued here"
+                took_ms += pending.statement.statement.took_ms
+            if not self._with_statements:
+                self._statement_wakeup.clear()
+            await self._process_or_answer(batch)
+            await asyncio.sleep(0)
+
+    async def _process_or_answer(self, batch: dict[Stream, list[PendingCommand]]) -> None:
+        """Commit a batch; every command is answered, whatever happens."""
+        try:
+            await self._process_batch(batch)
+        except asyncio.CancelledError:
+            resolve_all(all_pending(batch), Unavailable(CLOSED))
+            raise
+        except Exception as error:
+            resolve_all(all_pending(batch), self._as_error(error))
 
     def report(self, error: Exception) -> InternalError:
         """Convert a bug into an `InternalError`; its traceback is logged once."""

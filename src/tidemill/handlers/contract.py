@@ -204,6 +204,8 @@ class NodeContext(msgspec.Struct):
     voice: ProgressSink = NullSink()
     secrets: Mapping[str, str] = {}
     """Secrets by name. Their values are masked in everything that the attempt records."""
+    workflow: str = ""
+    """The name of the workflow."""
 
     @property
     def effect_key(self) -> str:

@@ -23,7 +23,8 @@ import msgspec
 from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
-from tidemill.kernel.model import ConfigProblem, Json, NodeType
+from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import TransactionalStatements, bound
 
@@ -225,11 +226,19 @@ class AnswerBuilder:
 
 STORE = "store"
 """The name of the run's own store."""
+NOT_SAID = StoreSqlGrants()
+NOT_ENABLED = "sql_not_enabled"
+NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
+NOT_ENABLED_HINT = "the operator writes [sql] store = true into tidemill.toml, or sets TIDEMILL_SQL_STORE=on"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
 def sql_handler(
-    databases: Mapping[str, Database], own: TransactionalStatements | None = None, *, has_own: bool = True
+    databases: Mapping[str, Database],
+    own: TransactionalStatements | None = None,
+    grants: StoreSqlGrants = NOT_SAID,
+    *,
+    has_own: bool = True,
 ) -> Handler:
     """The node type; `own` is the store, if it takes statements, and `has_own` whether workers will have one."""
 
@@ -244,7 +253,11 @@ def sql_handler(
         if is_nothing(text, databases[name].dialect if name in databases else "sqlite"):
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
-            return await _dry_run(own, Statement(text=text, parameters=msgspec.json.encode(parameters)))
+            if not grants.enabled:
+                raise Fail(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
+            shared = tuple(table.lower() for table, users in grants.tables.items() if context.workflow in users)
+            body = msgspec.json.encode(parameters)
+            return await _dry_run(own, Statement(text=text, parameters=body, owner=context.workflow, shared=shared))
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
@@ -256,9 +269,16 @@ def sql_handler(
 
     def check(config: Json) -> Iterator[ConfigProblem]:
         name, text = config.get("database", STORE), config["statement"]
+        if is_template(text):
+            message = "the statement is a constant: values that are written into it could change what it does"
+            yield ConfigProblem(
+                "/statement", message, "write :name and give it under parameters", "statement_not_constant"
+            )
         if is_template(name):
             return
-        if name == STORE and not has_own:
+        if name == STORE and grants.enabled is False:
+            yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, NOT_ENABLED)
+        elif name == STORE and not has_own:
             hint = "name a database, or use a store with SQL"
             yield ConfigProblem("/database", "this store takes no statements", hint)
         elif name != STORE and name not in databases:
@@ -280,6 +300,9 @@ SQL = NodeType(
     icon="database",
     description="Does one parameterised statement; on the run's own store exactly once.",
     secret_fields=("parameters",),
+    # On the store statements wait for one another, so more of them would only occupy places of workers.
+    capabilities=Capabilities(concurrency=8),
+    capped=lambda config: config.get("database", STORE) == STORE or is_template(config["database"]),
     config_schema={
         "type": "object",
         "properties": {
@@ -302,12 +325,12 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
     if own is None:
         raise Fail("database_unknown", "this store takes no statements", hint="name a database")
     try:
-        answer = await own.dry_run(statement)
+        statement = await own.dry_run(statement)
     except Rejected as refused:
         raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint or SQL_HINT) from refused
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
-    return Return(msgspec.json.decode(answer), statement=msgspec.structs.replace(statement, answer=answer))
+    return Return(msgspec.json.decode(statement.answer), statement=statement)
 
 
 def _hint(databases: Mapping[str, Database]) -> str:

@@ -248,6 +248,8 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """Config fields that hold a JSON Schema, e.g. `form`."""
     check: Callable[[Json], Iterator[ConfigProblem]] | None = None
     """Checks beyond the config schema; sees templates unrendered."""
+    capped: Callable[[Json], bool] | None = None
+    """Whether the concurrency limit applies to a node with this config; to every node if it is None."""
     description: str = ""
 
     @property

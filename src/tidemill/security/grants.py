@@ -125,6 +125,7 @@ def _listed(text: str) -> tuple[str, ...]:
 class StoreSqlGrants(msgspec.Struct, frozen=True):
     """SQL on the run's own store: whether there is any, and which workflows may use tables of others."""
 
-    enabled: bool = False
+    enabled: bool | None = None
+    """None where the operator has not said: nothing is executed then, and a document is not refused for it."""
     tables: Mapping[str, tuple[str, ...]] = {}
     """By name of a table: workflows that may use it beside the one that made it."""

@@ -89,6 +89,12 @@ class Statement(Value, frozen=True, kw_only=True):
     """A JSON list, or an object by name."""
     answer: bytes = b""
     """The answer of `dry_run`; if it differs at commit, nothing is written."""
+    owner: str = ""
+    """The workflow that the statement belongs to, and with it the tables that it makes."""
+    shared: tuple[str, ...] = ()
+    """Tables of others that it may use."""
+    took_ms: int = 0
+    """How long its dry run took."""
 
 
 class Commit(Value, frozen=True):

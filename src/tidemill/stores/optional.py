@@ -61,8 +61,8 @@ def bound(parameters: Any) -> Any:
 
 
 class TransactionalStatements(Protocol):
-    async def dry_run(self, statement: Statement) -> bytes:
-        """Execute a statement and roll it back; returns its answer as JSON. Raises `Rejected` when it fails."""
+    async def dry_run(self, statement: Statement) -> Statement:
+        """Execute a statement and roll it back; returns it with its answer. Raises `Rejected` when it fails."""
 
 
 @runtime_checkable

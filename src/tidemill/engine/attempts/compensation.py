@@ -132,6 +132,7 @@ class CompensationAttempt:
             given=lambda: decode_value(text_of(state.inputs, fetched)),
             voice=self._output,
             secrets=self._disclosed,
+            workflow=self._entry.flow.workflow.name,
         )
 
     async def _ended(self, ended: Ended | BaseException) -> CompensationResult:

@@ -336,6 +336,7 @@ def context_of(
         given=lambda: decode_value(text_of(inputs, fetched)),
         voice=voice,
         secrets=secrets,
+        workflow=workflow.name,
     )
     # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
     if node.delivery == "at_most_once":

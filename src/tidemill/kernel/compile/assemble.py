@@ -143,7 +143,7 @@ class Assembly:
         }
         if capabilities.at_most_once:
             fields["delivery"] = "at_most_once"
-        if capabilities.concurrency is not None:
+        if capabilities.concurrency is not None and (type_.capped is None or type_.capped(node.get("config") or {})):
             fields["capped"] = True
         for key in node.keys() & _AS_WRITTEN:
             fields[key] = node[key]

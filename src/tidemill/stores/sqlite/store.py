@@ -154,12 +154,15 @@ class SqliteStore:
         if not self._jobs.holder and any(commit.keep for commit in commits):
             await self._enter()
         apply = self._streams.apply
-        return await self._write(lambda tx: [apply(tx, commit) for commit in commits], durable=True)
+        write = partial(self._write, lambda tx: [apply(tx, commit) for commit in commits], durable=True)
+        if any(commit.statements for commit in commits):
+            return await self._streams.statements.paced(write)
+        return await write()
 
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
-    async def dry_run(self, statement: Statement) -> bytes:
+    async def dry_run(self, statement: Statement) -> Statement:
         return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -23,6 +25,8 @@ from tidemill.stores.contract import Commit, CommitResult, Committed, Statement,
 from tidemill.stores.optional import bound
 from tidemill.stores.sql_files import migrations
 from tidemill.stores.sqlite.writer import Operation, Transaction
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.2
 """How long to wait for the commit of a dry run: its caller may have been cancelled."""
@@ -71,10 +75,15 @@ class StatementSerializer:
 # Statements
 
 ROWS_MAX = 10_000
-ANSWER_BYTES_MAX = 4_194_304
-TIME_MAX_MS = 2_000
+ANSWER_BYTES_MAX = 1_048_576
+VALUE_BYTES_MAX = 65_536
+"""Size of a value within a statement: a function over values is one step, which nothing interrupts."""
+MEMORY_BYTES_MAX = 64 << 20
+TIME_MAX_MS = 200
 """A statement delays every other commit of its store."""
-PROGRESS_STEPS = 10_000
+PROGRESS_STEPS = 1_000
+SHARE = 4
+"""Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
 CONFLICT = "it came out otherwise than when it was rehearsed, because somebody was quicker"
 NONDETERMINISTIC = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
 
@@ -82,8 +91,14 @@ _SCHEMA_CHANGES = {
     *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),
     *(apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_REINDEX),
 }
+_NAMES_TABLE_SECOND = {apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_ALTER_TABLE}
+_NAMES_NO_OTHER_TABLE = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_REINDEX}
+_ALTER = re.compile(r"\s*ALTER\b", re.IGNORECASE)
+_LIKE_FLAGS = re.DOTALL | re.IGNORECASE | re.ASCII
+LIKE_CHARACTERS_MAX = 200
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _ROW_ACCESS = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
-_HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
+_HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE}
 """Everything else is denied, above all what would outlive the statement on the store's connection or run inside the
 store's own statements: triggers, views, anything temporary."""
 
@@ -96,6 +111,22 @@ _REASONS = {
 }
 
 
+FUNCTIONS = frozenset(
+    (
+        *("avg", "count", "group_concat", "max", "min", "string_agg", "sum", "total"),
+        *("abs", "ceil", "ceiling", "exp", "floor", "ln", "log", "log10", "log2", "mod", "pi", "pow", "power", "round"),
+        *("sign", "sqrt", "trunc", "changes", "coalesce", "if", "ifnull", "iif", "last_insert_rowid", "likely"),
+        *("nullif", "typeof", "unlikely", "char", "concat", "concat_ws", "format", "hex", "instr", "length", "like"),
+        *("lower", "ltrim", "octet_length", "printf", "quote", "replace", "rtrim", "substr", "substring", "trim"),
+        *("unicode", "upper", "date", "datetime", "julianday", "strftime", "time", "timediff", "unixepoch"),
+        *("random", "->", "->>", "json", "json_array", "json_array_length", "json_extract", "json_group_array"),
+        *("json_group_object", "json_insert", "json_object", "json_patch", "json_quote", "json_remove"),
+        *("json_replace", "json_set", "json_type", "json_valid", "cume_dist", "dense_rank", "first_value", "lag"),
+        *("last_value", "lead", "nth_value", "ntile", "percent_rank", "rank", "row_number"),
+    )
+)
+"""Functions that take little time over values of `VALUE_BYTES_MAX` bytes; `instr`, `like` and `replace` are ours."""
+TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
 RESERVED = ("sqlite_", "pragma_", "tidemill_")
 """Prefixes of names that statements may not use: SQLite's own tables, and tables of later versions of the store."""
 
@@ -115,17 +146,39 @@ class Statements:
     def __init__(self) -> None:
         self._own = own_tables()
         self._turns = StatementSerializer()
+        self._one_at_a_time: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._free_at = 0.0
+        self._prepared: apsw.Connection | None = None
+        self._modules: set[str] = set()
+        """Names of virtual tables that every connection has."""
+
+    async def paced(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write something with a statement in it when statements have not had more than their share of the writer."""
+        loop = asyncio.get_running_loop()
+        if self._one_at_a_time is None or self._one_at_a_time[0] is not loop:
+            # The store may be opened again in another loop.
+            self._one_at_a_time = loop, asyncio.Lock()
+        async with self._one_at_a_time[1]:
+            if (wait := self._free_at - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            return await write()
 
     async def dry_run_in_turn(
-        self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]
-    ) -> bytes:
+        self, statement: Statement, write: Callable[[Operation[Statement]], Awaitable[Statement]]
+    ) -> Statement:
         """Run dry in a transaction of its own, once it is the statement's turn."""
         await self._turns.turn()
         try:
-            return await write(lambda tx: self.dry_run(tx, statement))
+            return await self.paced(lambda: write(lambda tx: self._timed_dry_run(tx, statement)))
         except BaseException:
             self._turns.decided()
             raise
+
+    def _timed_dry_run(self, tx: Transaction, statement: Statement) -> Statement:
+        began = time.monotonic()
+        answer = self.dry_run(tx, statement)
+        took_ms = math.ceil((time.monotonic() - began) * 1000)
+        return msgspec.structs.replace(statement, answer=answer, took_ms=took_ms)
 
     def dry_run(self, tx: Transaction, statement: Statement) -> bytes:
         tx.execute("SAVEPOINT rehearsal")
@@ -177,10 +230,21 @@ class Statements:
         except Rejected:
             return False
 
-    def _why_denied(self, operation: int, names: tuple[str | None, ...], schema: str | None, text: str) -> str:
+    def _why_denied(
+        self,
+        operation: int,
+        names: tuple[str | None, str | None],
+        schema: str | None,
+        statement: Statement,
+        owners: Mapping[str, str],
+    ) -> str:
         """Why an operation is denied; empty if it is allowed."""
         if operation in _HARMLESS:
-            return "extensions cannot be loaded" if "load_extension" in names else ""
+            return ""
+        if operation == apsw.SQLITE_FUNCTION:
+            called = str(names[1])
+            granted = called in FUNCTIONS or (called.startswith("sqlite_") and _ALTER.match(statement.text))
+            return "" if granted else f"the function {called} is not for statements on the store"
         if operation not in _SCHEMA_CHANGES | _ROW_ACCESS:
             return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
         if schema not in (None, "main"):
@@ -188,22 +252,48 @@ class Statements:
         for name in names:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
+        table = str(names[1 if operation in _NAMES_TABLE_SECOND else 0]).lower()
+        if schema is None:
+            # A table function, or a name that the statement itself gives to a part of it with WITH.
+            if table in self._modules - TABLE_FUNCTIONS:
+                return f"no such table: {table}"
+        elif operation not in _NAMES_NO_OTHER_TABLE and table not in TABLE_FUNCTIONS and not table.startswith(RESERVED):
+            owner = owners.get(table)
+            if owner != statement.owner and table not in statement.shared:
+                return _table_refusal(table, owner, statement.owner)
         # SQLite updates its own tables when others are created or dropped, and does not report the new name in a
         # rename. So the text of the statement decides.
         shaped = operation in _SCHEMA_CHANGES
         for prefix in RESERVED:
             named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
-            if named and re.search(rf"\b{prefix}", text, re.IGNORECASE):
+            if named and re.search(rf"\b{prefix}", statement.text, re.IGNORECASE):
                 return f"names that begin with {prefix} are not for statements"
         return ""
 
     def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
+        """Execute a statement, and note its share of the writer's time."""
+        began = time.monotonic()
+        try:
+            if connection is not self._prepared:
+                _replace_functions(connection)
+                modules: Any = connection.execute("SELECT name FROM pragma_module_list").fetchall()
+                self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
+            return self._execute(connection, statement)
+        finally:
+            now = time.monotonic()
+            self._free_at = now + (SHARE - 1) * (now - began)
+
+    def _execute(self, connection: apsw.Connection, statement: Statement) -> bytes:
         parameters = bound(msgspec.json.decode(statement.parameters))
+        listed: Any = connection.execute("SELECT name, owner FROM statement_tables").fetchall()
+        owners: dict[str, str] = dict(listed)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
+        operations: set[int] = set()
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
-            reason = self._why_denied(operation, (first, second), schema, statement.text)
+            operations.add(operation)
+            reason = self._why_denied(operation, (first, second), schema, statement, owners)
             if reason:
                 reasons.append(reason)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
@@ -212,23 +302,21 @@ class Statements:
             done.append(tuple(column[0] for column in cursor.get_description()))
             return len(done) == 1
 
-        deadline = time.monotonic() + TIME_MAX_MS / 1000
+        deadline, memory = time.monotonic() + TIME_MAX_MS / 1000, _resident_bytes()
         before = connection.total_changes()
         cursor = connection.cursor()
         cursor.exec_trace = traced
         connection.authorizer = allowed
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_STEPS)
-        longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, ANSWER_BYTES_MAX)
+        connection.set_progress_handler(
+            lambda: time.monotonic() > deadline or _resident_bytes() > memory + MEMORY_BYTES_MAX, PROGRESS_STEPS
+        )
+        longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
         try:
-            rows = []
-            for row in cursor.execute(statement.text, parameters, can_cache=False):
-                rows.append(row)
-                if len(rows) > ROWS_MAX:
-                    raise refusal(f"it answers more than {ROWS_MAX} rows", "ask for less, with WHERE or LIMIT")
+            rows = _rows(cursor.execute(statement.text, parameters, can_cache=False))
         except apsw.ExecTraceAbort:
             raise refusal("there is more than one statement", "give each of them a node of its own") from None
         except apsw.InterruptError:
-            message = f"it takes longer than {TIME_MAX_MS} ms, and everything else waits for it"
+            message = f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and all else waits for it"
             raise refusal(message, "make it smaller, or use a database of the operator's") from None
         except apsw.AuthError:
             raise refusal(reasons[0] if reasons else "it is not allowed", ALLOWED) from None
@@ -245,7 +333,102 @@ class Statements:
             connection.authorizer = None
             connection.set_progress_handler(None)
             cursor.close()
+        if operations & _SCHEMA_CHANGES:
+            _note_tables(connection, owners, self._own, statement.owner)
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
+
+
+def _rows(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The rows of an answer; refused as soon as they are too many or too large."""
+    rows, size = [], 0
+    for row in found:
+        rows.append(row)
+        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
+        if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
+            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+            raise refusal(message, "ask for less, with WHERE or LIMIT")
+    return rows
+
+
+def _table_refusal(table: str, owner: str | None, workflow: str) -> str:
+    """Why a table is not the statement's, with the operator's line that would grant it."""
+    if owner is None:
+        return f"no such table: {table}"
+    grant = f'[sql.tables] {table} = ["{workflow}"]'
+    return f"the table {table} belongs to the workflow {owner}; the operator grants it in tidemill.toml: {grant}"
+
+
+def _note_tables(connection: apsw.Connection, owners: Mapping[str, str], own: frozenset[str], owner: str) -> None:
+    """Record the owner of tables that are new, and forget those that are gone."""
+    names: Any = connection.execute("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'").fetchall()
+    found = {name for (name,) in names if name not in own and not name.startswith("sqlite_")}
+    for name in owners.keys() - found:
+        connection.execute("DELETE FROM statement_tables WHERE name = ?", (name,))
+    for name in found - owners.keys():
+        connection.execute("INSERT INTO statement_tables VALUES (?, ?)", (name, owner))
+
+
+def _replace_functions(connection: apsw.Connection) -> None:
+    """Replace functions whose own versions take quadratic or exponential time over hostile values."""
+    functions: list[tuple[str, Any, int]] = [
+        ("like", _like, 2),
+        ("like", _like, 3),
+        ("instr", _instr, 2),
+        ("replace", _replace, 3),
+    ]
+    for name, function, arguments in functions:
+        connection.create_scalar_function(name, function, arguments, deterministic=True)
+
+
+def _like(pattern: Any, value: Any, escape: Any = None) -> int | None:
+    """`value LIKE pattern`: each part between two `%` is found at its first place, and never looked for again."""
+    if pattern is None or value is None:
+        return None
+    return int(_like_pattern(str(pattern), None if escape is None else str(escape)).fullmatch(str(value)) is not None)
+
+
+@lru_cache(maxsize=64)
+def _like_pattern(pattern: str, escape: str | None) -> re.Pattern[str]:
+    if len(pattern) > LIKE_CHARACTERS_MAX:
+        raise ValueError(f"a pattern of LIKE has more than {LIKE_CHARACTERS_MAX} characters")
+    parts, escaped = [""], False
+    for character in pattern:
+        if escape and character == escape and not escaped:
+            escaped = True
+            continue
+        if character == "%" and not escaped:
+            parts.append("")
+        else:
+            parts[-1] += "." if character == "_" and not escaped else re.escape(character)
+        escaped = False
+    first, *middle = parts
+    if not middle:
+        return re.compile(first, _LIKE_FLAGS)
+    inner = "".join(f"(?>.*?{part})" for part in middle[:-1])
+    return re.compile(f"{first}{inner}.*{middle[-1]}", _LIKE_FLAGS)
+
+
+def _instr(value: Any, part: Any) -> int | None:
+    return None if value is None or part is None else str(value).find(str(part)) + 1
+
+
+def _replace(value: Any, part: Any, by: Any) -> str | None:
+    if value is None or part is None or by is None:
+        return None
+    text, part, by = str(value), str(part), str(by)
+    if not part:
+        return text
+    if len(text) + text.count(part) * (len(by) - len(part)) > VALUE_BYTES_MAX:
+        raise ValueError(f"a value has more than {VALUE_BYTES_MAX} bytes")
+    return text.replace(part, by)
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
