@@ -25,6 +25,8 @@ from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import Migration, Step, migrations, pending
 from tidemill.stores.sqlite.liveness import ProcessLocks
 
+Execute = Callable[..., Any]
+
 DIALECT = "sqlite"
 APPLICATION_ID = 0x54494445
 """SQLite application id of a store: "TIDE"."""
@@ -367,7 +369,7 @@ def _look(connection: apsw.Connection, path: Path) -> Schema:
     return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
 
 
-def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) -> None:
+def refuse_migrated(execute: Execute, path: Path | str, schema: int) -> None:
     """Refuse a file that another version has migrated meanwhile. Cheap: reads the first page, which is cached."""
     ((found,),) = execute("PRAGMA user_version").fetchall()
     if found != schema:
