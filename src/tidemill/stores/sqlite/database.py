@@ -343,30 +343,24 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 def look(connection: apsw.Connection, path: Path) -> Schema:
     """The schema of a file; refuses, untouched, a file of another program or of an unknown schema."""
     try:
-        return _look(connection, path)
+        with errors_of(path):
+            marked = connection.pragma("application_id")
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            if tables and marked != APPLICATION_ID:
+                message = f"{path} is a SQLite database of another program"
+                raise rejected("store_foreign", message, hint="name another file: this one was not touched")
+            applied: dict[int, str] = {}
+            if "migrations" in tables:
+                rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall()
+                applied = dict(rows)
+            if tables and not applied:
+                # The first migration and the list are written in one transaction.
+                raise apsw.CorruptError("the list of its migrations is gone")
+        return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
     except Rejected:
         # The last connection to close checkpoints the WAL, even one that a killed program of another kind left.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         raise
-
-
-def _look(connection: apsw.Connection, path: Path) -> Schema:
-    with errors_of(path):
-        marked = connection.pragma("application_id")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        if tables and marked != APPLICATION_ID:
-            raise rejected(
-                "store_foreign",
-                f"{path} is a SQLite database of another program",
-                hint="name another file: this one was not touched",
-            )
-        listed = "migrations" in tables
-        rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall() if listed else []
-        applied: dict[int, str] = dict(rows)
-        if tables and not applied:
-            # The first migration and the list are written in one transaction.
-            raise apsw.CorruptError("the list of its migrations is gone")
-    return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
 
 
 def refuse_migrated(execute: Execute, path: Path | str, schema: int) -> None:
