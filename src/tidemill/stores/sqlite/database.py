@@ -344,9 +344,9 @@ def look(connection: apsw.Connection, path: Path) -> Schema:
     """The schema of a file; refuses, untouched, a file of another program or of an unknown schema."""
     try:
         with errors_of(path):
-            marked = connection.pragma("application_id")
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-            if tables and marked != APPLICATION_ID:
+            # Read after the tables: another process may be creating both, in one transaction.
+            if tables and connection.pragma("application_id") != APPLICATION_ID:
                 message = f"{path} is a SQLite database of another program"
                 raise rejected("store_foreign", message, hint="name another file: this one was not touched")
             applied: dict[int, str] = {}
