@@ -4,8 +4,7 @@ Works with any S3 service that knows conditional puts. An object is created only
 is verified and replaced only if damaged. Quarantine copies and then deletes; restore only copies, because its delete
 could hit the copy that another collector has just made. The collector tidies up blobs in both states. An existing
 object keeps its date, so it may be quarantined before the event that refers to it is written; it stays readable there,
-and the next collection restores it. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, a profile of the
-machine, …).
+and the next collection restores it. Credentials come from the environment.
 """
 
 from __future__ import annotations

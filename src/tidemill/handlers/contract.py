@@ -313,14 +313,6 @@ def node_type(name: Any = None, **described: Any) -> Any:
 
 
 def _with_outcome(function: Callable[[NodeContext], Any]) -> Call:
-    if inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        async def call_async(context: NodeContext) -> Ended:
-            return ended(await function(context))
-
-        return call_async
-
     @wraps(function)
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         result = function(context)

@@ -35,6 +35,13 @@ def check_query(query: str, path: str, *, single: bool = False) -> Iterator[Conf
         yield ConfigProblem(path, "the query can find several values, and one is wanted", "such as $.customer.name")
 
 
+OBJECT_OR_NULL = ["object", "null"]
+
+
+def _fields(kind: str | list[str], /, **properties: Any) -> dict[str, Any]:
+    return {"type": kind, "properties": properties, "additionalProperties": False}
+
+
 def _check_input(config: Any) -> Iterator[ConfigProblem]:
     if config is not None and "path" in config:
         yield from check_query(config["path"], "/path", single=True)
@@ -47,15 +54,12 @@ INPUT = NodeType(
     description="Shows what the run was given, or a part of it, and checks it.",
     schemas=("schema",),
     check=_check_input,
-    config_schema={
-        "type": ["object", "null"],
-        "properties": {
-            "path": {"type": "string", "minLength": 1, "default": "$"},
-            "default": True,
-            "schema": {"type": ["object", "boolean"]},
-        },
-        "additionalProperties": False,
-    },
+    config_schema=_fields(
+        OBJECT_OR_NULL,
+        path={"type": "string", "minLength": 1, "default": "$"},
+        default=True,
+        schema={"type": ["object", "boolean"]},
+    ),
 )
 
 OUTPUT = NodeType(
@@ -64,11 +68,7 @@ OUTPUT = NodeType(
     icon="log-out",
     description="Names what the run comes to, and checks it.",
     schemas=("schema",),
-    config_schema={
-        "type": ["object", "null"],
-        "properties": {"value": True, "schema": {"type": ["object", "boolean"]}},
-        "additionalProperties": False,
-    },
+    config_schema=_fields(OBJECT_OR_NULL, value=True, schema={"type": ["object", "boolean"]}),
 )
 
 
@@ -121,33 +121,26 @@ VALUE = NodeType(name="value", description="Returns its rendered config.")
 FAIL = NodeType(
     name="fail",
     description="Fails, or fails the first attempts and then returns a value.",
-    config_schema={
-        "type": ["object", "null"],
-        "properties": {
-            "message": {"type": "string"},
-            "kind": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64, "default": "failed"},
-            "retryable": {"type": "boolean", "default": False},
-            "attempts": {"type": "integer", "minimum": 0},
-            "value": True,
-        },
-        "additionalProperties": False,
-    },
+    config_schema=_fields(
+        OBJECT_OR_NULL,
+        message={"type": "string"},
+        kind={"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64, "default": "failed"},
+        retryable={"type": "boolean", "default": False},
+        attempts={"type": "integer", "minimum": 0},
+        value=True,
+    ),
 )
 
 SLEEP = NodeType(
     name="sleep",
     waits=True,
     description="Waits on a durable timer; outputs null.",
-    config_schema={
-        "type": "object",
-        "properties": {
-            "seconds": {"type": "number", "minimum": 0, "maximum": 3_155_760_000},
-            "ms": {"type": "integer", "minimum": 0, "maximum": 3_155_760_000_000},
-        },
-        "additionalProperties": False,
-        "minProperties": 1,
-        "maxProperties": 1,
-    },
+    config_schema=_fields(
+        "object",
+        seconds={"type": "number", "minimum": 0, "maximum": 3_155_760_000},
+        ms={"type": "integer", "minimum": 0, "maximum": 3_155_760_000_000},
+    )
+    | {"minProperties": 1, "maxProperties": 1},
 )
 
 
@@ -182,7 +175,6 @@ MOMENT_MS_MAX = 253_402_300_800_000
 """The end of the year 9999."""
 _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
-_DECIDED = ("comments", "decided_by", "decided_at", "form")
 
 
 def _too_few(asked: Iterable[str], quorum: int) -> Iterator[ConfigProblem]:
@@ -216,29 +208,26 @@ HUMAN = NodeType(
     schemas=("form",),
     check=_check_quorum,
     description="Asks people to approve, reject or request changes.",
-    output_schema={
-        "type": "object",
-        "properties": {"decision": {"type": "string"}, **dict.fromkeys(_DECIDED, True)},
-        "additionalProperties": False,
-    },
-    config_schema={
-        "type": ["object", "null"],
-        "properties": {
-            "title": {"type": "string", "maxLength": 500},
-            "description": {"type": "string", "maxLength": 20_000},
-            "form": {"type": "object"},
-            "approvers": _PRINCIPALS,
-            "quorum": {"type": "integer", "minimum": 1, "default": 1},
-            "four_eyes": {"type": "boolean", "default": False},
-            "timeout_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX * 3_600},
-            "timeout_hours": {"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX},
-            "on_timeout": {"enum": ["approve", "reject", "escalate", "fail"], "default": "fail"},
-            "escalate_to": {**_PRINCIPALS, "minItems": 1},
-            "rejection_path": _NODE_IDS,
-            "changes_path": _NODE_IDS,
-            "approval_url": {"type": "string", "maxLength": 2_000},
-        },
-        "additionalProperties": False,
+    output_schema=_fields(
+        "object", decision={"type": "string"}, comments=True, decided_by=True, decided_at=True, form=True
+    ),
+    config_schema=_fields(
+        OBJECT_OR_NULL,
+        title={"type": "string", "maxLength": 500},
+        description={"type": "string", "maxLength": 20_000},
+        form={"type": "object"},
+        approvers=_PRINCIPALS,
+        quorum={"type": "integer", "minimum": 1, "default": 1},
+        four_eyes={"type": "boolean", "default": False},
+        timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX * 3_600},
+        timeout_hours={"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX},
+        on_timeout={"enum": ["approve", "reject", "escalate", "fail"], "default": "fail"},
+        escalate_to={**_PRINCIPALS, "minItems": 1},
+        rejection_path=_NODE_IDS,
+        changes_path=_NODE_IDS,
+        approval_url={"type": "string", "maxLength": 2_000},
+    )
+    | {
         "not": {"required": ["timeout_seconds", "timeout_hours"]},
         "if": {"properties": {"on_timeout": {"const": "escalate"}}, "required": ["on_timeout"]},
         "then": {"required": ["escalate_to"]},
@@ -249,11 +238,7 @@ SIGNAL = NodeType(
     name="signal",
     waits=True,
     description="Waits for a signal; outputs its payload.",
-    config_schema={
-        "type": ["object", "null"],
-        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 200}},
-        "additionalProperties": False,
-    },
+    config_schema=_fields(OBJECT_OR_NULL, name={"type": "string", "minLength": 1, "maxLength": 200}),
 )
 
 WORKFLOW = NodeType(
@@ -278,13 +263,10 @@ WAIT_UNTIL = NodeType(
     waits=True,
     check=_check_time,
     description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
-    config_schema={
-        "type": "object",
-        "properties": {"at": {"type": "string"}, "at_ms": {"type": "integer", "minimum": 0, "maximum": MOMENT_MS_MAX}},
-        "additionalProperties": False,
-        "minProperties": 1,
-        "maxProperties": 1,
-    },
+    config_schema=_fields(
+        "object", at={"type": "string"}, at_ms={"type": "integer", "minimum": 0, "maximum": MOMENT_MS_MAX}
+    )
+    | {"minProperties": 1, "maxProperties": 1},
 )
 
 

@@ -103,7 +103,7 @@ EMAIL = NodeType(
         "allOf": [
             {"anyOf": [{"required": ["text"]}, {"required": ["html"]}]},
             {"anyOf": [{"required": ["to"]}, {"required": ["cc"]}, {"required": ["bcc"]}]},
-        ],
+        ]
     },
     output_schema=object_schema(
         ("message_id", "recipients", "reply"),

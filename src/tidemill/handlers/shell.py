@@ -24,6 +24,7 @@ import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, ending, truncate
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
@@ -85,10 +86,7 @@ async def run(command: Command, on_text: OnText) -> CommandExit:
     spec = LaunchSpec(program=command.program, argv=command.argv, env=command.env, memory_bytes_max=most)
     try:
         process = SupervisedProcess(
-            spec,
-            lambda name, data: streams[name].add(data),
-            reads_stdin=command.stdin is not None,
-            cwd=command.cwd,
+            spec, lambda name, data: streams[name].add(data), reads_stdin=command.stdin is not None, cwd=command.cwd
         )
     except (OSError, ValueError) as error:
         raise _not_started(command, error) from error
@@ -185,43 +183,35 @@ SHELL = NodeType(
     description="Runs a command and returns what it printed; off unless the operator enables it.",
     capabilities=Capabilities(process=True),
     secret_fields=("env", "stdin"),
-    config_schema={
-        "type": "object",
-        "properties": {
-            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 10_000},
-            "cwd": {"type": "string", "minLength": 1},
-            "env": {"type": "object", "propertyNames": {"pattern": _VARIABLE}, **_TEXTS, "maxProperties": 1_000},
-            "inherit": {"type": "array", "items": _TEXT | {"pattern": _VARIABLE}, "maxItems": 100, "default": []},
-            "stdin": True,
-            "expect": _STATUSES | {"default": [0]},
-            "retry_on": _STATUSES | {"default": []},
-            "parse": {"enum": ["text", "json", "lines"], "default": "text"},
-            "limits": {
-                "type": "object",
-                "properties": {
-                    "time_seconds": {"type": "number", "exclusiveMinimum": 0},
-                    "memory_mb": {"type": "integer", "minimum": 1},
-                    "output_bytes": _INTEGER | {"minimum": 1, "maximum": 64 * 1_048_576, "default": OUTPUT_BYTES},
-                },
-                "additionalProperties": False,
+    config_schema=object_schema(
+        ("argv",),
+        argv={"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 10_000},
+        cwd={"type": "string", "minLength": 1},
+        env={"type": "object", "propertyNames": {"pattern": _VARIABLE}, **_TEXTS, "maxProperties": 1_000},
+        inherit={"type": "array", "items": _TEXT | {"pattern": _VARIABLE}, "maxItems": 100, "default": []},
+        stdin=True,
+        expect=_STATUSES | {"default": [0]},
+        retry_on=_STATUSES | {"default": []},
+        parse={"enum": ["text", "json", "lines"], "default": "text"},
+        limits={
+            "type": "object",
+            "properties": {
+                "time_seconds": {"type": "number", "exclusiveMinimum": 0},
+                "memory_mb": {"type": "integer", "minimum": 1},
+                "output_bytes": _INTEGER | {"minimum": 1, "maximum": 64 * 1_048_576, "default": OUTPUT_BYTES},
             },
+            "additionalProperties": False,
         },
-        "required": ["argv"],
-        "additionalProperties": False,
-    },
-    output_schema={
-        "type": "object",
-        "properties": {
-            "exit_code": {"type": "integer"},
-            "stdout": {"type": "string"},
-            "value": True,
-            "stderr": {"type": "string"},
-            "truncated": {"type": "boolean"},
-            "duration_ms": {"type": "integer"},
-        },
-        "required": ["exit_code", "stderr", "truncated", "duration_ms"],
-        "additionalProperties": False,
-    },
+    ),
+    output_schema=object_schema(
+        ("exit_code", "stderr", "truncated", "duration_ms"),
+        exit_code={"type": "integer"},
+        stdout={"type": "string"},
+        value=True,
+        stderr={"type": "string"},
+        truncated={"type": "boolean"},
+        duration_ms={"type": "integer"},
+    ),
 )
 
 

@@ -23,6 +23,7 @@ import msgspec
 from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
@@ -66,23 +67,27 @@ class _Token(NamedTuple):
 def is_several(text: str, dialect: Dialect) -> bool:
     if _COMPOUND.match(text):
         return False
-    ended, position = False, 0
-    for token in _tokens(text, dialect):
-        if ended and (token.kind not in ("comment", "nested", "end") or text[position : token.start].strip()):
+    ended = False
+    for kind, holds_sql in _pieces(text, dialect):
+        if ended and holds_sql:
             return True
-        ended = ended or token.kind == "end"
-        position = token.stop
-    return ended and bool(text[position:].strip())
+        ended = ended or kind == "end"
+    return False
 
 
 def is_nothing(text: str, dialect: Dialect) -> bool:
     """Whether a text holds no statement, only comments and semicolons."""
+    return not any(holds_sql for _, holds_sql in _pieces(text, dialect))
+
+
+def _pieces(text: str, dialect: Dialect) -> Iterator[tuple[str, bool]]:
+    """For each token, and the rest, its kind and whether it or the text before it is part of a statement."""
     position = 0
     for token in _tokens(text, dialect):
-        if token.kind not in ("comment", "nested", "end") or text[position : token.start].strip():
-            return False
+        between = text[position : token.start].strip()
+        yield token.kind, bool(between) or token.kind not in ("comment", "nested", "end")
         position = token.stop
-    return not text[position:].strip()
+    yield "", bool(text[position:].strip())
 
 
 def is_copy(text: str) -> bool:
@@ -303,16 +308,12 @@ SQL = NodeType(
     # On the store statements wait for one another, so more of them would only occupy places of workers.
     capabilities=Capabilities(concurrency=8),
     capped=lambda config: config.get("database", STORE) == STORE or is_template(config["database"]),
-    config_schema={
-        "type": "object",
-        "properties": {
-            "database": {"type": "string", "minLength": 1, "default": STORE},
-            "statement": {"type": "string", "minLength": 1, "maxLength": 65_536},
-            "parameters": {"anyOf": [{"type": "array"}, {"type": "object"}]},
-        },
-        "required": ["statement"],
-        "additionalProperties": False,
-    },
+    config_schema=object_schema(
+        ("statement",),
+        database={"type": "string", "minLength": 1, "default": STORE},
+        statement={"type": "string", "minLength": 1, "maxLength": 65_536},
+        parameters={"anyOf": [{"type": "array"}, {"type": "object"}]},
+    ),
     output_schema={
         "type": "object",
         "properties": {"rows": {"type": "array"}, "count": {"type": "integer"}, "changed": {"type": "integer"}},

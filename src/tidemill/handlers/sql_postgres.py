@@ -24,15 +24,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql import (
-    MISSING_HINT,
-    SQL_HINT,
-    AnswerBuilder,
-    Dialect,
-    Parameters,
-    is_copy,
-    with_placeholders,
-)
+from tidemill.handlers.sql import MISSING_HINT, SQL_HINT, AnswerBuilder, Dialect, Parameters, is_copy, with_placeholders
 from tidemill.stores.optional import bound
 
 if TYPE_CHECKING:

@@ -234,7 +234,7 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
 
     def redirected(self, location: str, status: int) -> _Hop:
         """The next hop. Another origin gets neither credentials, nor headers, nor the body."""
-        url, headers, repeatable = _joined(self.url, location), self.headers, self.repeatable
+        url, headers, repeatable = read_url(location, self.url), self.headers, self.repeatable
         same = origin(url) == origin(self.url)
         if not same:
             repeatable = without_key(repeatable)
@@ -269,19 +269,30 @@ def _first_hop(call: Call) -> _Hop:
 
 # URLs.
 
-_URL_HINT = "see its host and its port; special characters in a value are written with percent signs"
 
-
-def read_url(text: str) -> httpx2.URL:
+def read_url(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
+    """Parse a URL, or a redirect from `base`: absolute, with a host, without credentials."""
     import httpx2
 
-    _check_text(text)
+    if len(text) > URL_MAX:
+        raise CallFailed("url_invalid", f"the URL is longer than {URL_MAX:,} characters")
+    # Programs disagree about the meaning of a backslash or a space in a URL.
+    if _NO_URL.search(text):
+        message = f"{shown(text)} holds a space, a backslash or a control character"
+        raise CallFailed("url_invalid", message, hint="write %20 for a space")
     try:
-        url = httpx2.URL(text)
+        url = httpx2.URL(text) if base is None else base.join(text)
     except httpx2.InvalidURL:
         # The library's message may quote a part of a password.
-        raise CallFailed("url_invalid", f"{shown(text)} is no URL", hint=_URL_HINT) from None
-    return _checked(url)
+        what = shown(text) if base is None else f"{shown(text)}, a redirect,"
+        hint = "see its host and its port; special characters in a value are written with percent signs"
+        raise CallFailed("url_invalid", f"{what} is no URL", hint=hint) from None
+    if not url.scheme:
+        raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
+    if url.userinfo:
+        message = f"{shown(str(url))} holds credentials"
+        raise CallFailed("url_invalid", message, hint="credentials belong into `auth`, not into a URL")
+    return url
 
 
 def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
@@ -292,31 +303,3 @@ def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
 def same_origin(one: str, other: str) -> bool:
     """Whether credentials for one URL may be sent to the other."""
     return origin(read_url(one)) == origin(read_url(other))
-
-
-def _joined(base: httpx2.URL, location: str) -> httpx2.URL:
-    import httpx2
-
-    _check_text(location)
-    try:
-        return _checked(base.join(location))
-    except httpx2.InvalidURL:
-        raise CallFailed("url_invalid", f"{shown(location)}, a redirect, is no URL", hint=_URL_HINT) from None
-
-
-def _check_text(text: str) -> None:
-    # Programs disagree about the meaning of a backslash or a space in a URL.
-    if len(text) > URL_MAX:
-        raise CallFailed("url_invalid", f"the URL is longer than {URL_MAX:,} characters")
-    if _NO_URL.search(text):
-        message = f"{shown(text)} holds a space, a backslash or a control character"
-        raise CallFailed("url_invalid", message, hint="write %20 for a space")
-
-
-def _checked(url: httpx2.URL) -> httpx2.URL:
-    if not url.scheme:
-        raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
-    if url.userinfo:
-        message = f"{shown(str(url))} holds credentials"
-        raise CallFailed("url_invalid", message, hint="credentials belong into `auth`, not into a URL")
-    return url

@@ -127,20 +127,16 @@ class CaptureHandler:
         if sink is not None:
             # A record that cannot be formatted is reported where it is printed.
             with suppress(Exception):
-                _copy(record, sink)
+                text = _FORMAT.format(record) + "\n"
+                passed_on = sink(record.levelname.lower(), text)
+                if passed_on != text:
+                    # The record becomes the text that the sink returned.
+                    record.msg, record.args = passed_on.removesuffix("\n"), ()
+                    record.exc_info = record.exc_text = record.stack_info = None
         return record
 
 
 _FORMAT = logging.Formatter("%(message)s")
-
-
-def _copy(record: logging.LogRecord, sink: Sink) -> None:
-    """Copy a record to the sink; if the sink changes the text, the record becomes that text."""
-    text = _FORMAT.format(record) + "\n"
-    passed_on = sink(record.levelname.lower(), text)
-    if passed_on != text:
-        record.msg, record.args = passed_on.removesuffix("\n"), ()
-        record.exc_info = record.exc_text = record.stack_info = None
 
 
 class OutputCapture:

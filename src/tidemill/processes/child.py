@@ -25,6 +25,11 @@ START_MS = 30_000
 DYING_MS = 1_000
 """Time limit for the exit report after a child has closed its wire."""
 
+_BOOT = (
+    "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
+    "main(socket.socket(fileno=int(sys.argv[1])))"
+)
+
 OnText = Callable[[str, str], object]
 """Receives a line of output with the name of its stream."""
 
@@ -60,10 +65,7 @@ class ChildProcess(SupervisedProcess):
         self._wire, theirs = socket.socketpair()
         self._wire.setblocking(False)
         paths = [os.path.abspath(each) for each in sys.path]
-        boot = (
-            f"import sys, socket; sys.path[:] = sys.argv[2:]; from {spec.module} import main; "
-            "main(socket.socket(fileno=int(sys.argv[1])))"
-        )
+        boot = _BOOT.format(module=spec.module)
         launch = LaunchSpec(
             program=sys.executable,
             argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],

@@ -379,9 +379,7 @@ class MemoryStore:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], int] | None = None,
-        sleep: Callable[[float], Awaitable[None]] | None = None,
+        self, clock: Callable[[], int] | None = None, sleep: Callable[[float], Awaitable[None]] | None = None
     ) -> None:
         self._clock = clock or wall_clock_ms
         self._sleep = sleep or ((lambda ms: asyncio.sleep(ms / 1000)) if clock is None else None)

@@ -52,18 +52,13 @@ def pending(
     """The migrations that a store lacks, given those applied (number to checksum); refuses an unknown schema."""
     newest = known[-1].number if known else 0
     if any(number > newest for number in applied):
-        raise rejected(
-            "store_newer",
-            f"{store} has schema {max(applied)}, and this version of Tidemill knows schemas up to {newest}",
-            hint="upgrade Tidemill: nothing was changed",
-        )
+        message = f"{store} has schema {max(applied)}, and this version of Tidemill knows schemas up to {newest}"
+        raise rejected("store_newer", message, hint="upgrade Tidemill: nothing was changed")
     for each in known:
         if applied.get(each.number, each.checksum) != each.checksum:
-            raise rejected(
-                "store_schema_unknown",
-                f"migration {each.number} ({each.name}) of {store} is not the one that this version knows",
-                hint="open it with the version that made it: nothing was changed",
-            )
+            message = f"migration {each.number} ({each.name}) of {store} is not the one that this version knows"
+            hint = "open it with the version that made it: nothing was changed"
+            raise rejected("store_schema_unknown", message, hint=hint)
     return tuple(each for each in known if each.number not in applied)
 
 

@@ -359,11 +359,8 @@ async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Call
         raise ProviderRefused(answer.status, said[:REFUSAL_BYTES_MAX], headers)
     if stream and "json" not in headers.get("content-type", ""):
         await _read_stream(answer, assembly, now_ms)
-    else:
-        _read_whole(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
-
-
-def _read_whole(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+        return
+    body = b"".join([chunk async for chunk in answer.chunks()])
     try:
         completion = msgspec.json.decode(body, type=Completion)
     except NOT_JSON as error:

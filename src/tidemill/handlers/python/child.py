@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -206,11 +207,7 @@ class RemoteSink:
         self._call = call
 
     def chunk(self, value: Any) -> None:
-        try:
-            self._call.send(protocol.Part(encode_value(value)))
-        except NotJson as refusal:
-            plain, blobs = protocol.extract_blobs(value, refusal)
-            self._call.send(protocol.Part(encode_value(plain), blobs))
+        self._call.send(protocol.Part(*protocol.encode_with_blobs(value)))
 
     def progress(self, fraction: float | None, message: str) -> None:
         self._call.send(protocol.Progress(None if fraction is None else float(fraction), str(message)))
@@ -228,12 +225,11 @@ class RemoteUpstream(Mapping[str, Any]):
 
     def __init__(self, call: CallConnection) -> None:
         self._call = call
-        self._names: list[str] | None = None
 
-    def _known(self) -> list[str]:
-        if self._names is None:
-            self._names = decode_value(self._call.ask("names") or b"[]")
-        return self._names
+    @cached_property
+    def _names(self) -> list[str]:
+        names: list[str] = decode_value(self._call.ask("names") or b"[]")
+        return names
 
     def __getitem__(self, name: str) -> Any:
         text = self._call.ask("upstream", name)
@@ -242,10 +238,10 @@ class RemoteUpstream(Mapping[str, Any]):
         return decode_value(text)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._known())
+        return len(self._names)
 
 
 class RemoteSecrets(UnlistedSecrets):
@@ -412,13 +408,8 @@ def _to_answer(outcome: Ended) -> protocol.Answer:
         case Return(value, next_nodes):
             if value is COLLECTED:
                 return protocol.Done(None, next_nodes)
-    blobs: list[protocol.SentBlob] = []
     try:
-        try:
-            text = encode_value(value)
-        except NotJson as refusal:
-            plain, blobs = protocol.extract_blobs(value, refusal)
-            text = encode_value(plain)
+        text, blobs = protocol.encode_with_blobs(value)
     except NotJson as error:
         return protocol.Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
     size = len(text) + sum(len(blob.data) for blob in blobs)

@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
@@ -57,25 +58,21 @@ PYTHON = NodeType(
     icon="🐍",
     capabilities=Capabilities(streaming=True, checkpointing=True),
     description="Calls a Python function: sync, async or a generator, here or in a process of its own.",
-    config_schema={
-        "type": "object",
-        "properties": {
-            "function": {"type": "string", "minLength": 1},
-            "args": {"type": "object"},
-            "isolation": {"enum": ["inline", "thread", "process"]},
-            "limits": {
-                "type": "object",
-                "properties": {
-                    "time_seconds": {"type": "number", "exclusiveMinimum": 0},
-                    # An interpreter needs 128 MB for itself.
-                    "memory_mb": {"type": "integer", "minimum": 128},
-                },
-                "additionalProperties": False,
+    config_schema=object_schema(
+        ("function",),
+        function={"type": "string", "minLength": 1},
+        args={"type": "object"},
+        isolation={"enum": ["inline", "thread", "process"]},
+        limits={
+            "type": "object",
+            "properties": {
+                "time_seconds": {"type": "number", "exclusiveMinimum": 0},
+                # An interpreter needs 128 MB for itself.
+                "memory_mb": {"type": "integer", "minimum": 128},
             },
+            "additionalProperties": False,
         },
-        "required": ["function"],
-        "additionalProperties": False,
-    },
+    ),
 )
 
 

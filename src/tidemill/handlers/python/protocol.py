@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.payloads import NotJson
+from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.handlers.contract import (
     Blob,
     CapabilityMissing,
@@ -43,8 +43,8 @@ class SentBlob(msgspec.Struct, frozen=True, kw_only=True):
         return Blob(Path(self.path) if self.path else self.data, self.media_type, self.name, keep=self.keep)
 
 
-def extract_blobs(value: Any, refusal: NotJson) -> tuple[Any, list[SentBlob]]:
-    """Replace blobs in a value that cannot be encoded by placeholders; raises `refusal` if it still cannot."""
+def encode_with_blobs(value: Any) -> tuple[bytes, list[SentBlob]]:
+    """The JSON text of a value with placeholders for its blobs, and the blobs; raises `NotJson`."""
     found: list[SentBlob] = []
 
     def replace(thing: Any) -> dict[str, int]:
@@ -54,16 +54,19 @@ def extract_blobs(value: Any, refusal: NotJson) -> tuple[Any, list[SentBlob]]:
         return {MARK: len(found) - 1}
 
     try:
-        plain = msgspec.to_builtins(value, enc_hook=replace)
-    except (NotImplementedError, TypeError, ValueError, RecursionError):
-        raise refusal from None
-    if not found:
-        raise refusal
-    return plain, found
+        return encode_value(value), found
+    except NotJson as refusal:
+        try:
+            plain = msgspec.to_builtins(value, enc_hook=replace)
+        except (NotImplementedError, TypeError, ValueError, RecursionError):
+            raise refusal from None
+        if not found:
+            raise
+    return encode_value(plain), found
 
 
 def restore_blobs(value: Any, blobs: Sequence[SentBlob]) -> Any:
-    """The inverse of `extract_blobs`."""
+    """Replace the placeholders of `encode_with_blobs` by the blobs."""
     match value:
         case {"$sent-blob": int(number)} if len(value) == 1 and 0 <= number < len(blobs):
             return blobs[number].blob()

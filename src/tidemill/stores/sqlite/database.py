@@ -25,6 +25,8 @@ from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import Migration, Step, migrations, pending
 from tidemill.stores.sqlite.liveness import ProcessLocks
 
+Execute = Callable[..., Any]
+
 DIALECT = "sqlite"
 APPLICATION_ID = 0x54494445
 """SQLite application id of a store: "TIDE"."""
@@ -134,11 +136,9 @@ def check_place(path: Path, mounts: str | None = None) -> None:
             mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     kind = file_system(path.parent.resolve(), mounts or "")
     if kind in NETWORK or (FUSE.fullmatch(kind) and kind not in LOCAL_FUSE):
-        raise rejected(
-            "store_on_network",
-            f"{path} is on a network file system ({kind}), where SQLite loses data",
-            hint="put the file on a local disk; several machines need a store that is a server",
-        )
+        hint = "put the file on a local disk; several machines need a store that is a server"
+        message = f"{path} is on a network file system ({kind}), where SQLite loses data"
+        raise rejected("store_on_network", message, hint=hint)
 
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -177,11 +177,8 @@ class FileIdentity:
             # A copy made by VACUUM INTO has no WAL until its first write.
             self._opened = (self._opened[0], found[1])
         if found != self._opened:
-            raise rejected(
-                "store_gone",
-                f"{self._path} or its log was removed or replaced while in use",
-                hint="restart what uses it, after putting the file back",
-            )
+            message = f"{self._path} or its log was removed or replaced while in use"
+            raise rejected("store_gone", message, hint="restart what uses it, after putting the file back")
         self._looked_at = now
 
     def _found(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
@@ -219,9 +216,8 @@ def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path
     """The Tidemill error for an error of SQLite. Text that does not decode comes from a damaged page."""
     match error:
         case apsw.NotADBError() if not _has_sqlite_header(Path(path)):
-            return rejected(
-                "store_foreign", f"{path} is not a SQLite database", hint="name another file: this one was not touched"
-            )
+            hint = "name another file: this one was not touched"
+            return rejected("store_foreign", f"{path} is not a SQLite database", hint=hint)
         case apsw.SQLError() if (found := _schema_of(path)) > (known := migrations(DIALECT)[-1].number):
             return newer_schema(path, found, known)
         case apsw.NotADBError() | apsw.CorruptError() | apsw.SQLError() | UnicodeDecodeError():
@@ -247,11 +243,9 @@ def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path
 
 def newer_schema(path: Path | str, found: int, known: int) -> Rejected:
     """Another version has migrated the file while this process had it open."""
-    return rejected(
-        "store_newer",
-        f"{path} now has schema {found}, and this process knows schema {known}: another version has migrated it",
-        hint="restart this process with that version of Tidemill: it wrote nothing since",
-    )
+    message = f"{path} now has schema {found}, and this process knows schema {known}: another version has migrated it"
+    hint = "restart this process with that version of Tidemill: it wrote nothing since"
+    return rejected("store_newer", message, hint=hint)
 
 
 def _schema_of(path: Path | str) -> int:
@@ -341,33 +335,27 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 def look(connection: apsw.Connection, path: Path) -> Schema:
     """The schema of a file; refuses, untouched, a file of another program or of an unknown schema."""
     try:
-        return _look(connection, path)
+        with errors_of(path):
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            # Read after the tables: another process may be creating both, in one transaction.
+            if tables and connection.pragma("application_id") != APPLICATION_ID:
+                message = f"{path} is a SQLite database of another program"
+                raise rejected("store_foreign", message, hint="name another file: this one was not touched")
+            applied: dict[int, str] = {}
+            if "migrations" in tables:
+                rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall()
+                applied = dict(rows)
+            if tables and not applied:
+                # The first migration and the list are written in one transaction.
+                raise apsw.CorruptError("the list of its migrations is gone")
+        return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
     except Rejected:
         # The last connection to close checkpoints the WAL, even one that a killed program of another kind left.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         raise
 
 
-def _look(connection: apsw.Connection, path: Path) -> Schema:
-    with errors_of(path):
-        marked = connection.pragma("application_id")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        if tables and marked != APPLICATION_ID:
-            raise rejected(
-                "store_foreign",
-                f"{path} is a SQLite database of another program",
-                hint="name another file: this one was not touched",
-            )
-        listed = "migrations" in tables
-        rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall() if listed else []
-        applied: dict[int, str] = dict(rows)
-        if tables and not applied:
-            # The first migration and the list are written in one transaction.
-            raise apsw.CorruptError("the list of its migrations is gone")
-    return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
-
-
-def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) -> None:
+def refuse_migrated(execute: Execute, path: Path | str, schema: int) -> None:
     """Refuse a file that another version has migrated meanwhile. Cheap: reads the first page, which is cached."""
     ((found,),) = execute("PRAGMA user_version").fetchall()
     if found != schema:
@@ -436,11 +424,8 @@ def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:
     found: list[Any] = connection.execute("SELECT id, name FROM holders").fetchall()
     names = [name for holder, name in found if holders.is_alive(holder)]
     if names:
-        raise rejected(
-            "store_in_use",
-            f"{path} has to be migrated, and is in use by {', '.join(names)}",
-            hint="stop them, then repeat this: nothing was changed",
-        )
+        message = f"{path} has to be migrated, and is in use by {', '.join(names)}"
+        raise rejected("store_in_use", message, hint="stop them, then repeat this: nothing was changed")
 
 
 # Checksums

@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, place_in, verify
+from tidemill.stores.sqlite.database import Damaged, Execute, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
 from tidemill.stores.wakeups import EVERY_QUEUE
 
@@ -35,7 +35,6 @@ CAPS = ("caps",)
 _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
-Execute = Callable[..., Any]
 Turn = tuple[int, str, int, int, int, int]
 
 

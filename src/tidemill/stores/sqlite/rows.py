@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -25,7 +25,7 @@ from tidemill.errors import Rejected
 from tidemill.stores.contract import Page, Place, Row, cursor_after, cursor_at, place_of
 from tidemill.stores.optional import IndexProblems
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, checksum, connect, errors_of, fetch_one, verify
+from tidemill.stores.sqlite.database import Damaged, Execute, checksum, connect, errors_of, fetch_one, verify
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
 LOG = logging.getLogger(__name__)
@@ -44,8 +44,6 @@ RARE = 200
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-
-Execute = Callable[..., Any]
 
 
 @lru_cache(maxsize=65_536)
@@ -232,18 +230,16 @@ class SqliteTermIndex:
         self._path, self._write = path, write
 
     async def problems(self) -> IndexProblems:
-        return (await asyncio.to_thread(_compare, self._path)).problems()
+        return (await self._compare()).problems()
 
     async def repair(self) -> IndexProblems:
-        found = await asyncio.to_thread(_compare, self._path)
+        found = await self._compare()
         flaws = found.problems()
         if not flaws.sound and found.few:
             # Writing may hit damage that reading does not.
             with suppress(Rejected):
-                await self._write(partial(_place_rows, names=found.rows_of_strays, strays=found.stray), durable=True)
-                for at in range(0, len(found.missing), SLICE):
-                    await self._write(partial(_place_rows, names=found.missing[at : at + SLICE]), durable=True)
-            found = await asyncio.to_thread(_compare, self._path)
+                await self._repair_few(found)
+            found = await self._compare()
         if not found.problems().sound:
             await self._write(_set_aside, durable=True)
             # From both ends to the first unreadable row; a reindex restores what is between them from the logs.
@@ -251,6 +247,14 @@ class SqliteTermIndex:
             await self._salvage(ROWS_TOP, up=False)
             await self._write(partial(_drop_from_schema, name=ASIDE), durable=True)
         return flaws
+
+    async def _compare(self) -> Compared:
+        return await asyncio.to_thread(_compare, self._path)
+
+    async def _repair_few(self, found: Compared) -> None:
+        await self._write(partial(_place_rows, names=found.rows_of_strays, strays=found.stray), durable=True)
+        for at in range(0, len(found.missing), SLICE):
+            await self._write(partial(_place_rows, names=found.missing[at : at + SLICE]), durable=True)
 
     async def _salvage(self, place: Name, *, up: bool) -> None:
         more = True
@@ -278,7 +282,7 @@ def _compare(path: Path) -> Compared:
         connection.close()
 
 
-def _differences(connection: apsw.Connection, execute: Callable[..., Any]) -> Compared:
+def _differences(connection: apsw.Connection, execute: Execute) -> Compared:
     if fetch_one(execute(SQL["table"], (ASIDE,))) is not None:
         return Compared("it was being built anew and that has not ended")
     rows = connection.cursor().execute(SQL["every_row"])

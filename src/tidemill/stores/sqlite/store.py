@@ -37,6 +37,7 @@ from tidemill.stores.contract import (
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
     PRESENCE_MS,
+    Execute,
     FileIdentity,
     check_place,
     connect,
@@ -48,7 +49,7 @@ from tidemill.stores.sqlite.database import (
     resolve_path,
 )
 from tidemill.stores.sqlite.followers import ChangePoller, Followers, FrameReceiver, FrameSender
-from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
 from tidemill.stores.sqlite.rows import SqliteTermIndex
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of

@@ -7,8 +7,7 @@ change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import apsw
 import msgspec
@@ -25,7 +24,7 @@ from tidemill.stores.contract import (
     VersionConflict,
 )
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, place_in, verify
+from tidemill.stores.sqlite.database import Damaged, Execute, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
@@ -43,8 +42,6 @@ _SET_SNAPSHOT, _TOKEN = SQL["set_snapshot"], SQL["token"]
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
-
-Execute = Callable[..., Any]
 
 
 class Streams:

@@ -25,6 +25,7 @@ from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import statements
 from tidemill.stores.sqlite.database import (
+    Execute,
     FileIdentity,
     connect,
     counters_checksum,
@@ -68,9 +69,9 @@ class Transaction:
         "wake_topics",
     )
 
-    def __init__(self, connection: apsw.Connection, execute: Callable[..., Any], now_ms: int) -> None:
+    def __init__(self, connection: apsw.Connection, execute: Execute, now_ms: int) -> None:
         self.connection, self.execute, self.now_ms = connection, execute, now_ms
-        self.execute_many: Callable[..., Any] = connection.executemany
+        self.execute_many: Execute = connection.executemany
         self._counters: list[int] | None = None
         self._dirty = False
         self.learned: dict[Any, int] = {}
@@ -143,7 +144,7 @@ class Writer:
         done: Callable[[Transaction], None],
     ) -> None:
         self._connection, self._path, self._clock, self._done = connection, path, clock, done
-        self._execute: Callable[..., Any] = connection.cursor().execute
+        self._execute: Execute = connection.cursor().execute
         self._durability, self._presence = durability, presence
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
