@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -208,7 +209,7 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
     _check_spelling(url)
     options = dict(pairs)
     if len(options) < len(pairs):
-        message = f"{url!r} has an option twice"
+        message = f"{without_password(url)!r} has an option twice"
         raise rejected("store_option_unknown", message, hint="name each option once")
     match parts.scheme:
         case "memory" if not options:
@@ -242,7 +243,7 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
 
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage:
     if host or len(path) < 2 or path.endswith("/"):
-        raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
+        raise rejected("store_unknown", f"{without_password(url)!r} names no file", hint="write sqlite:///tidemill.db")
     match options.pop("durability", "full"):
         case ("full" | "relaxed") as durability:
             pass
@@ -307,17 +308,22 @@ def _check_spelling(url: str) -> None:
     """Refuse what would be read as the name of another file than the one that was meant."""
     scheme, _, rest = url.partition(":")
     if scheme.strip().lower() == "sqlite" and not rest.startswith("//"):
-        raise rejected("store_unknown", f"{url!r} lacks slashes", hint=f"write sqlite:///{rest}")
+        raise rejected("store_unknown", f"{without_password(url)!r} lacks slashes", hint=f"write sqlite:///{rest}")
     if "#" in url:
-        message = f"{url!r} has a #, which ends a URL"
+        message = f"{without_password(url)!r} has a #, which ends a URL"
         raise rejected("store_unknown", message, hint="write %23 where it belongs to a name")
     if any(character in url for character in "\t\r\n"):
-        message = f"{url!r} has a tab or the end of a line in it"
+        message = f"{without_password(url)!r} has a tab or the end of a line in it"
         raise rejected("store_unknown", message, hint="write %09, %0A or %0D where it belongs to a name")
 
 
+def without_password(url: str) -> str:
+    """A URL as messages show it."""
+    return re.sub(r"(?<=://)([^/@]*):[^/]*@", r"\1:***@", url)
+
+
 def _unknown(url: str) -> Rejected:
-    return rejected("store_unknown", f"no store is known for {url!r}", hint=f"use {SCHEMES}")
+    return rejected("store_unknown", f"no store is known for {without_password(url)!r}", hint=f"use {SCHEMES}")
 
 
 def engine_at(
@@ -389,6 +395,7 @@ def engine_at(
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=retention_days,
+        input_bytes_max=settings.limits.input_bytes,
         isolation=processes,
         secrets=secrets,
         unusable_types=types.unusable_types,
@@ -441,4 +448,4 @@ def _bucket(url: str, name: str, prefix: str, options: dict[str, str]) -> Bucket
 
 
 def _unknown_blobs(url: str, hint: str) -> Rejected:
-    return rejected("blobs_unknown", f"no place for blobs is known for {url!r}", hint=hint)
+    return rejected("blobs_unknown", f"no place for blobs is known for {without_password(url)!r}", hint=hint)

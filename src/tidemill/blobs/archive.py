@@ -226,5 +226,5 @@ def _make_directories(path: Path) -> None:
     if path.is_dir():
         return
     _make_directories(path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
     sync_folder(path.parent)

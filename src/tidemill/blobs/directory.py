@@ -232,7 +232,7 @@ class DirectoryBlobs:
     def _prepare(self) -> None:
         """Create and sweep the folder of temporary files."""
         drafts = self.root / TEMPORARY
-        drafts.mkdir(parents=True, exist_ok=True)
+        drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(drafts)
         self._prepared = True
 
@@ -283,7 +283,7 @@ class DirectoryBlobs:
     def _make(self, folder: Path) -> None:
         if folder.exists():
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_above(folder, self.root)
 
     # States

@@ -129,6 +129,7 @@ class Engine:
         audit_every_ms: int = 10_000,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
+        input_bytes_max: int = 1_048_576,
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         unusable_types: Sequence[str] = (),
@@ -151,6 +152,7 @@ class Engine:
             run_cache=self.run_cache,
             turns=self.turns,
             tenant=tenant,
+            input_bytes_max=input_bytes_max,
         )
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user)

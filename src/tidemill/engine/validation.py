@@ -20,14 +20,14 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.events import Payload
 
 
-async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) -> Payload:
+async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, bytes_max: int | None = None) -> Payload:
     """The inputs with the schema's defaults, as a payload; raises `Rejected` with every mismatch."""
     value = with_defaults(inputs, schema)
     if schema is not None:
         problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
         if problems:
             raise Rejected(problems)
-    return await packed(tenant, value, blobs, code="inputs_not_json", path="/inputs")
+    return await packed(tenant, value, blobs, code="inputs_not_json", path="/inputs", bytes_max=bytes_max)
 
 
 def with_defaults(inputs: Any, schema: Any) -> Any:
@@ -83,12 +83,18 @@ def _applied(schemas: list[Any], root: Any) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
+async def packed(
+    tenant: str, value: Any, blobs: Blobs, *, code: str, path: str, bytes_max: int | None = None
+) -> Payload:
     """Encode a caller's value as the log stores it."""
     try:
         text = encode_given(value)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
+    if bytes_max is not None and len(text) > bytes_max:
+        message = f"the value has {len(text)} bytes of JSON, and at most {bytes_max} are accepted"
+        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises limits.input_bytes"
+        raise rejected("inputs_too_large", message, path=path, hint=hint)
     await check_described(tenant, text, blobs, path=path)
     return await as_payload(blobs, tenant, text)
 

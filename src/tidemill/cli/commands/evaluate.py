@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -267,7 +266,7 @@ def render(template: str, scope: str, *, as_json: bool) -> int:
     if as_json or not isinstance(rendered, str):
         print_json(rendered)
     else:
-        print(sanitize(rendered) if sys.stdout.isatty() else rendered)
+        print(sanitize(rendered))
     return main.OK
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import re
 import zlib
 from base64 import b64decode, b64encode
@@ -36,6 +37,10 @@ INLINE_BYTES_MAX = 256 * 1024
 NAME_BYTES_MAX = 180
 """Longer run ids are replaced by their digest: file systems have limits."""
 ENDING = ".jsonl.gz"
+PIECE_BYTES = 1 << 20
+UNPACKED_BYTES_MAX = 1 << 30
+RATIO_MAX = 500
+"""Entries are JSON lines, which gzip makes about ten times smaller; repeated values shrink more."""
 _STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
 """The suffix of an entry's name behind the run's id; the oldest entries lack the start time."""
 
@@ -174,11 +179,23 @@ def _unpacked(name: str, body: bytes) -> bytes:
     if not body:
         raise _damaged(name, "it is empty")
     try:
-        return gzip.decompress(body)
+        text = b"".join(_pieces(name, body))
     except EOFError:
         raise _damaged(name, "its end is missing") from None
     except (OSError, zlib.error):
         raise _damaged(name, "its bytes have changed") from None
+    return text
+
+
+def _pieces(name: str, body: bytes) -> Iterator[bytes]:
+    """Unpack piece by piece, and stop where an entry grows beyond what any run can be."""
+    size = 0
+    with gzip.open(io.BytesIO(body)) as file:
+        while piece := file.read(PIECE_BYTES):
+            size += len(piece)
+            if size > UNPACKED_BYTES_MAX or size > max(RATIO_MAX * len(body), PIECE_BYTES):
+                raise _damaged(name, f"it grows to more than {UNPACKED_BYTES_MAX >> 20} MiB, or {RATIO_MAX} times")
+            yield piece
 
 
 def _header(name: str, line: bytes) -> Header:

@@ -43,7 +43,9 @@ class ServiceContext:
         run_cache: RunCache,
         turns: TurnLoop,
         tenant: str,
+        input_bytes_max: int,
     ) -> None:
+        self.input_bytes_max = input_bytes_max
         self.store, self.blobs, self.ambient, self.tenant = store, blobs, ambient, tenant
         self.catalog, self.run_cache, self.turns = catalog, run_cache, turns
 

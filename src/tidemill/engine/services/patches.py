@@ -271,7 +271,8 @@ class PatchService:
         return fork_id
 
     async def _fork_inputs(self, inputs: Any, workflow: Workflow) -> Payload:
-        return await checked_inputs(self._context.tenant, inputs, workflow.inputs, self._context.blobs)
+        context = self._context
+        return await checked_inputs(context.tenant, inputs, workflow.inputs, context.blobs, context.input_bytes_max)
 
 
 def pinned(document: Json, workflow: Workflow) -> Json:

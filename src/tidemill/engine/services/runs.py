@@ -61,7 +61,9 @@ class RunService:
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         version = await self._context.catalog.resolve(self._context.tenant, workflow)
         flow = await self._context.catalog.flow(self._context.tenant, version.digest)
-        payload = await checked_inputs(self._context.tenant, inputs, flow.workflow.inputs, self._context.blobs)
+        payload = await checked_inputs(
+            self._context.tenant, inputs, flow.workflow.inputs, self._context.blobs, self._context.input_bytes_max
+        )
         run_id = key if key is not None else self._context.ambient.new_id()
         check_run_id(run_id)
         stream = self._context.stream(run_id)

@@ -64,11 +64,19 @@ def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms
     writing = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     flags = apsw.SQLITE_OPEN_READONLY if read_only else writing
     with errors_of(path):
+        if create and not read_only:
+            _create_private(path)
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=CACHED_STATEMENTS)
         connection.set_busy_handler(_busy_handler(busy_ms))
         connection.execute("PRAGMA cache_size = -8192")  # KiB
         connection.execute("PRAGMA temp_store = MEMORY")
     return connection
+
+
+def _create_private(path: Path) -> None:
+    """Create a missing file for its owner alone; SQLite gives the files beside it the same mode."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
 def _busy_handler(busy_ms: int) -> Callable[[int], bool] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +42,12 @@ class ProcessLocks:
         if not HAS_LOCKS:  # pragma: no cover - Windows
             return
         try:
-            self._folder.mkdir(exist_ok=True)
-            handle = os.open(self._file(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            found = self._folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+                raise Unavailable(f"{self._folder} is a link, or belongs to another user: remove it")
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(self._file(holder), flags, 0o600)
         except OSError as error:
             raise Unavailable(f"no lock can be made in {self._folder}: {error.strerror}") from error
         self._mine[holder] = handle
@@ -75,7 +80,7 @@ class ProcessLocks:
     def _is_taken(self, holder: int) -> bool | None:
         """Whether another process has, or may have, a holder's lock; None if there is no such lock."""
         try:
-            handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         except OSError:
