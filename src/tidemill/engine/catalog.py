@@ -179,7 +179,7 @@ class Catalog:
         for _ in range(RACES_MAX):
             history = await self._history(tenant, name)
             offer = await make(history)
-            known = history.of_content(offer.digest)
+            known = next((version for version in history.versions if version.digest == offer.digest), None)
             if known is not None:
                 return _published(known, offer, created=False)
             version = Version(
@@ -200,15 +200,10 @@ class Catalog:
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
         """Write the record that follows a history, and the row of both; false when another writer was faster."""
-        expected = history.length
+        expected, stream = history.length, Stream(tenant, WORKFLOW, history.name)
         history.add(record)
-        commit = Commit(
-            stream=Stream(tenant, WORKFLOW, history.name),
-            expected=expected,
-            records=(encode_record(record),),
-            rows=(history.row(),),
-        )
-        (result,) = await self._store.commit([commit])
+        records, rows = (encode_record(record),), (history.row(),)
+        (result,) = await self._store.commit([Commit(stream=stream, expected=expected, records=records, rows=rows)])
         return isinstance(result, Committed)
 
     # Tags
@@ -229,7 +224,12 @@ class Catalog:
         check_words(actor=actor, message=message)
         for _ in range(RACES_MAX):
             history = await self._known(tenant, name)
-            was, version = history.tags.get(tag, 0), _tag_target(history, tag, to)
+            was, version = history.tags.get(tag, 0), 0
+            if to is not None:
+                history.check_new_tag(tag)
+                version = history.numbered(to).version
+            elif not any(move.tag == tag for move in history.moves):
+                history.tagged(tag)
             answer = Tagged(name=name, tag=tag, version=version, was=was)
             if not answer.moved:
                 return answer
@@ -353,13 +353,3 @@ def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
         created=created,
         warnings=offer.compiled.warnings,
     )
-
-
-def _tag_target(history: History, tag: str, to: int | None) -> int:
-    """The version that the tag shall point to, checked against the history; 0 removes it."""
-    if to is not None:
-        history.check_new_tag(tag)
-        return history.numbered(to).version
-    if not any(move.tag == tag for move in history.moves):
-        history.tagged(tag)
-    return 0

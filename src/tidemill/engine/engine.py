@@ -187,9 +187,9 @@ class Engine:
             blobs=context.blobs,
             ambient=context.ambient,
             handlers={handler.type.key: handler for handler in handlers},
-            errands=messenger,
+            messenger=messenger,
             options=options,
-            around=self._runtime,
+            runtime=self._runtime,
         )
         self.workers.registry = self.registry = Registry(
             tenant=context.tenant,
@@ -198,7 +198,7 @@ class Engine:
             worker=self.worker,
             options=options,
             types=(handler.type.key for handler in handlers),
-            lacks=self._runtime.lacks,
+            missing=self._runtime.missing,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
         self.reconciler = Reconciler(
@@ -206,7 +206,7 @@ class Engine:
             store=context.store,
             runs=self.run_cache,
             turns=self.turns,
-            errands=messenger,
+            messenger=messenger,
             ambient=context.ambient,
             sampling=AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor, ambient=context.ambient),
             every_ms=audit_every_ms,
@@ -217,26 +217,19 @@ class Engine:
         await self._store.open()
         await self._blobs.open()
         if self._ownership is not None:
-            await self._claim_blobs(self._ownership)
+            try:
+                await self._ownership.verify_or_claim()
+            except BaseException:
+                await self._blobs.close()
+                await self._store.close()
+                raise
         self.turns.open()
         if self.worker is not None:
             self._runtime.open()
-            self.worker.open()
-        if self.registry is not None:
-            self.registry.open()
-        if self.reconciler is not None:
-            self.reconciler.open()
-        if self.retention is not None:
-            self.retention.open()
+        for part in (self.worker, self.registry, self.reconciler, self.retention):
+            if part is not None:
+                part.open()
         return self
-
-    async def _claim_blobs(self, ownership: BlobPlaceOwnership) -> None:
-        try:
-            await ownership.verify_or_claim()
-        except BaseException:
-            await self._blobs.close()
-            await self._store.close()
-            raise
 
     def drain(self) -> None:
         """Take on no more work from this moment on, and let others know; `close` waits for what is in hand."""
@@ -248,18 +241,10 @@ class Engine:
     async def close(self) -> None:
         """Drain the worker and let go of the store."""
         self.drain()
-        if self.reconciler is not None:
-            await self.reconciler.close()
-        if self.retention is not None:
-            await self.retention.close()
-        if self.worker is not None:
-            await self.worker.close()
-        await self._runtime.close()
-        if self.registry is not None:
-            await self.registry.close()
-        await self.turns.close()
-        await self._blobs.close()
-        await self._store.close()
+        parts = (self.reconciler, self.retention, self.worker, self._runtime, self.registry)
+        for part in (*parts, self.turns, self._blobs, self._store):
+            if part is not None:
+                await part.close()
 
     async def __aenter__(self) -> Engine:
         return await self.open()

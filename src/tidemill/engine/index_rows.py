@@ -174,10 +174,7 @@ def run_terms(
         terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:
         terms.append(f"by:{state.submitted_by}")
-    if stuck:
-        terms.append("stuck")
-    if idle:
-        terms.append("idle")
+    terms += ["stuck"] * stuck + ["idle"] * idle
     return tuple(terms)
 
 
@@ -294,6 +291,13 @@ def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
     return events[first.forked_from[1] :] if isinstance(first, RunCreated) and first.forked_from else events
 
 
+_COPIED = (
+    "status", "title", "approvers", "quorum", "requested_ms", "requester", "four_eyes", "delegated", "expires_ms",
+    "escalated", "url", "decision", "decided_by", "decided_ms", "comments",
+)  # fmt: skip
+"""The fields of an approval that its row has unchanged."""
+
+
 def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) -> Row:
     node, visit, index = key
     body = ApprovalRow(
@@ -302,25 +306,11 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
         node=node,
         visit=visit,
         index=index,
-        status=approval.status,
-        title=approval.title,
         description=approval.description[:DESCRIPTION_SHOWN_MAX],
-        approvers=approval.approvers,
-        quorum=approval.quorum,
-        requested_ms=approval.requested_ms,
-        requester=approval.requester,
-        four_eyes=approval.four_eyes,
         votes=tuple(vote.by for vote in approval.votes),
-        delegated=approval.delegated,
-        expires_ms=approval.expires_ms,
         # Interned, because msgspec omits a default only by identity, and equal rows must be equal bytes.
         on_timeout=intern(approval.on_timeout),
-        escalated=approval.escalated,
-        url=approval.url,
-        decision=approval.decision,
-        decided_by=approval.decided_by,
-        decided_ms=approval.decided_ms,
-        comments=approval.comments,
+        **{name: getattr(approval, name) for name in _COPIED},
     )
     asked = {*(approval.approvers or (ANYONE,)), *(to for _, to in approval.delegated)}
     terms = [f"status:{approval.status}", f"run:{stream.key}", f"workflow:{state.workflow}"]
@@ -337,29 +327,25 @@ def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> It
         if isinstance(event, (DeadLettered, DeadLetterClosed)):
             letter = state.letters.get(key_at(event.node, event.visit, event.index))
             if letter is not None:
-                yield _letter_row(_letter(stream, state, event, letter))
+                yield _letter_row(stream, state, event, letter)
 
 
-def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: DeadLetter) -> DeadLetterRow:
-    row = DeadLetterRow(
+def _letter_row(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, failure: DeadLetter) -> Row:
+    letter = DeadLetterRow(
         run_id=stream.key,
         workflow=state.workflow,
         node=event.node,
         visit=event.visit,
         index=event.index,
-        attempts=letter.attempts,
-        code=letter.error.code,
-        message=letter.error.message,
-        at_ms=letter.at_ms,
+        attempts=failure.attempts,
+        code=failure.error.code,
+        message=failure.error.message,
+        at_ms=failure.at_ms,
     )
-    if isinstance(event, DeadLettered):
-        return row
-    return msgspec.structs.replace(
-        row, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
-    )
-
-
-def _letter_row(letter: DeadLetterRow) -> Row:
+    if isinstance(event, DeadLetterClosed):
+        letter = msgspec.structs.replace(
+            letter, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
+        )
     return Row(
         kind=DEAD_LETTER,
         key=f"{letter.run_id}/{key_at(letter.node, letter.visit, letter.index)}",

@@ -33,16 +33,8 @@ KNOWN_FOR_MS = 600_000
 
 class CachedRun:
     __slots__ = (
-        "digest",
-        "flow",
-        "indexed_facts",
-        "map_inputs",
-        "row_ms",
-        "seen_ms",
-        "since_snapshot",
-        "state",
-        "terms",
-    )
+        "digest", "flow", "indexed_facts", "map_inputs", "row_ms", "seen_ms", "since_snapshot", "state", "terms",
+    )  # fmt: skip
 
     def __init__(self, state: State, flow: CompiledWorkflow, since_snapshot: int = 0) -> None:
         self.state = state

@@ -111,9 +111,6 @@ class History:
         else:
             self.tags.pop(record.tag, None)
 
-    def of_content(self, digest: str) -> Version | None:
-        return next((version for version in self.versions if version.digest == digest), None)
-
     def numbered(self, number: int | str) -> Version:
         """The version of a number, as a caller gave it."""
         # Longer numbers than any published version are not parsed.

@@ -38,7 +38,7 @@ class StoredLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class AttemptId(msgspec.Struct, frozen=True):
+class AttemptId(msgspec.Struct, frozen=True, order=True):
     node: str
     visit: int
     index: int
@@ -70,12 +70,6 @@ class LogSegment(msgspec.Struct, frozen=True):
     number: int
     stream: Stream
 
-    @property
-    def order(self) -> tuple[str, int, int, int, int, int]:
-        """By attempt, then in the order of writing."""
-        place = self.place
-        return place.node, place.visit, place.index, place.attempt, self.token, self.number
-
 
 def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
     """Parse a stream key; None if it is not a segment of this run."""
@@ -102,7 +96,13 @@ class AttemptLogWriter:
             line = StoredLine(line.at_ms, line.source, line.text[-KEPT_BYTES:])
         with self._lock:
             last = self._lines[-1] if self._lines else None
-            if last is not None and _continues(last, line):
+            # `print` writes each of its arguments separately.
+            if (
+                last is not None
+                and last.source == line.source
+                and not last.text.endswith("\n")
+                and len(last.text) + len(line.text) <= JOINED_MAX
+            ):
                 self._lines[-1] = StoredLine(last.at_ms, last.source, last.text + line.text)
                 self._waiting += len(line.text)
             else:
@@ -135,12 +135,6 @@ class AttemptLogWriter:
         return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-def _continues(last: StoredLine, line: StoredLine) -> bool:
-    """Whether a text continues an unfinished line: `print` writes each of its arguments separately."""
-    joined = len(last.text) + len(line.text) <= JOINED_MAX
-    return joined and last.source == line.source and not last.text.endswith("\n")
-
-
 async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[LogSegment]:
     after = Stream(tenant, JOURNAL, f"{run_id}/")
     while page := await store.streams(JOURNAL, after=after, limit=PAGE):
@@ -162,7 +156,7 @@ async def read_journals(
 ) -> list[LogRecord]:
     """Read the lines written after `seen`, which is updated: by attempt, then in order."""
     found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
-    found.sort(key=lambda segment: segment.order)
+    found.sort(key=lambda segment: (segment.place, segment.token, segment.number))
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []
     records: list[LogRecord] = []

@@ -281,19 +281,9 @@ def _name_of(blob: Blob) -> str:
 
 async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
     """Store the bytes with secrets masked, and return their description."""
-    name = _name_of(blob)
-    _check_words(blob.media_type, name)
-    if isinstance(blob.data, (bytes, bytearray, memoryview)):
-        body = await _masked(bytes(blob.data), mask)
-        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
-    else:
-        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
-        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
-    return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
-
-
-def _check_words(media_type: Any, name: Any) -> None:
-    """Refuse words that are unsafe in a header or a file name."""
+    name: Any = _name_of(blob)
+    media_type: Any = blob.media_type
+    # Both must be safe in a header, the name also as that of a file.
     if not isinstance(media_type, str) or not isinstance(name, str):
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if not is_media_type(media_type):
@@ -303,6 +293,13 @@ def _check_words(media_type: Any, name: Any) -> None:
         message = f"{name[:100]!r} cannot be the name of a file"
         hint = f"a name has no folders and no control characters, and at most {NAME_LENGTH_MAX} characters"
         raise Fail("blob_invalid", message, hint=hint)
+    if isinstance(blob.data, (bytes, bytearray, memoryview)):
+        body = await _masked(bytes(blob.data), mask)
+        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
+    else:
+        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
+        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
+    return {MARK: digest, "size": size, "media_type": media_type, "name": name}
 
 
 async def _masked(body: bytes, mask: Mask) -> bytes:

@@ -56,13 +56,13 @@ class Reconciler:
         store: Store,
         runs: RunCache,
         turns: TurnLoop,
-        errands: ChildRunMessenger,
+        messenger: ChildRunMessenger,
         ambient: Ambient,
         sampling: Sampling,
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._messenger, self._sampling, self._every_ms = errands, sampling, every_ms
+        self._messenger, self._sampling, self._every_ms = messenger, sampling, every_ms
         self._waiting_after: str | None = None
         """Where the next sweep continues with the waiting runs."""
         self._task: asyncio.Task[None] | None = None
@@ -97,9 +97,9 @@ class Reconciler:
     async def sweep(self) -> None:
         """Check every active run once, and some of the waiting ones."""
         for term in ("active", "rollback:running"):
-            after = await self._scan(term, None, PAGE)
-            while after is not None:
-                after = await self._scan(term, after, PAGE)
+            after: str | None = None
+            while after := await self._scan(term, after, PAGE):
+                pass
         self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
         await self._sampling.audit_next()
 
@@ -149,20 +149,12 @@ class Reconciler:
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
         if not waits and not held:
-            waits = tuple(
-                sorted({f"a worker on queue {view.job.queue}" for view in jobs if view.job.ready_at_ms <= now})
-            )
+            queues = {view.job.queue for view in jobs if view.job.ready_at_ms <= now}
+            waits = tuple(f"a worker on queue {queue}" for queue in sorted(queues))
         if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
             return
-        row = run_row(
-            stream,
-            state,
-            run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle),
-            waiting_for=waits,
-            stuck=stuck,
-            idle=idle,
-            stuck_reason=reason,
-        )
+        terms = run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle)
+        row = run_row(stream, state, terms, waiting_for=waits, stuck=stuck, idle=idle, stuck_reason=reason)
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 
 
@@ -249,12 +241,6 @@ class AuditSampler:
         while len(self._reported) > SUSPECTS_MAX:
             self._reported.pop(next(iter(self._reported)))
         self.findings += 1
-        LOG.error(
-            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",
-            finding.run,
-            finding.code,
-            finding.seq,
-            finding.message,
-            which,
-        )
+        text = "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`"
+        LOG.error(text, finding.run, finding.code, finding.seq, finding.message, which)
         return True

@@ -203,7 +203,10 @@ class Auditor:
             return
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
-        await self._check_blobs(stream, events, found)
+        blobs = BlobAuditor(self._blobs, stream.tenant)
+        async for seq, event in _paced(events):
+            for problem in await blobs.faults(event):
+                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
         doubts = RunAudit(stream.key)
         audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
@@ -303,12 +306,6 @@ class Auditor:
         if not same:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
-    async def _check_blobs(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
-        auditor = BlobAuditor(self._blobs, stream.tenant)
-        async for seq, event in _paced(events):
-            for problem in await auditor.faults(event):
-                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
-
     async def _rows(
         self,
         stream: Stream,
@@ -354,12 +351,13 @@ async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
 def index_findings(flaws: IndexProblems) -> RunAudit:
     """Misplaced index rows, as a finding that concerns no log."""
     found = RunAudit(LISTS)
-    if flaws.unreadable:
-        found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
-    if flaws.missing:
-        found.problem("places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}")
-    if flaws.stray:
-        found.problem("places_stray", f"places without their row: {flaws.stray:,}")
+    for flaw, code, message in (
+        (flaws.unreadable, "lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}"),
+        (flaws.missing, "places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}"),
+        (flaws.stray, "places_stray", f"places without their row: {flaws.stray:,}"),
+    ):
+        if flaw:
+            found.problem(code, message)
     return found
 
 

@@ -22,7 +22,7 @@ from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
-from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
 LOOK_AGAIN_MS = 5.0
@@ -92,22 +92,12 @@ class RunService:
         entry = await self._context.entry(stream.key)
         state, given = entry.state, with_defaults(inputs, entry.flow.workflow.inputs)
         foreign = state.parent is not None or state.forked_from is not None
-        if foreign or state.workflow != version.name or not await self._is_recorded(state.inputs, given):
-            raise rejected(
-                "key_reused",
-                f"key {stream.key} belongs to a run with other inputs",
-                hint="use a new key for a new request",
-            )
-
-    async def _is_recorded(self, recorded: Payload, value: Any) -> bool:
-        """Whether a value is the recorded one; the order of keys does not matter."""
-        text = encode_given(value)
-        known = (
-            await self._context.blobs.get(self._context.tenant, recorded.digest)
-            if isinstance(recorded, BlobRef)
-            else recorded
-        )
-        return known == text or bool(decode_value(known) == decode_value(text))
+        text, known = encode_given(given), await self._context.text(state.inputs)
+        # The order of keys does not matter.
+        same = known == text or decode_value(known) == decode_value(text)
+        if foreign or state.workflow != version.name or not same:
+            message = f"key {stream.key} belongs to a run with other inputs"
+            raise rejected("key_reused", message, hint="use a new key for a new request")
 
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
@@ -128,9 +118,8 @@ class RunService:
         entry = await self._context.entry(run_id)
         if not 0 <= after <= entry.state.seq:
             message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
-            raise rejected(
-                "cursor_invalid", message, path="/after", hint="pass the seq of the last event you have seen"
-            )
+            hint = "pass the seq of the last event you have seen"
+            raise rejected("cursor_invalid", message, path="/after", hint=hint)
         if not entry.state.busy and after >= entry.state.seq:
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
@@ -283,7 +272,7 @@ class RunService:
             visit=visit or 0,
             index=at_index(index),
             output=output,
-            size=_size(output),
+            size=0 if output is None else len(output) if isinstance(output, bytes) else output.size,
             next_nodes=None if next_nodes is None else tuple(next_nodes),
             reason=reason,
         )
@@ -309,9 +298,3 @@ class RunService:
         await self._context.command(
             run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
         )
-
-
-def _size(payload: Payload | None) -> int:
-    if payload is None:
-        return 0
-    return len(payload) if isinstance(payload, bytes) else payload.size

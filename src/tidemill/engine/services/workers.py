@@ -85,7 +85,21 @@ class WorkerService:
         states = await self._states()
         silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
         mute = tuple(row.name for row, state in states if state == "silent")
-        return Workers.of([_able(row, digest) for row, state in states if state == "alive"], silent, mute)
+        able = [
+            WorkerCapability(
+                name=row.name,
+                queues=frozenset(row.queues) if row.queues else None,
+                types=frozenset(row.types),
+                lacks={
+                    missing.work: Failure(code=missing.code, message=missing.message, hint=missing.hint)
+                    for missing in row.lacks
+                    if missing.digest == digest
+                },
+            )
+            for row, state in states
+            if state == "alive"
+        ]
+        return Workers.of(able, silent, mute)
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
@@ -98,20 +112,7 @@ def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
     return "silent" if state == "dead" else state
 
 
-def _able(row: WorkerRow, digest: str) -> WorkerCapability:
-    return WorkerCapability(
-        name=row.name,
-        queues=frozenset(row.queues) if row.queues else None,
-        types=frozenset(row.types),
-        lacks={
-            lack.work: Failure(code=lack.code, message=lack.message, hint=lack.hint)
-            for lack in row.lacks
-            if lack.digest == digest
-        },
-    )
-
-
 def _view(row: WorkerRow, state: State) -> WorkerView:
-    lacks = tuple(dict.fromkeys(lack.message for lack in row.lacks))
+    lacks = tuple(dict.fromkeys(missing.message for missing in row.lacks))
     fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name not in ("state", "lacks")}
     return WorkerView(state=state, lacks=lacks, **fields)

@@ -83,7 +83,7 @@ class LeaseRenewalThread:
         self._thread: threading.Thread | None = None
 
     def start(self, on_renewed: OnRenewed) -> None:
-        """Start; `on_beat` is called in the loop that calls this."""
+        """Start; `on_renewed` is called in the loop that calls this."""
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, args=(loop, on_renewed), name="tidemill-heart", daemon=True)
         self._thread.start()
@@ -155,18 +155,17 @@ class HandoverPolicy:
         room = self.room(stream)
         if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
             return ()
-        kept = [job.key for job in jobs if self._may_keep(job)][: settled + room]
+        # Those that are ready, and that this worker could claim.
+        kept = [
+            job.key
+            for job in jobs
+            if job.task.kind == "run"
+            and not (job.ready_at_ms or job.caps)
+            and (not self._queues or job.queue in self._queues)
+        ][: settled + room]
         if len(kept) > settled:
             self.reserve(self.reserved + len(kept) - settled)
         return tuple(kept)
-
-    def _may_keep(self, job: JobSpec) -> bool:
-        """Whether a job is ready and this worker could claim it."""
-        return (
-            job.task.kind == "run"
-            and not (job.ready_at_ms or job.caps)
-            and (not self._queues or job.queue in self._queues)
-        )
 
     def _claimed_lately(self) -> bool:
         within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
@@ -283,17 +282,14 @@ class ReleaseQueue:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             for delay_ms, leases in waiting.items():
-                await self._release(leases, delay_ms)
-
-    async def _release(self, leases: Sequence[Lease], delay_ms: int) -> None:
-        try:
-            await self._store.release(leases, delay_ms=delay_ms)
-        except TidemillError:
-            # The leases will expire.
-            return
-        except Exception:
-            # A bug is logged, and must not keep the remaining jobs from being released.
-            LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
+                try:
+                    await self._store.release(leases, delay_ms=delay_ms)
+                except TidemillError:
+                    # The leases will expire.
+                    continue
+                except Exception:
+                    # A bug is logged, and must not keep the remaining jobs from being released.
+                    LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
 
 
 # Claims
@@ -355,7 +351,10 @@ class ClaimLoop:
                 await self._room.wait()
                 continue
             try:
-                leases = await self._claim(request)
+                wait_ms = self._backoff.wait_ms(request.wait_ms)
+                if wait_ms != request.wait_ms:
+                    request = msgspec.structs.replace(request, wait_ms=wait_ms)
+                leases = await self._store.claim(request)
                 if leases:
                     await self._accept(leases)
                 self.refusals.clear()
@@ -373,12 +372,6 @@ class ClaimLoop:
                 # A bug is logged, and must not leave a live process that claims nothing.
                 LOG.exception("claiming failed and will be repeated")
                 await self._ambient.sleep(1_000)
-
-    async def _claim(self, request: Claim) -> list[Lease]:
-        wait_ms = self._backoff.wait_ms(request.wait_ms)
-        if wait_ms != request.wait_ms:
-            request = msgspec.structs.replace(request, wait_ms=wait_ms)
-        return await self._store.claim(request)
 
 
 class ClaimErrors:

@@ -98,11 +98,11 @@ class Registry:
         worker: Worker,
         options: WorkerOptions,
         types: Iterable[str],
-        lacks: MissingCapabilities,
+        missing: MissingCapabilities,
     ) -> None:
         self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
-        self._types, self._lacks = tuple(sorted(types)), lacks
+        self._types, self._missing = tuple(sorted(types)), missing
         self._started_ms = 0
         self._writes = 0
         self._loop: asyncio.Task[None] | None = None
@@ -154,43 +154,38 @@ class Registry:
 
     def row(self) -> WorkerRow:
         options, jobs = self._options, self._worker.held_jobs
+        copied = ("name", "host", "pid", "version", "dead_after_ms", "queues", "concurrency")
         return WorkerRow(
-            name=options.name,
-            host=options.host,
-            pid=options.pid,
-            version=options.version,
+            **{name: getattr(options, name) for name in copied},
             started_ms=self._started_ms,
             beat_ms=self._store.now_ms(),
-            dead_after_ms=options.dead_after_ms,
-            queues=options.queues,
             types=self._types,
-            concurrency=options.concurrency,
             draining=self._worker.draining,
             holding=len(jobs),
             held=tuple(_held(job, options.lease_ms) for job in islice(jobs, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
-            lacks=self._lacks.known(self._store.now_ms()),
+            lacks=self._missing.known(self._store.now_ms()),
         )
 
     async def _forever(self) -> None:
         while True:
-            held, lacks = self._held_tokens(), self._lacks.known(self._store.now_ms())
+            held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
             await self._find_others()
             self._writes += 1
             if self._writes % FORGET_EVERY_WRITES == 0:
                 await self._forget()
-            self._pause = asyncio.create_task(self._until_outdated(held, lacks), name="tidemill-beat")
+            self._pause = asyncio.create_task(self._until_outdated(held, missing), name="tidemill-beat")
             await asyncio.wait({self._pause})
 
-    async def _until_outdated(self, written: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
+    async def _until_outdated(self, written: frozenset[int], missing: tuple[MissingCapability, ...]) -> None:
         """Wait until the next write is due or the row is outdated; jobs shorter than `NEWS_MS` do not outdate it."""
         due, before = self._ambient.monotonic_ms() + self._options.beat_ms, written
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
             await self._ambient.sleep(min(left_ms, NEWS_MS))
             held = self._held_tokens()
             lasting, idle = held & before, not held | before
-            if lasting - written or (written and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
+            if lasting - written or (written and idle) or set(self._missing.known(self._store.now_ms())) - set(missing):
                 return
             before = held
 
@@ -199,7 +194,12 @@ class Registry:
 
     async def _write(self) -> None:
         """Write the row. A store that takes longer than `dead_after_ms` is reported as unreachable."""
-        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._is_late)
+
+        def report_late() -> None:
+            if not self._unreachable:
+                self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
+
+        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, report_late)
         try:
             reason = await self._commit((self._index_row(),))
         finally:
@@ -224,10 +224,6 @@ class Registry:
             # A bug is logged; a worker without a current row must go on.
             LOG.exception("the worker could not say that it is alive; it will try again")
         return None
-
-    def _is_late(self) -> None:
-        if not self._unreachable:
-            self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
 
     def _report_reach(self, reason: TidemillError | None) -> None:
         """Report a change of reachability; the same reason is reported once."""
@@ -263,15 +259,11 @@ class Registry:
 async def registered(store: Store, tenant: str) -> list[WorkerRow]:
     """Every worker that has a row, latest first; rows of an unknown format are left out."""
     page = await store.find(tenant, WORKER, limit=ROWS_MAX)
-    return [row for row in map(_read, page.rows) if row is not None]
-
-
-def _read(row: Row) -> WorkerRow | None:
-    try:
-        found = _DECODE(row.body)
-    except msgspec.MsgspecError:
-        return None
-    return found if found.v <= WORKER_FORMAT else None
+    found: list[WorkerRow] = []
+    for row in page.rows:
+        with suppress(msgspec.MsgspecError):
+            found.append(_DECODE(row.body))
+    return [row for row in found if row.v <= WORKER_FORMAT]
 
 
 def _held(job: HeldJob, lease_ms: int) -> Held:
