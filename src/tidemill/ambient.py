@@ -19,23 +19,18 @@ class Ambient(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; may jump, so only displays may order by it."""
-        ...
 
     def monotonic_ms(self) -> float:
         """A clock that never goes back, for durations and limits."""
-        ...
 
     async def sleep(self, ms: float) -> None:
         """Let other tasks run for at least this long."""
-        ...
 
     def new_id(self) -> str:
         """A fresh, roughly time-ordered unique id."""
-        ...
 
     def chance(self) -> float:
         """A number in [0, 1), for jitter and sampling."""
-        ...
 
 
 def wall_clock_ms() -> int:

@@ -35,7 +35,6 @@ def read_blob_source(file: str) -> tuple[bytes | Path, str]:
 
 
 def guessed_type(name: str) -> str:
-    """The media type that a file's name promises."""
     import mimetypes
 
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -132,7 +131,6 @@ def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
 
 
 def _nearby(name: str) -> str:
-    """The file that was probably meant."""
     from difflib import get_close_matches
     from itertools import islice
 

@@ -72,7 +72,6 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> bool:
-        """Whether anything was written."""
         return self.version != self.was
 
 
@@ -255,7 +254,6 @@ class Catalog:
     # Lookup
 
     async def versions(self, tenant: str, name: str) -> list[Version]:
-        """All versions of a workflow, oldest first."""
         return (await self._history(tenant, name)).versions
 
     async def resolve(self, tenant: str, reference: str) -> Version:

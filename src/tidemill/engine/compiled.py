@@ -92,7 +92,6 @@ async def _config(tenant: str, digest: str, path: str, node: str, blobs: Blobs) 
 
 
 async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
-    """Read a whole blob, up to the limit."""
     known = await blobs.stat(tenant, digest)
     if known is not None and known.size > CONTENT_BYTES_MAX:
         raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
@@ -122,7 +121,6 @@ class CompiledWorkflow:
         self._undoing: dict[str, Template] = {}
 
     def undoing(self, node: Node) -> Template:
-        """The config of the node's compensator."""
         known = self._undoing.get(node.id)
         if known is None:
             assert node.compensator is not None

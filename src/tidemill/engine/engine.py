@@ -177,7 +177,6 @@ class Engine:
                 self.retention = RetentionTask(self.maintenance.retention_sweep(), ambient)
 
     def _add_worker(self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int) -> None:
-        """Make the worker of this process, its registry entry and the reconciler."""
         context = self.context
         messenger = ChildRunMessenger(self.run_cache, self.turns, self.catalog, context.blobs)
         self.worker = Worker(

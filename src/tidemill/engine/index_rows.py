@@ -111,8 +111,6 @@ class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A failure that is not retried automatically."""
-
     run_id: str
     workflow: str
     node: str
@@ -188,7 +186,6 @@ def run_row(
     idle: bool = False,
     stuck_reason: str = "",
 ) -> Row:
-    """The row of a run after a commit."""
     # The fields of `RunRow` in order, encoded without the struct: this runs at every start and end of a run.
     body = (
         stream.key,

@@ -71,8 +71,6 @@ class CachedRun:
 
 
 class RunCache:
-    """A bounded cache over the store's streams."""
-
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
         self._entries: OrderedDict[Stream, CachedRun] = OrderedDict()

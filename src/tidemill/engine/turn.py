@@ -186,7 +186,6 @@ class HandoverTarget(Protocol):
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker."""
-        ...
 
 
 class PlannedCommit(msgspec.Struct):
@@ -200,8 +199,6 @@ class PlannedCommit(msgspec.Struct):
 
 
 class TurnLoop:
-    """Commits the commands of one process, batch by batch."""
-
     def __init__(
         self, store: Store, runs: RunCache, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
     ) -> None:

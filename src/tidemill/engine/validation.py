@@ -84,7 +84,6 @@ def _applied(schemas: list[Any], root: Any) -> list[dict[str, Any]]:
 
 
 async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
-    """Encode a caller's value as the log stores it."""
     try:
         text = encode_given(value)
     except NotJson as error:

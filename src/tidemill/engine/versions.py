@@ -83,8 +83,6 @@ _ROW = msgspec.msgpack.Decoder(WorkflowRow)
 
 
 class History:
-    """The records of a workflow, oldest first."""
-
     __slots__ = ("moves", "name", "tags", "versions")
 
     def __init__(self, name: str, records: Iterable[Record] = ()) -> None:

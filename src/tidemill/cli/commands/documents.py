@@ -114,7 +114,6 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], s
 
 
 def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
-    """Compile a document and tell what came of it."""
     try:
         # What is wrong with the environment or an app is not the document's fault.
         with importable():

@@ -45,7 +45,6 @@ class Readings:
             return None
 
     def refuse(self) -> None:
-        """Raise Rejected if anything was refused."""
         if self.problems:
             raise Rejected(self.problems)
 
@@ -253,7 +252,6 @@ def _answer(part: _Part) -> dict[str, Any]:
 
 
 def render(template: str, scope: str, *, as_json: bool) -> int:
-    """Render a template and print what comes of it."""
     try:
         value, seen = _read_template(template, scope)
     except Rejected as refusal:

@@ -285,7 +285,6 @@ class Watcher(TerminalOwner, Protocol):
 
 
 def run(options: RunOptions) -> int:
-    """Run a document to its end and tell how it went."""
     try:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they come, --json and --quiet nothing but the end"
@@ -340,7 +339,6 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
 
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    """Publish the document; the version to run."""
     published = mill.publish(source.document, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)

@@ -128,7 +128,6 @@ class WorkOptions:
 
 
 def work(options: WorkOptions) -> int:
-    """Work until a signal comes."""
     try:
         with (
             importable(),

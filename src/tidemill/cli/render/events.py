@@ -212,7 +212,6 @@ _WORDS: dict[str, tuple[Part, ...]] = {
 
 
 def print_path(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Print the visits of a run in the order in which they ended, with why they ended like that."""
     if not steps:
         print("nothing has happened yet")
         return

@@ -223,7 +223,6 @@ ASKED_COLUMNS_MAX = 500
 
 
 def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
-    """Print an approval, and how to decide it while it is pending."""
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
@@ -301,7 +300,6 @@ class WorkerList:
 
 
 def print_workers(session: StoreSession, workers: WorkerList) -> None:
-    """Print workers, those that started last first."""
     if workers.shown:
         print_rows(_WORKER_COLUMNS, workers.shown, lambda each: f"pid {each.pid} on {each.host} · {_types(each)}")
     else:
@@ -427,7 +425,6 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
 
 
 def print_gc_report(report: GcReport) -> None:
-    """Print what a collection did, or would do."""
     would = "would be " if report.dry_run else ""
     left = (
         (report.waiting, "whose grace period is not over"),

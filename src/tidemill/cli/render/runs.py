@@ -59,7 +59,6 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 
 
 def print_end(view: RunView, board: RunProgress) -> None:
-    """Print how the run ended and what it returned."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
@@ -214,7 +213,6 @@ class RunDetails:
 
 
 def print_run(session: StoreSession, details: RunDetails) -> None:
-    """Print a run, all of it that fits, and what to do next."""
     view, shown = details.view, details.to_dict()
     print_title(reference(view.workflow, view.version, shown.get("revision")), f"run {view.run_id}")
     print_facts([*_times(details), *_facts(shown)])

@@ -202,7 +202,6 @@ def truncate(text: str, columns_max: int) -> str:
 
 
 def padded(text: str, columns_wanted: int) -> str:
-    """A text with so many blanks after it that it fills its column."""
     return text + " " * (columns_wanted - room(text))
 
 
@@ -269,7 +268,6 @@ def print_refusal(problems: Sequence[Problem]) -> None:
 
 
 def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print problems in the form that the caller asked for."""
     if as_json:
         print_json({"problems": as_plain(problems)})
     else:

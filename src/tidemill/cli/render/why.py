@@ -101,7 +101,6 @@ def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
 
 
 def _step(step: PathStep) -> str:
-    """A visit that has ended, in a line."""
     place = where({"node": step.node, "visit": step.visit})
     went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""
     return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")

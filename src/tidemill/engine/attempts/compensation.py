@@ -46,8 +46,6 @@ def _refuse_checkpoint(value: Any) -> NoReturn:
 
 
 class CompensationAttempt:
-    """One attempt at compensating a completed visit or item."""
-
     def __init__(
         self, tools: AttemptRuntime, store: Store, entry: CachedRun, handler: Handler, task: JobBody, lease: Lease
     ) -> None:

@@ -122,7 +122,6 @@ class Values:
 
 
 def text_of(payload: Payload, fetched: Fetched) -> bytes:
-    """The JSON text behind a payload."""
     return fetched[payload.digest].text if isinstance(payload, BlobRef) else payload
 
 
@@ -142,7 +141,6 @@ def outputs_of(items: MapState) -> list[Payload]:
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
-    """The JSON text of the list of item outputs."""
     return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
 
 
@@ -366,7 +364,6 @@ def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
 
 
 def masked(failed: Failed, mask: Mask) -> Failed:
-    """A failure with its secrets masked."""
     error = failed.error
     hidden = msgspec.structs.replace(
         error,

@@ -90,11 +90,8 @@ class LeaveToOtherWorker(Exception):
 
 
 class Recorder(Protocol):
-    """Writes to the log while an attempt runs."""
-
     async def record_start(self, attempt: Attempt) -> bool:
         """Commit that the attempt has begun; False when it no longer counts."""
-        ...
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None: ...
 
@@ -131,8 +128,6 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
 
 
 class AttemptRuntime(msgspec.Struct, frozen=True):
-    """What the attempts of a worker share."""
-
     ambient: Ambient
     blobs: Blobs
     values: Values

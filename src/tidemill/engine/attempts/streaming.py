@@ -189,8 +189,6 @@ class FileChunk(NamedTuple):
 
 
 class AttemptOutput:
-    """Collects the output of one attempt."""
-
     __slots__ = (
         "_broadcaster", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
         "_size", "_stream", "_token", "over",
@@ -277,7 +275,6 @@ class AttemptOutput:
         self._broadcaster.journal(self._journal, StoredLine(self._broadcaster.now_ms(), source, text))
 
     async def flush_and_close(self) -> None:
-        """Publish and write all output of the ended attempt."""
         with self._holding:
             held, self._held = self._held, {}
         for source, text in held.items():

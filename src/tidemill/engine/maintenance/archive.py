@@ -97,7 +97,6 @@ def folder(tenant: str) -> str:
 
 
 def short_name(run_id: str) -> str:
-    """A run's id as part of a name."""
     name = quote(run_id, safe="").replace(".", "%2E")
     return name if len(name) <= NAME_BYTES_MAX else digest_of(run_id.encode()).replace(":", "-")
 
@@ -154,7 +153,6 @@ def decode_archived(name: str, body: bytes) -> ArchivedRun:
 
 
 def decode_header(name: str, body: bytes) -> Header:
-    """Read the first line of an archived run; refuse an incomplete one."""
     return _header(name, _unpacked(name, body).partition(b"\n")[0])
 
 

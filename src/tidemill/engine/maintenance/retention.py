@@ -72,8 +72,6 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptRun(msgspec.Struct, frozen=True):
-    """A run that was due and stays."""
-
     why: str
     failed: bool = False
 
@@ -235,7 +233,6 @@ class RetentionSweep:
         return blobs
 
     async def _has(self, name: str, digest: str) -> bool:
-        """Whether the archive returns these bytes."""
         seen, chunks = hashlib.sha256(), await self._archive.stream(name)
         if chunks is None:
             return False

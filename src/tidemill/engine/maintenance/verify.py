@@ -399,7 +399,6 @@ async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, 
 
 
 async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
-    """Orphaned rows as findings."""
     async for owner, row in orphan_rows(store, tenant):
         found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
         if row.kind == owner.kind:
@@ -413,8 +412,6 @@ async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
 
 
 class JobComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs that one run lacks or has too many."""
-
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     moved: bool = False

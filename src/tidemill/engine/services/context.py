@@ -33,8 +33,6 @@ LIMIT_HINT = "ask for 1 or more"
 
 
 class ServiceContext:
-    """The parts that every service of one engine uses, for one tenant."""
-
     def __init__(
         self,
         *,
@@ -63,7 +61,6 @@ class ServiceContext:
         return entry
 
     async def log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
-        """The events of a run, or the first of them."""
         return [decode_event(record) for record in (await self.tail(run_id, 0, limit)).records]
 
     async def tail(self, run_id: str, after: int, limit: int | None) -> Tail:

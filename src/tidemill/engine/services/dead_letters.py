@@ -45,8 +45,6 @@ class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one run's letters."""
-
     run_id: str
     letters: int
     result: str
@@ -56,8 +54,6 @@ class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterService:
-    """List, show, discard and reprocess dead letters."""
-
     def __init__(self, context: ServiceContext, runs: RunService, patches: PatchService) -> None:
         self._context, self._runs, self._patches = context, runs, patches
 

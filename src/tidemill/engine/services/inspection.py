@@ -229,8 +229,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectionService:
-    """Show runs, their events, logs and paths; explain and compare them."""
-
     def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
         self._context, self._workers = context, workers
 

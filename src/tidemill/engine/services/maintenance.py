@@ -28,8 +28,6 @@ Progress = Callable[[int, int], None]
 
 
 class MaintenanceService:
-    """Verify logs, rebuild rows, archive and restore runs."""
-
     def __init__(self, context: ServiceContext, archive: Archive | None, retention_days: float | None) -> None:
         self._context, self._archive, self._retention_days = context, archive, retention_days
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that a run runs, with its own patches in it."""
-
     document: Json
     digest: str
     workflow: str
@@ -59,8 +57,6 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PatchService:
-    """Show and patch a run's document; fork a run."""
-
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 

@@ -37,8 +37,6 @@ UNSET: Any = object()
 
 
 class RunService:
-    """Start, follow and find runs, and act on them."""
-
     def __init__(self, context: ServiceContext, user: str = "") -> None:
         self._context, self._user = context, user
 

@@ -139,7 +139,6 @@ class HandoverPolicy:
         return self._concurrency - self._held() - self.reserved
 
     def reserve(self, places: int) -> None:
-        """Set the number of reserved slots; freeing some wakes the claim loop."""
         freed, self.reserved = places < self.reserved, places
         if freed:
             self._wake()
@@ -326,7 +325,6 @@ class ClaimLoop:
         self._loop = asyncio.create_task(self._forever(), name="tidemill-claims")
 
     def stop(self) -> None:
-        """Claim nothing from now on."""
         if self._loop is not None:
             self._loop.cancel()
 
@@ -337,7 +335,6 @@ class ClaimLoop:
             await asyncio.gather(self._loop, return_exceptions=True)
 
     def wake(self) -> None:
-        """Continue, because a slot is free."""
         if not self._room.is_set():
             self._room.set()
 

@@ -87,8 +87,6 @@ _DECODE = msgspec.msgpack.Decoder(WorkerRow).decode
 
 
 class Registry:
-    """Maintains the row of this process's worker."""
-
     def __init__(
         self,
         *,
@@ -249,7 +247,6 @@ class Registry:
             return None
 
     async def _forget(self) -> None:
-        """Remove the rows of workers that have been dead for long."""
         rows, now = await self._registered() or (), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:

@@ -173,8 +173,6 @@ class WorkerOptions:
 
 
 class Worker:
-    """Runs the jobs of one process."""
-
     def __init__(
         self,
         *,
@@ -241,7 +239,6 @@ class Worker:
         self._claims.stop()
 
     def stop_now(self) -> None:
-        """End the grace period of a drain."""
         self._stopping_now = True
 
     async def close(self) -> None:
@@ -545,7 +542,6 @@ class Worker:
         self._releases.give([held.lease], delay_ms)
 
     def _release_to_others(self, held: HeldJob) -> None:
-        """Release a job that this worker cannot run, for a worker that can."""
         self._release(held, self._backoff.delay_ms(held.job_key, held.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
