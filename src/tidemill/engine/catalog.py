@@ -102,9 +102,9 @@ class Catalog:
         blobs: Blobs,
         ambient: Ambient,
         types: Mapping[str, Sequence[NodeType]],
-        in_vain: Sequence[str] = (),
+        unusable: Sequence[str] = (),
     ) -> None:
-        self._store, self._blobs, self._ambient, self._types, self._in_vain = store, blobs, ambient, types, in_vain
+        self._store, self._blobs, self._ambient, self._types, self._unusable = store, blobs, ambient, types, unusable
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
@@ -116,7 +116,7 @@ class Catalog:
         # Imported here, because the compiler is large and only publishing needs it.
         from tidemill.kernel.compile.compiler import compile_document
 
-        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._in_vain)
+        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._unusable)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; returns the digests of both."""
@@ -180,7 +180,7 @@ class Catalog:
             offer = await make(history)
             known = next((version for version in history.versions if version.digest == offer.digest), None)
             if known is not None:
-                return _published(known, offer, created=False)
+                return _published(known, offer.compiled.warnings, created=False)
             version = Version(
                 name=name,
                 version=len(history.versions) + 1,
@@ -194,7 +194,7 @@ class Catalog:
                 description=offer.compiled.workflow.description[:DESCRIPTION_LENGTH_MAX],
             )
             if await self._append(tenant, history, version):
-                return _published(version, offer, created=True)
+                return _published(version, offer.compiled.warnings, created=True)
         raise Unavailable(f"workflow {name} is being published by too many at once")
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
@@ -343,11 +343,7 @@ class Catalog:
             self._flows.popitem(last=False)
 
 
-def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
+def _published(version: Version, warnings: tuple[Problem, ...], *, created: bool) -> Published:
     return Published(
-        name=version.name,
-        version=version.version,
-        digest=version.digest,
-        created=created,
-        warnings=offer.compiled.warnings,
+        name=version.name, version=version.version, digest=version.digest, created=created, warnings=warnings
     )

@@ -143,15 +143,7 @@ class Engine:
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
-        self.context = ServiceContext(
-            store=store,
-            blobs=blobs,
-            ambient=ambient,
-            catalog=self.catalog,
-            run_cache=self.run_cache,
-            turns=self.turns,
-            tenant=tenant,
-        )
+        self.context = ServiceContext(store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant)
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user)
         self.patches = PatchService(self.context)
@@ -161,12 +153,8 @@ class Engine:
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days)
-        self._runtime = ProcessRuntime(
-            self.workers.another_may_have,
-            isolation or NoSandbox(),
-            secrets or ChainedSecrets(),
-            OutputBroadcaster(store, ambient),
-        )
+        another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
+        self._runtime = ProcessRuntime(another, isolation or NoSandbox(), secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
+from operator import attrgetter
 from sys import intern
 
 import msgspec
@@ -176,6 +177,14 @@ def run_terms(
     return tuple(terms)
 
 
+_FIRST = attrgetter("workflow", "version", "digest", "status", "created_ms", "last_ms", "counter", "seq")
+_SECOND = attrgetter(
+    "tag_used", "submitted_by", "labels", "correlation_id", "started_ms", "ended_ms", "tolerated", "dead_letters",
+    "discarded",
+)  # fmt: skip
+"""What a run's row has of its state, before and after the format number."""
+
+
 def run_row(
     stream: Stream,
     state: State,
@@ -186,39 +195,14 @@ def run_row(
     idle: bool = False,
     stuck_reason: str = "",
 ) -> Row:
+    parent = state.parent[0] if state.parent else ""
+    forked_from = state.forked_from[0] if state.forked_from else ""
+    error_code = state.error.code if state.error else ""
     # The fields of `RunRow` in order, encoded without the struct: this runs at every start and end of a run.
     body = (
-        stream.key,
-        state.workflow,
-        state.version,
-        state.digest,
-        state.status,
-        state.created_ms,
-        state.last_ms,
-        state.counter,
-        state.seq,
-        ROW_FORMAT,
-        state.tag_used,
-        state.submitted_by,
-        state.labels,
-        state.correlation_id,
-        state.started_ms,
-        state.ended_ms,
-        state.tolerated,
-        state.dead_letters,
-        state.discarded,
-        waiting_for,
-        state.parent[0] if state.parent else "",
-        state.forked_from[0] if state.forked_from else "",
-        stuck,
-        idle,
-        state.failed_node,
-        state.error.code if state.error else "",
-        state.rollback,
-        state.revision,
-        "",
-        stuck_reason,
-    )
+        stream.key, *_FIRST(state), ROW_FORMAT, *_SECOND(state), waiting_for, parent, forked_from, stuck, idle,
+        state.failed_node, error_code, state.rollback, state.revision, "", stuck_reason,
+    )  # fmt: skip
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
 
 

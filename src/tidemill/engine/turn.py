@@ -479,8 +479,17 @@ class TurnLoop:
 
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
+        entry, decision, commit = plan.entry, plan.decision, plan.commit
         try:
-            self._update_cache(plan)
+            if decision.events and commit is not None and commit.expected is not None:
+                if commit.snapshot is not None:
+                    entry.since_snapshot = 0
+                patched = decision.after.digest != entry.digest
+                flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
+                entry.apply_committed(decision, commit.expected, flows)
+                self.commits += 1
+                self.gathered += len(plan.commands) - 1
+            self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.
             self.report(error)
@@ -488,23 +497,11 @@ class TurnLoop:
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
             pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
         if result.kept and self.handover_target is not None:
-            if plan.commit is not None and plan.commit.acks:
+            if commit is not None and commit.acks:
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.
                 asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
-
-    def _update_cache(self, plan: PlannedCommit) -> None:
-        entry, events = plan.entry, plan.decision.events
-        if events and plan.commit is not None and plan.commit.expected is not None:
-            if plan.commit.snapshot is not None:
-                entry.since_snapshot = 0
-            patched = plan.decision.after.digest != entry.digest
-            flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
-            entry.apply_committed(plan.decision, plan.commit.expected, flows)
-            self.commits += 1
-            self.gathered += len(plan.commands) - 1
-        self._runs.put(plan.stream, entry)
 
 
 def _job(put: JobSpec, seq: int) -> Job:

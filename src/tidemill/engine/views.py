@@ -134,7 +134,7 @@ async def view_run(
 async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
     """What a COMPLETED run returns."""
     nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
-    return (await _outputs(stream, state, workflow, nodes, blobs))[0]
+    return (await _outputs(stream, state, workflow, nodes, blobs, gaps=False))[0]
 
 
 async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
@@ -166,13 +166,7 @@ async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) 
 
 
 async def _outputs(
-    stream: Stream,
-    state: State,
-    workflow: Workflow,
-    nodes: dict[str, dict[str, Any]],
-    blobs: Blobs,
-    *,
-    gaps: bool = False,
+    stream: Stream, state: State, workflow: Workflow, nodes: dict[str, dict[str, Any]], blobs: Blobs, *, gaps: bool
 ) -> tuple[Any, str]:
     """Declared outputs, else those of the terminal nodes that have one, and why any of them is missing.
 

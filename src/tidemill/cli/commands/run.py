@@ -207,19 +207,11 @@ class TerminalOwner(Protocol):
 class Prompter:
     """Sees every event of a run, and prompts for decisions and signals that it waits for."""
 
-    def __init__(
-        self,
-        mill: Tidemill,
-        session: StoreSession,
-        watcher: TerminalOwner,
-        *,
-        actor: str,
-        roles: tuple[str, ...],
-        talks: bool,
-    ) -> None:
-        self._mill, self._session, self._watcher = mill, session, watcher
-        self._actor, self._roles = actor, roles
-        self._talks = talks and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    def __init__(self, mill: Tidemill, options: RunOptions, watcher: TerminalOwner) -> None:
+        self._mill, self._session, self._watcher = mill, StoreSession(options.store), watcher
+        self._actor, self._roles = options.actor, options.roles
+        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        self._talks = terminal and not options.silent and options.file != STDIN
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -323,14 +315,7 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
         board.run_id = run_id
         if not options.resume:
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
-        prompter = Prompter(
-            mill,
-            StoreSession(options.store),
-            watcher,
-            actor=options.actor,
-            roles=options.roles,
-            talks=not options.silent and options.file != STDIN,
-        )
+        prompter = Prompter(mill, options, watcher)
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         _watch(mill, board, watcher, prompter, live=not (options.as_json or options.quiet))
         return mill.show(board.run_id), board

@@ -50,12 +50,7 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.page
 @options.on_store()
 def list_command(
-    session: StoreSession,
-    status: str | None,
-    workflow: str | None,
-    labels: tuple[str, ...],
-    terms: tuple[str, ...],
-    **page: Any,
+    session: StoreSession, labels: tuple[str, ...], terms: tuple[str, ...], limit: int, after: str | None, **given: Any
 ) -> int:
     """List runs, newest first."""
     from tidemill.cli.inputs import read_pairs
@@ -63,8 +58,8 @@ def list_command(
 
     def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
-        wanted += [f"status:{status}"] * (status is not None) + [f"workflow:{workflow}"] * (workflow is not None)
-        return mill.find([*wanted, *terms], **page)
+        wanted += [f"{name}:{value}" for name, value in given.items() if value is not None]
+        return mill.find([*wanted, *terms], after=after, limit=limit)
 
     return list_page(session, "runs", fetch)
 

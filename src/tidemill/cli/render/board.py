@@ -241,7 +241,7 @@ REASON_COLUMNS_MAX = 160
 NOT_TAKEN = "no inbound edge was taken"
 """The kernel's reason for the arms of a branch that were not chosen: it goes without saying."""
 
-SIGNS: dict[Phase, str] = {
+SIGNS: dict[str, str] = {
     "PENDING": "○",
     "ACTIVE": "●",
     "RETRYING": "↻",

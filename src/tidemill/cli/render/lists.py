@@ -47,11 +47,12 @@ _OF_VISITS = frozenset({"approvals", "dead_letters"})
 """Lists whose rows may be about an item of a map."""
 
 
-class Page:
+class Page(NamedTuple):
     """A page of a list, and where the next one begins."""
 
-    def __init__(self, kind: str, rows: Sequence[Any], cursor: str | None) -> None:
-        self.kind, self.rows, self.cursor = kind, rows, cursor
+    kind: str
+    rows: Sequence[Any]
+    cursor: str | None
 
     def to_dict(self) -> dict[str, Any]:
         rows = plain(self.rows)

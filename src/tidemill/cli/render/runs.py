@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
+from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.tables import (
     Column,
@@ -186,16 +187,7 @@ def _print_plainly(title: str, lines: list[tuple[str, str]], stream: IO[str]) ->
 NODES_SHOWN_MAX = 200
 NAME_COLUMNS = 500
 """Columns for names in a row; more than one line of them is folded."""
-SIGNS = {
-    "PENDING": "○",
-    "QUEUED": "●",
-    "RUNNING": "●",
-    "WAITING": "◷",
-    "COMPLETED": "✓",
-    "FAILED": "✗",
-    "CANCELLED": "✗",
-    "SKIPPED": "⊘",
-}
+SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "●", "RUNNING": "●"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,27 +133,12 @@ COLUMNS_ELSEWHERE = 120
 """The width of lines in files and pipes, which have none of their own."""
 
 STATUS_COLOURS = {
-    "COMPLETED": GREEN,
-    "FAILED": RED,
-    "CANCELLED": RED,
-    "RUNNING": CYAN,
-    "QUEUED": CYAN,
-    "WAITING": MAGENTA,
-    "PAUSED": YELLOW,
-    "PENDING": DIM,
-    "SKIPPED": DIM,
-    "pending": MAGENTA,
-    "decided": GREEN,
-    "approved": GREEN,
-    "rejected": RED,
-    "changes requested": YELLOW,
-    "expired": RED,
-    "cancelled": RED,
-    "open": RED,
-    "alive": GREEN,
-    "draining": YELLOW,
-    "silent": YELLOW,
-    "dead": RED,
+    **dict.fromkeys(("COMPLETED", "decided", "approved", "alive"), GREEN),
+    **dict.fromkeys(("FAILED", "CANCELLED", "rejected", "expired", "cancelled", "open", "dead"), RED),
+    **dict.fromkeys(("RUNNING", "QUEUED"), CYAN),
+    **dict.fromkeys(("WAITING", "pending"), MAGENTA),
+    **dict.fromkeys(("PAUSED", "changes requested", "draining", "silent"), YELLOW),
+    **dict.fromkeys(("PENDING", "SKIPPED"), DIM),
 }
 """The states of runs, nodes, approvals, dead letters and workers."""
 

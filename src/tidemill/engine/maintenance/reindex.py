@@ -216,15 +216,12 @@ class Indexer:
                     row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)
                 ]
             if await self._write(stream, version, wrong):
-                self._count(listed, rows, wrong)
+                self._tally["rows"] += len(rows)
+                for row in wrong:
+                    self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
+                for name in rows:
+                    listed.pop(name, None)
                 return
-
-    def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
-        self._tally["rows"] += len(rows)
-        for row in wrong:
-            self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
-        for name in rows:
-            listed.pop(name, None)
 
     async def _derived(self, stream: Stream) -> tuple[int, State | None, dict[Named, Row]]:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)

@@ -6,6 +6,7 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,20 +33,15 @@ from tidemill.stores.contract import Page, Store, Stream, Tail
 LIMIT_HINT = "ask for 1 or more"
 
 
+@dataclass(slots=True)
 class ServiceContext:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        blobs: Blobs,
-        ambient: Ambient,
-        catalog: Catalog,
-        run_cache: RunCache,
-        turns: TurnLoop,
-        tenant: str,
-    ) -> None:
-        self.store, self.blobs, self.ambient, self.tenant = store, blobs, ambient, tenant
-        self.catalog, self.run_cache, self.turns = catalog, run_cache, turns
+    store: Store
+    blobs: Blobs
+    ambient: Ambient
+    catalog: Catalog
+    run_cache: RunCache
+    turns: TurnLoop
+    tenant: str
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)

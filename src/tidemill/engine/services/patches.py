@@ -75,13 +75,8 @@ class PatchService:
             for event in patches[: state.revision]:
                 patched, _ = normalise(apply_patch(document, decode_value(await self._context.text(event.patch))))
                 document = await self._pinned(patched, event.digest)
-        return RunDocument(
-            document=document,
-            digest=state.digest,
-            workflow=state.workflow,
-            version=state.version,
-            revision=state.revision,
-        )
+        copied = {name: getattr(state, name) for name in ("digest", "workflow", "version", "revision")}
+        return RunDocument(document=document, **copied)
 
     async def _pinned(self, document: Json, digest: str) -> Json:
         return pinned(document, (await self._context.catalog.flow(self._context.tenant, digest)).workflow)

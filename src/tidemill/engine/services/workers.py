@@ -73,9 +73,9 @@ class WorkerService:
         Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
         nobody else is.
         """
-        if self.registry is None or self.registry.serves_one_run:
+        if self.registry is None or self.registry.options.only:
             return False
-        if self.registry.stands and not lacking.retryable:
+        if self.registry.options.standing and not lacking.retryable:
             return True
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())

@@ -1,14 +1,10 @@
 """Leases of one worker: renewal, hand-over policy, delayed release, claim loop.
 
-Renewal runs in its own thread, asks the worker for its leases each time and reports lost ones. Correctness never
-depends on it, because the fence token decides at commit.
-
-A worker may always keep as many new jobs of a commit as the commit settled; it keeps more only while it is the only
-live worker and has free slots.
-
-A job that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take
-it. Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with
-the number of such jobs, so they use a bounded share of the claim rate.
+Correctness never depends on renewal, because the fence token decides at commit. A worker may always keep as many new
+jobs of a commit as the commit settled; it keeps more only while it is the only live worker and has free slots. A job
+that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take it.
+Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with the
+number of such jobs, so they use a bounded share of the claim rate.
 """
 
 from __future__ import annotations
@@ -208,9 +204,13 @@ class UnrunnableBackoff:
     def delay_ms(self, place: Hashable, claimed_ms: int) -> int:
         """The delay for releasing a job that was claimed at `claimed_ms` and cannot run here."""
         now = self._clock()
-        first = self._met.pop(place, None) is None
+        offered = claimed_ms % STEP_MS < ROOM_MS
+        if self._met.pop(place, None) is None:
+            step, number = self._offers
+            self._offers = (now // STEP_MS, number + 1 if step == now // STEP_MS else 1)
+            offered = self._offers[1] <= OFFERS_MAX
         self._met[place] = now
-        if self._may_offer(now) if first else claimed_ms % STEP_MS < ROOM_MS:
+        if offered:
             self._offered_ms = now
             return 0
         self._forget(now)
@@ -218,11 +218,6 @@ class UnrunnableBackoff:
         steps = 1 + min(len(self._delayed) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
         self._delayed[place] = due = (now // STEP_MS + steps) * STEP_MS
         return due - now
-
-    def _may_offer(self, now: int) -> bool:
-        step, number = self._offers
-        self._offers = (now // STEP_MS, number + 1 if step == now // STEP_MS else 1)
-        return self._offers[1] <= OFFERS_MAX
 
     def _forget(self, now: int) -> None:
         """Forget jobs that came due a while ago and were not met again: another worker took them."""

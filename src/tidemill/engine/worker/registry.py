@@ -98,7 +98,7 @@ class Registry:
         types: Iterable[str],
         missing: MissingCapabilities,
     ) -> None:
-        self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
+        self._store, self._ambient, self._worker, self.options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._missing = tuple(sorted(types)), missing
         self._started_ms = 0
@@ -122,16 +122,6 @@ class Registry:
     def is_open(self) -> bool:
         return self._loop is not None
 
-    @property
-    def serves_one_run(self) -> bool:
-        """Whether the worker serves one run only, so no other worker can have what that run needs."""
-        return bool(self._options.only)
-
-    @property
-    def stands(self) -> bool:
-        """Whether another worker may come that has what this one lacks."""
-        return self._options.standing
-
     def announce(self) -> None:
         """Write the row now, because other processes need its change."""
         if self._pause is not None:
@@ -151,7 +141,7 @@ class Registry:
                 await self._commit((gone,))
 
     def row(self) -> WorkerRow:
-        options, jobs = self._options, self._worker.held_jobs
+        options, jobs = self.options, self._worker.held_jobs
         copied = ("name", "host", "pid", "version", "dead_after_ms", "queues", "concurrency")
         return WorkerRow(
             **{name: getattr(options, name) for name in copied},
@@ -178,7 +168,7 @@ class Registry:
 
     async def _until_outdated(self, written: frozenset[int], missing: tuple[MissingCapability, ...]) -> None:
         """Wait until the next write is due or the row is outdated; jobs shorter than `NEWS_MS` do not outdate it."""
-        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, written
+        due, before = self._ambient.monotonic_ms() + self.options.beat_ms, written
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
             await self._ambient.sleep(min(left_ms, NEWS_MS))
             held = self._held_tokens()
@@ -195,9 +185,9 @@ class Registry:
 
         def report_late() -> None:
             if not self._unreachable:
-                self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
+                self._report_reach(Unavailable(f"it has said nothing for {self.options.dead_after_ms / 1000:g} s"))
 
-        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, report_late)
+        late = asyncio.get_running_loop().call_later(self.options.dead_after_ms / 1000, report_late)
         try:
             reason = await self._commit((self._index_row(),))
         finally:
@@ -205,7 +195,7 @@ class Registry:
         self._report_reach(reason)
 
     def _index_row(self) -> Row:
-        queues = self._options.queues or ("*",)
+        queues = self.options.queues or ("*",)
         terms = (*(f"queue:{queue}" for queue in queues), *(f"type:{each}" for each in self._types))
         return Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, terms=terms, body=_ENCODE(self.row()))
 
@@ -234,7 +224,7 @@ class Registry:
         """Find out whether this is the only live worker: then it may keep more of its jobs."""
         rows = await self._registered()
         now = self._store.now_ms()
-        others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
+        others = [row for row in rows or () if row.name != self.options.name and row.state(now) == "alive"]
         self._worker.handover.is_only_worker = rows is not None and not others
 
     async def _registered(self) -> list[WorkerRow] | None:
