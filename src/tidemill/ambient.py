@@ -42,10 +42,8 @@ _last_tick = 0
 
 
 def uuid7() -> str:
-    """A UUID of version 7 (RFC 9562), greater than all earlier ones of this process.
-
-    The 60 bits of time count 4096ths of a millisecond; a second id within one takes the next.
-    """
+    """A UUID of version 7 (RFC 9562), greater than all earlier ones of this process."""
+    # The 60 bits of time count 4096ths of a millisecond; a second id within one takes the next.
     global _last_tick
     ms, rest = divmod(time.time_ns(), 1_000_000)
     with _id_lock:

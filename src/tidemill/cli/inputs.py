@@ -42,10 +42,7 @@ def guessed_type(name: str) -> str:
 
 @contextmanager
 def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], str]]:
-    """Where bytes are to be written, and its name unless it is standard output.
-
-    A file appears under its name when all of it is there; what broke off leaves nothing, and what was there stays.
-    """
+    """Yield where to write bytes, and its name unless it is stdout. A file appears under its name when complete."""
     if output is None or output == STDIN:
         if as_json:
             message = "standard output cannot hold both the bytes and JSON"

@@ -152,10 +152,8 @@ class ChildRunMessenger:
         return entry
 
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
-        """Retry a child that failed or was cancelled, once per attempt of the parent.
-
-        A child that still runs records the attempt, so that a close for an earlier one is ignored.
-        """
+        """Retry a child that failed or was cancelled, once per attempt of the parent."""
+        # A child that still runs records the attempt, so that a close for an earlier one is ignored.
         if entry.state.status == "COMPLETED":
             return entry
         again = Retry(id=command_id, reason="its parent tries again")

@@ -27,10 +27,7 @@ CONTENT_BYTES_MAX = 8 * 1024 * 1024
 
 
 async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
-    """Inline the content that a document refers to: schemas and code of conditions, and configurations.
-
-    Raises Rejected with everything that cannot be read.
-    """
+    """Inline the content that a document refers to; raises Rejected with everything that cannot be read."""
     return await _with_configs(await _with_conditions(document, tenant, blobs), tenant, blobs)
 
 

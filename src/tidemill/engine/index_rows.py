@@ -145,11 +145,8 @@ def quiet_day(state: State) -> int:
 
 
 def retention_term(day: int, retention: Retention) -> str:
-    """The term by which retention finds an ended run.
-
-    Without retention in the workflow it is the day of the end, because the default is a setting that may change; with
-    it, the first day on which the run is no longer kept.
-    """
+    """The term by which retention finds an ended run."""
+    # Without retention in the workflow it is the day of the end: the default is a setting that may change.
     if retention.keep:
         return "kept"
     return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
@@ -221,10 +218,7 @@ Key = tuple[str, int, int]
 
 
 def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[tuple[str, str], Row]]:
-    """Fold a whole log; returns the state and every row of an approval or dead letter.
-
-    The rows equal what `rows_beside` wrote commit by commit, however the events were grouped.
-    """
+    """Fold a whole log; returns the state and every row that `rows_beside` wrote, however the events were grouped."""
     state, rows = State(), dict[tuple[str, str], Row]()
     own_from = 0
     for event in events:

@@ -53,10 +53,7 @@ class CachedRun:
         """When the store last reported the run as active, by the store's clock."""
 
     def apply_committed(self, decision: Decision, expected: int, flows: Sequence[CompiledWorkflow] = ()) -> None:
-        """A decision taken at version `expected` is durable: make it the state.
-
-        A reload may already have applied its events, and later ones, in the meantime.
-        """
+        """Make a durable decision the state, unless a reload has applied its events, and later ones, already."""
         if self.state.seq == expected:
             self.state = adopt(decision.after)
             self.since_snapshot += len(decision.events)

@@ -31,11 +31,7 @@ async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) ->
 
 
 def with_defaults(inputs: Any, schema: Any) -> Any:
-    """The inputs with the `default` of every missing property; the argument is not changed.
-
-    An object that is present, or is itself a default, is completed too. A missing object without a default stays
-    missing.
-    """
+    """The inputs with the `default` of every missing property, at any depth; the argument is not changed."""
     if not isinstance(schema, dict) or b'"default"' not in msgspec.json.encode(schema):
         return {} if inputs is None else inputs
     if inputs is None:
@@ -44,10 +40,7 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
 
 
 def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
-    """Complete a value with the defaults of all schemas that apply to it.
-
-    `root` resolves references. It is None inside a default, where a recursive reference would never end.
-    """
+    """Complete a value with the defaults of all schemas that apply; `root` resolves references, but not in a default."""
     parts = _applied(schemas, root)
     if isinstance(value, list):
         items = [part["items"] for part in parts if "items" in part]

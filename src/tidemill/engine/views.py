@@ -168,10 +168,7 @@ async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) 
 async def _outputs(
     stream: Stream, state: State, workflow: Workflow, nodes: dict[str, dict[str, Any]], blobs: Blobs, *, gaps: bool
 ) -> tuple[Any, str]:
-    """Declared outputs, else those of the terminal nodes that have one, and why any of them is missing.
-
-    They are null until the run is COMPLETED.
-    """
+    """The outputs of a COMPLETED run: declared ones, else those of terminal nodes; and why any of them is missing."""
     if state.status != "COMPLETED":
         return None, ""
     if state.outputs is not None:

@@ -55,10 +55,7 @@ def read_mapping(option: str, text: str) -> dict[str, Any]:
 
 
 def seen_nodes(outputs: Mapping[str, Any]) -> dict[str, Seen]:
-    """The nodes by their ids: `{node: output}`, or `{node: {output, meta}}`.
-
-    The longer form is meant if every value is an object with an output and nothing else than an output and a meta.
-    """
+    """The nodes by their ids: `{node: output}`, or `{node: {output, meta}}` if every value has that form."""
     if outputs and all(
         isinstance(each, dict) and "output" in each and each.keys() <= PARTS for each in outputs.values()
     ):

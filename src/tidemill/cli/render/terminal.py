@@ -93,10 +93,7 @@ def console() -> Console:
 
 @contextmanager
 def reserve_stdout() -> Iterator[TextIO]:
-    """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
-
-    Yields the real standard output, which they cannot reach.
-    """
+    """Send to stderr what others write to stdout meanwhile; yields the real stdout, which they cannot reach."""
     sys.stdout.flush()
     kept_stream, kept_file = sys.stdout, os.dup(1)
     sys.stdout = sys.stderr

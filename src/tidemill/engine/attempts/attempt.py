@@ -115,7 +115,7 @@ class Attempt:
         """Load, render, call, store and route.
 
         The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
-        `_leave`, so an attempt that awaits nothing ends in that first step.
+        `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
             if self._state.blobs:

@@ -110,10 +110,7 @@ def _close(pending: object) -> None:
 
 
 async def guarded(pending: Awaitable[T]) -> T | BaseException:
-    """Await foreign code and return what it raises as a value.
-
-    Some exceptions would stop the loop if they left the task, and others would never be retrieved.
-    """
+    """Await foreign code and return what it raises as a value: some exceptions would stop the loop."""
     try:
         return await pending
     except BaseException as error:

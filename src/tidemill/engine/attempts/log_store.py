@@ -56,11 +56,7 @@ _KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d
 
 
 def key_of(run_id: str, place: AttemptId, token: int, segment: int) -> str:
-    """The key of a segment's stream.
-
-    It contains the lease token, so a lost worker and its successor at the same attempt write separate segments, and the
-    successor's sort later.
-    """
+    """The key of a segment's stream; with the token, a lost worker's successor writes later segments of its own."""
     return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
 
 
@@ -169,10 +165,7 @@ async def read_journals(
 
 
 async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
-    """The latest lease token under which a run's handlers wrote a line; None without lines.
-
-    Tokens only grow, so the lines of a later run of the same name have larger ones.
-    """
+    """The latest lease token under which a run's handlers wrote a line; later runs of its name have larger ones."""
     return max([segment.token async for segment in segments_of(store, tenant, run_id)], default=None)
 
 

@@ -210,11 +210,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
 
 
 def fetched_before(payload: Payload, fetched: Fetched) -> bool:
-    """Whether a value can be read.
-
-    A node that ended after the attempt began, past a join that did not wait for it, may have a large value that was not
-    loaded.
-    """
+    """Whether a value was loaded; that of a node that ended after the attempt began may not be."""
     return not isinstance(payload, BlobRef) or payload.digest in fetched
 
 
@@ -291,10 +287,8 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
 
 
 def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
-    """Render a config and check it against its type's schema.
-
-    Rendering shares structure with the values it read; the handler gets a copy that it may change.
-    """
+    """Render a config and check it against its type's schema."""
+    # Rendering shares structure with the values it read; the handler gets a copy that it may change.
     config = decode_value(encode_value(template.render(scope)))
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:

@@ -262,10 +262,7 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
 
 
 def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
-    """A value with descriptions of its blobs before they are stored, and how many of their bytes are in memory.
-
-    Raises `refusal` if blobs were not the reason for it.
-    """
+    """A value with its unstored blobs described, and how many of their bytes are in memory; else raises `refusal`."""
     found = _blobs_in(value)
     if not found:
         raise refusal

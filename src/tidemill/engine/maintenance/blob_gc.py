@@ -1,13 +1,10 @@
 """Mark-and-sweep collection of blobs, and the binding of a store to its blob location.
 
-A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are listed before
-the logs are read and are at least an hour old, because the record that refers to a new blob may not be committed yet.
-Unneeded blobs are quarantined, and deleted after the grace period by a later collection that finds no reference
-either. One unreadable log stops the collection.
-
-A store writes a marker with its id to its blob location and records both; later opens must match the address or find
-the marker. A marker names the store's file. Collection refuses a location with markers of other files, because it
-reads the logs of its own store only.
+A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are at least an hour
+old, because the record that refers to a new blob may not be committed yet. Unneeded blobs are quarantined, and deleted
+after the grace period by a later collection that finds no reference either. One unreadable log stops the collection.
+A store writes a marker with its id and file to its blob location and records both; later opens must match the address
+or find the marker. Collection refuses a location with markers of other files: it reads the logs of its own store only.
 """
 
 from __future__ import annotations
@@ -113,11 +110,7 @@ class BlobPlaceOwnership:
         return None
 
     async def _may_begin(self, outside: ExternalBlobPlace) -> bool:
-        """Whether a store without a record may bind to this location.
-
-        A store that has been used may not bind to an empty one: the address may be a typo, or the blobs are in the
-        file.
-        """
+        """Whether a store without a record may bind here: a used store not to an empty place, which may be a typo."""
         with suppress(Unavailable):
             if await outside.tenants():
                 return True

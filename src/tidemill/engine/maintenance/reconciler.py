@@ -1,12 +1,9 @@
 """Periodic check that every live run has exactly the jobs its state calls for; audit of ended runs by sampling.
 
-The reconciler compares jobs and state at one version and repairs differences with an event that says why. A run
-without progress that waits for nothing with a name is marked stuck; a quiet one is listed as idle. Runs that only wait
-are checked in turn, a bounded number per sweep. Timers and expired leases need no check: workers claim them.
-
-The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
-process's time. It reports a finding once and marks the row with the term `suspect`; marked runs are audited in every
-round until nothing is wrong any more.
+Differences at one version are repaired with an event that says why. A run without progress that waits for nothing with
+a name is marked stuck; a quiet one is listed as idle. Runs that only wait are checked in turn, a bounded number per
+sweep. The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
+process's time; a finding is reported once, and its run is marked `suspect` and audited in every round until it is gone.
 """
 
 from __future__ import annotations

@@ -88,11 +88,8 @@ def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
 
 
 def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
-    """Whether a row matches the log.
-
-    The reconciler's additions to a run's row (stuck, idle, what it waits for, suspect) are not compared, and the row of
-    a run with work in flight may lag behind.
-    """
+    """Whether a row matches the log."""
+    # What the reconciler adds to a run's row is not compared, and with work in flight the row may lag behind.
     if present is None or present.sort != expected.sort:
         return False
     if present.body == expected.body and set(present.terms) == set(expected.terms):

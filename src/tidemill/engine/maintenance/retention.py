@@ -241,10 +241,7 @@ class RetentionSweep:
         return f"sha256:{seen.hexdigest()}" == digest
 
     async def _put_entry(self, run: ArchivedRun) -> None:
-        """Store the entry under the first name that is free or reads back the same.
-
-        Skips names that hold a damaged entry or another run; the identical entry of a killed sweep is reused.
-        """
+        """Store the entry under the first name that is free or reads back the same; other names are skipped."""
         body = encode_archived(run.header, run.records, run.blobs)
         for again in range(PLACES_MAX):
             name = name_of(run.header, again)

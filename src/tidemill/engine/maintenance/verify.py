@@ -3,10 +3,8 @@
 Records must be readable and obey the invariants (the simulation runs the same checker), the snapshot must fold to the
 same state, referenced blobs must match their digests, and jobs and rows must agree with the log. One run is in memory
 at a time, blobs are read in chunks, and damage to one run never hides another. A run that moves on meanwhile is judged
-only by what must hold at any moment.
-
-`orphan_rows` goes the other way, from rows to logs. A row and its log are deleted in one transaction, so a row that
-still exists after its log was found to be missing is orphaned.
+only by what must hold at any moment. A row and its log are deleted in one transaction, so a row that still exists after
+its log was found to be missing is orphaned.
 """
 
 from __future__ import annotations

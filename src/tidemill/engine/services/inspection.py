@@ -187,8 +187,16 @@ class Unstarted:
         return found
 
     async def _look(self, wait: Wait) -> Failure | None:
+        """Read all that a worker would read, and tell what it would be refused with."""
+        child = self._stream._replace(key=wait.name)
         try:
-            await self._try(wait)
+            await self._context.run_cache.refresh([child])
+            damage = self._context.run_cache.damage(child)
+            if damage is not None:
+                raise damage
+            if wait.ask is not None:
+                ask = read_ask(await self._context.text(wait.ask))
+                await self._context.catalog.resolve(self._context.tenant, ask.workflow)
         except Rejected as refusal:
             first = refusal.problems[0]
             if first.code in UNREADABLE:
@@ -197,17 +205,6 @@ class Unstarted:
             # What does not answer now may when the worker asks.
             return None
         return None
-
-    async def _try(self, wait: Wait) -> None:
-        """Look at all that a worker would read; raises what it would be refused with."""
-        child = self._stream._replace(key=wait.name)
-        await self._context.run_cache.refresh([child])
-        damage = self._context.run_cache.damage(child)
-        if damage is not None:
-            raise damage
-        if wait.ask is not None:
-            ask = read_ask(await self._context.text(wait.ask))
-            await self._context.catalog.resolve(self._context.tenant, ask.workflow)
 
 
 def _wait_of(state: State, job: JobFact) -> Wait | None:

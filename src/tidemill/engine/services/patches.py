@@ -99,8 +99,7 @@ class PatchService:
         """Change the graph of a run with a JSON Patch on its document, or see what that would do (`dry_run`).
 
         A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
-        patch needs it. `base_digest` is the digest the patch
-        was made against. `publish` also makes the outcome a version of the workflow.
+        patch needs it. `base_digest` is the digest that it was made against; `publish` makes a version of the outcome.
         """
         check_words(message=message, actor=actor)
         check_command_id(command_id)

@@ -26,7 +26,7 @@ from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted,
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
 LOOK_AGAIN_MS = 5.0
-"""How much later than it could the end of a long run is told to whoever waits for nothing else."""
+"""How much later than it could a caller learns of the end of a long run."""
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
@@ -53,7 +53,7 @@ class RunService:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
-        Without `submitted_by` it is whoever this process runs for.
+        Without `submitted_by` it is the user of this process.
         """
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
@@ -82,11 +82,8 @@ class RunService:
         return run_id
 
     async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
-        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin.
-
-        Defaults are those of the version that the run was started with: a newer one does not make a repeated request
-        another request.
-        """
+        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
+        # Defaults are those of the version that the run was started with, not of a newer one.
         entry = await self._context.entry(stream.key)
         state, given = entry.state, with_defaults(inputs, entry.flow.workflow.inputs)
         foreign = state.parent is not None or state.forked_from is not None
@@ -111,7 +108,7 @@ class RunService:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
         With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
-        have no `seq` and are not kept, and whoever is slow may miss some.
+        have no `seq` and are not kept, and a slow reader may miss some.
         """
         entry = await self._context.entry(run_id)
         if not 0 <= after <= entry.state.seq:

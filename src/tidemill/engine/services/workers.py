@@ -68,11 +68,8 @@ class WorkerService:
         return [mine, *(row for row in rows if row.name != mine.name)]
 
     async def another_may_have(self, lacking: CapabilityMissing) -> bool:
-        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
-
-        Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
-        nobody else is.
-        """
+        """Whether another worker may have what this process's lacks: one that is there, or one that may come."""
+        # What may pass by itself is tried again here if no other worker is alive.
         if self.registry is None or self.registry.options.only:
             return False
         if self.registry.options.standing and not lacking.retryable:

@@ -486,10 +486,7 @@ class Worker:
             self._release(held)
 
     async def _submit_again(self, held: HeldJob, result: Result, error: Unavailable) -> None:
-        """Submit a result until the store answers, however long: otherwise the handler would be called again.
-
-        After a while the run is marked as stuck, if the store accepts that.
-        """
+        """Submit a result until the store answers, however long: otherwise the handler would be called again."""
         held.submissions += 1
         if held.submissions % SUBMISSIONS_MAX == 0:
             reason = f"a result of {held.task.node} cannot be stored: {error}"
