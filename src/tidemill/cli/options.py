@@ -222,14 +222,11 @@ COMMANDS = {
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
+    **dict.fromkeys(("archive", "blobs", "verify-log", "reindex"), "storage"),
     "dlq": "dead_letters",
-    "archive": "storage",
-    "blobs": "storage",
     "nodes": "documents",
     "workers": "worker",
     "why": "runs",
-    "verify-log": "storage",
-    "reindex": "storage",
 }
 """The module in `commands` that defines a group or command, where it is not called like the group."""
 

@@ -8,6 +8,7 @@ reconciler notices lost messages and delivers them by the same methods.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
@@ -97,18 +98,8 @@ class ChildRunMessenger:
             return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
         if not entry.state.live:
             return await self._ended(child, entry)
-        found = entry.state
-        return ChildBegan(
-            node=node,
-            visit=visit,
-            index=index,
-            child=wait.name,
-            workflow=found.workflow,
-            version=found.version,
-            digest=found.digest,
-            close=wait.close,
-            attempt=act.attempt,
-        )
+        began = {"child": wait.name, "close": wait.close, "attempt": act.attempt, **_content_of(entry.state)}
+        return ChildBegan(node=node, visit=visit, index=index, **began)
 
     async def _find(self, child: Stream) -> CachedRun | None:
         return (await self._runs.refresh([child])).get(child)
@@ -200,9 +191,7 @@ class ChildRunMessenger:
             output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
             error=error if state.status != "COMPLETED" else None,
             attempt=served(state.commands),
-            workflow=state.workflow,
-            version=state.version,
-            digest=state.digest,
+            **_content_of(state),
         )
 
     async def _outputs(self, child: Stream, entry: CachedRun) -> Payload:
@@ -233,6 +222,10 @@ class ChildRunMessenger:
             act = _activation(parent.state, node, visit, index)
             attempt = 0 if act is None else act.attempt
             await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
+
+
+def _content_of(state: State) -> dict[str, Any]:
+    return {"workflow": state.workflow, "version": state.version, "digest": state.digest}
 
 
 def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:

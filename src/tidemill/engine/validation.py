@@ -40,7 +40,7 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
 
 
 def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
-    """Complete a value with the defaults of all schemas that apply; `root` resolves references, but not in a default."""
+    """Complete a value with the defaults of all schemas that apply; `root` resolves references, not in a default."""
     parts = _applied(schemas, root)
     if isinstance(value, list):
         items = [part["items"] for part in parts if "items" in part]

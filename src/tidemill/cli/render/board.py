@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tidemill.cli.render.terminal import one_line
 from tidemill.kernel.model import Workflow
@@ -241,17 +241,7 @@ REASON_COLUMNS_MAX = 160
 NOT_TAKEN = "no inbound edge was taken"
 """The kernel's reason for the arms of a branch that were not chosen: it goes without saying."""
 
-SIGNS: dict[str, str] = {
-    "PENDING": "○",
-    "ACTIVE": "●",
-    "RETRYING": "↻",
-    "WAITING": "◷",
-    "COMPLETED": "✓",
-    "TOLERATED": "!",
-    "FAILED": "✗",
-    "SKIPPED": "⊘",
-    "CANCELLED": "✗",
-}
+SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘✗", strict=True))
 
 
 def duration(ms: float) -> str:

@@ -41,15 +41,7 @@ STYLES: dict[Phase, str] = {
     "CANCELLED": "red",
 }
 
-COUNTED: tuple[tuple[Phase, str], ...] = (
-    ("ACTIVE", "active"),
-    ("RETRYING", "to retry"),
-    ("WAITING", "waiting"),
-    ("FAILED", "failed"),
-    ("TOLERATED", "tolerated"),
-    ("CANCELLED", "cancelled"),
-    ("SKIPPED", "skipped"),
-)
+COUNTED: tuple[Phase, ...] = ("ACTIVE", "RETRYING", "WAITING", "FAILED", "TOLERATED", "CANCELLED", "SKIPPED")
 
 
 class Display:
@@ -123,8 +115,9 @@ class Display:
         total, ended = len(board.rows), board.ended
         text = bar(ended, total, BAR_COLUMNS, "red" if board.counts["FAILED"] else "green")
         text.append(f" {ended:,} of {total:,} nodes")
-        for phase, words in COUNTED:
+        for phase in COUNTED:
             if board.counts[phase]:
+                words = "to retry" if phase == "RETRYING" else phase.lower()
                 text.append(" · ", "dim")
                 text.append(f"{board.counts[phase]:,} {words}", STYLES[phase])
         return text

@@ -144,14 +144,10 @@ async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[L
 
 
 async def read_journals(
-    store: Store,
-    tenant: str,
-    run_id: str,
-    seen: dict[Stream, int],
-    wanted: Callable[[AttemptId], bool] = lambda _: True,
+    store: Store, tenant: str, run_id: str, seen: dict[Stream, int], which: Callable[[AttemptId], bool] = lambda _: True
 ) -> list[LogRecord]:
     """Read the lines written after `seen`, which is updated: by attempt, then in order."""
-    found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
+    found = [segment async for segment in segments_of(store, tenant, run_id) if which(segment.place)]
     found.sort(key=lambda segment: (segment.place, segment.token, segment.number))
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []

@@ -126,6 +126,7 @@ class BlobAuditor:
 # Audit of runs and workflows
 
 T = TypeVar("T")
+Listed = Callable[[Row], bool] | None
 
 EVENTS_AT_A_TIME = 500
 """Events read before yielding: an audit must not block a worker."""
@@ -174,7 +175,7 @@ class Auditor:
     def __init__(self, store: Store, blobs: Blobs, catalog: Catalog, *, lists: bool = True) -> None:
         self._store, self._blobs, self._catalog, self._lists = store, blobs, catalog, lists
 
-    async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> RunAudit:
+    async def run(self, stream: Stream, *, listed: Listed = None) -> RunAudit:
         """Audit a run. `listed` may confirm a row from memory, which saves the lookup."""
         found = RunAudit(stream.key)
         try:
@@ -184,7 +185,7 @@ class Auditor:
             found.problem("log_unreadable", f"the store cannot read it: {refusal}")
         return found
 
-    async def _run(self, stream: Stream, found: RunAudit, listed: Callable[[Row], bool] | None) -> None:
+    async def _run(self, stream: Stream, found: RunAudit, listed: Listed) -> None:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         events = await self._events(tail, found)
         if not events or found.findings:
@@ -305,12 +306,7 @@ class Auditor:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
     async def _rows(
-        self,
-        stream: Stream,
-        rows: dict[Named, Row],
-        state: State | None,
-        doubts: RunAudit,
-        listed: Callable[[Row], bool] | None = None,
+        self, stream: Stream, rows: dict[Named, Row], state: State | None, doubts: RunAudit, listed: Listed = None
     ) -> None:
         """Compare the rows that a log calls for with the existing ones; damage to lists is no damage to the log."""
         try:

@@ -109,13 +109,9 @@ class PatchService:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
         command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
         flow, state = entry.flow.workflow, entry.state
+        who, sure = actor or None, tuple(did_not_happen)
         command = msgspec.structs.replace(
-            command,
-            id=command_id,
-            actor=actor or None,
-            retry=retry or dry_run,
-            confirmed_not_done=tuple(did_not_happen),
-            message=message,
+            command, id=command_id, actor=who, retry=retry or dry_run, confirmed_not_done=sure, message=message
         )
         found = tuple(problems(flow, state, command))
         if found:

@@ -205,14 +205,7 @@ class Worker:
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
         self.handover = HandoverPolicy(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
-        self._renewer = LeaseRenewer(
-            store,
-            ambient,
-            lambda: [held.lease for held in list(self._held_jobs.values())],
-            self._on_renewed,
-            options.lease_ms,
-            options.beat_ms,
-        )
+        self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
         self.finished = 0
         self.returned = 0
@@ -270,6 +263,9 @@ class Worker:
     def held_jobs(self) -> Collection[HeldJob]:
         """Oldest first."""
         return self._held_jobs.values()
+
+    def _leases(self) -> Sequence[Lease]:
+        return [held.lease for held in list(self._held_jobs.values())]
 
     def _next_claim(self) -> Claim | None:
         """The next claim; None while there is no free slot."""
