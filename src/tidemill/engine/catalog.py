@@ -240,7 +240,6 @@ class Catalog:
         raise Unavailable(f"the tags of {name} are being moved by too many at once")
 
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
-        """Where each tag of a workflow points, including `latest`."""
         return (await self._known(tenant, name)).all_tags()
 
     async def tag_history(self, tenant: str, name: str, tag: str | None = None) -> list[TagMoved]:
@@ -295,7 +294,6 @@ class Catalog:
         )
 
     async def document(self, tenant: str, version: Version) -> Any:
-        """The document of a version in its normal form."""
         return decode_value(await self._blobs.get(tenant, version.document))
 
     async def patch_of(self, tenant: str, version: Version) -> Any:

@@ -211,12 +211,9 @@ class ChildRunMessenger:
             ours = child is not None and child.state.parent == (stream.key, node, visit, index)
             if child is not None and ours and not child.state.live:
                 await self._turns.command(stream, await self._ended(Stream(stream.tenant, RUN, wait.name), child))
-        if entry.state.parent is not None and entry.state.close != ABANDON:
-            await self._look_for_parent(stream, entry.state)
-
-    async def _look_for_parent(self, stream: Stream, state: State) -> None:
-        assert state.parent is not None
-        run_id, node, visit, index = state.parent
+        if entry.state.parent is None or entry.state.close == ABANDON:
+            return
+        run_id, node, visit, index = entry.state.parent
         parent = await self._find(Stream(stream.tenant, RUN, run_id))
         if parent is not None:
             act = _activation(parent.state, node, visit, index)

@@ -25,7 +25,6 @@ def require_intact(tail: Tail) -> Tail:
 
 
 def corrupt_stream(stream: Stream, why: object) -> Rejected:
-    """The refusal of unreadable records."""
     message = f"the records of {stream.kind} {stream.key} are damaged: {why}"
     return rejected("event_unreadable", message, hint=RESTORE)
 

@@ -226,7 +226,6 @@ class Engine:
             self.registry.announce()
 
     async def close(self) -> None:
-        """Drain the worker and let go of the store."""
         self.drain()
         parts = (self.reconciler, self.retention, self.worker, self._runtime, self.registry)
         for part in (*parts, self.turns, self._blobs, self._store):

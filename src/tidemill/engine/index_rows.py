@@ -297,7 +297,6 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
 
 
 def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> Iterator[Row]:
-    """One row for each failure that was given up on or resolved in this commit."""
     for event in events:
         if isinstance(event, (DeadLettered, DeadLetterClosed)):
             letter = state.letters.get(key_at(event.node, event.visit, event.index))

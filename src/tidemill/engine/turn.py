@@ -331,7 +331,13 @@ class TurnLoop:
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             except Exception as error:
-                await self._isolate(batch, error)
+                if isinstance(error, TidemillError) or len(batch) == 1:
+                    resolve_all(all_pending(batch), self._as_error(error))
+                    return
+                # One by one, so that a bug in one commit does not affect the others that shared the call.
+                mark_unknown_outcome(all_pending(batch))
+                for stream, commands in batch.items():
+                    await self._process_batch({stream: commands}, (stream,))
                 return
             answers = iter(results)
             batch = {}
@@ -351,19 +357,9 @@ class TurnLoop:
                     resolve_all(all_pending(batch), Unavailable("too many lost races"))
                     return
 
-    async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
-        """Process the runs one by one, so that a bug in one commit does not affect the others that shared the call."""
-        if isinstance(error, TidemillError) or len(batch) == 1:
-            resolve_all(all_pending(batch), self._as_error(error))
-            return
-        mark_unknown_outcome(all_pending(batch))
-        for stream, commands in batch.items():
-            await self._process_batch({stream: commands}, (stream,))
-
     async def _plan(
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
     ) -> list[PlannedCommit]:
-        """Load the runs and decide their commands."""
         load = dict.fromkeys(unsure)
         self._reserve(0)
         self._runs.forget_unseen()
@@ -406,7 +402,6 @@ class TurnLoop:
         return plans
 
     def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
-        """Turn the commands of a run into one commit."""
         state = entry.state
         decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
         plan = PlannedCommit(stream, entry, commands, decision, problems)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import main, options
-from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from tidemill.engine.services.dead_letters import Reprocessed
 
 
-dlq = new_group("dlq")
+dlq = options.new_group("dlq")
 
 REPROCESSED_MAX = 1000
 of_code = options.option("--code", metavar="CODE", about="That failed with this code.")

@@ -101,7 +101,10 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
         return mill.approval(view.run_id, view.node, **place).status == "pending"
 
     typed, shown = Typed(lambda: _still(pending)), view.to_dict()
-    _print_question(shown)
+    paint, lines = Styler(), str(shown["description"]).split("\n")
+    print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
+    about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
+    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
     try:
         while True:
             verb = _verb(typed)
@@ -129,14 +132,6 @@ def _still(pending: Callable[[], bool]) -> bool:
         return pending()
     except Rejected:
         return False
-
-
-def _print_question(shown: Mapping[str, Any]) -> None:
-    paint = Styler()
-    print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
-    lines = str(shown["description"]).split("\n")
-    about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
-    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
 
 
 def _verb(typed: Typed) -> Verb:

@@ -8,7 +8,6 @@ import click
 
 from tidemill.cli import options
 from tidemill.cli.commands.run_actions import ACTS
-from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -36,7 +35,7 @@ def why_command(session: StoreSession, run: str, node: str | None) -> int:
     )
 
 
-runs = new_group("runs")
+runs = options.new_group("runs")
 
 EVENTS_PAGE = 200
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")

@@ -89,7 +89,6 @@ class RunProgress:
         return sum(self.counts[phase] for phase in ENDED)
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The time since the run began, until now or its end."""
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
 
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:

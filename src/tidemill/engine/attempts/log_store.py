@@ -166,6 +166,5 @@ async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
 
 
 async def forget_journals(store: Store, tenant: str, run_id: str, *, up_to: int) -> None:
-    """Delete the lines of a run up to this token."""
     for segment in [segment async for segment in segments_of(store, tenant, run_id) if segment.token <= up_to]:
         await store.forget(segment.stream)

@@ -271,7 +271,6 @@ def needed_for(
 
 
 def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
-    """Digests to load before the outputs of a run can be rendered."""
     reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
     return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
 

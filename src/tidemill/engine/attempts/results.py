@@ -195,18 +195,14 @@ async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None
     A file in quarantine is restored, because the fact that is about to be written needs it.
     """
     for digest in files_in(text) if MARKED in text else ():
-        if not await _is_active(blobs, tenant, digest):
+        # The collector may have deleted it before it could be restored.
+        while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
+            if await blobs.restore(tenant, digest):
+                break
+        if info is None:
             path, hint = _path_to(digest, decode_value(text)) or "", "store the bytes first: `tidemill blobs put FILE`"
             return Problem(code="blob_unknown", message=f"there is no blob {digest}", path=path, hint=hint)
     return None
-
-
-async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
-    """Whether a blob is active; false when the collector deleted it before it could be restored."""
-    while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
-        if await blobs.restore(tenant, digest):
-            break
-    return info is not None
 
 
 async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:

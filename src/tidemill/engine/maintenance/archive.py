@@ -197,8 +197,6 @@ class ArchiveEntry(Header, frozen=True, kw_only=True):
 
 
 class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Archived runs, latest months first."""
-
     runs: tuple[ArchiveEntry, ...]
     more: bool = False
     damaged: tuple[str, ...] = ()
@@ -206,8 +204,6 @@ class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveReader:
-    """The entries of a tenant in an archive."""
-
     def __init__(self, archive: Archive, tenant: str) -> None:
         self._archive, self._root = archive, folder(tenant)
 

@@ -36,16 +36,12 @@ WAITING_PER_SWEEP = 200
 
 
 class Sampling(Protocol):
-    """Audits the logs of some ended runs at each sweep."""
-
     findings: int
 
     async def audit_next(self) -> None: ...
 
 
 class Reconciler:
-    """Compares jobs and state of the live runs of a store, a page at a time."""
-
     def __init__(
         self,
         *,

@@ -161,8 +161,6 @@ async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
 
 
 class Indexer:
-    """Compares all rows of a store with its logs."""
-
     def __init__(self, store: Store, catalog: Catalog, *, tenant: str, dry_run: bool = False) -> None:
         self._store, self._catalog, self._dry_run = store, catalog, dry_run
         self._tenants = {tenant}
@@ -241,19 +239,17 @@ class Indexer:
         for kind, key in left:
             owner = owner_of(tenant, kind, key)
             (tail,) = await self._store.load({owner: 0}, snapshots=False)
-            if tail.damage or (tail.version and await self._calls_for(owner, (kind, key))):
+            try:
+                called_for = tail.version and (kind, key) in (await self._derived(owner))[2]
+            except (TidemillError, *DAMAGE, KeyError):
+                # An unreadable log still supports the rows that were derived from it earlier.
+                called_for = True
+            if tail.damage or called_for:
                 continue
             self._tally["surplus"] += 1
             if not self._dry_run:
                 gone = Row(kind=kind, key=key, sort=0, deleted=True)
                 await self._store.commit([Commit(stream=owner, expected=tail.version, rows=(gone,))])
-
-    async def _calls_for(self, stream: Stream, name: Named) -> bool:
-        """An unreadable log still supports the rows that were derived from it earlier."""
-        try:
-            return name in (await self._derived(stream))[2]
-        except (TidemillError, *DAMAGE, KeyError):
-            return True
 
 
 def _mark(row: Row) -> int:

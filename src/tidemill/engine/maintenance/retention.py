@@ -77,8 +77,6 @@ class KeptRun(msgspec.Struct, frozen=True):
 
 
 class RetentionSweep:
-    """Moves the ended runs of a tenant into an archive."""
-
     def __init__(
         self,
         *,
@@ -261,7 +259,6 @@ class RetentionSweep:
 
 
 def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:
-    """Whether an ended run has been kept long enough."""
     days = default_days if retention.days is None else retention.days
     if retention.keep or days is None:
         return False

@@ -102,25 +102,22 @@ class BlobAuditor:
     async def _look_at(self, digest: str, what: str, found: list[BlobProblem]) -> set[str]:
         """Read a blob; returns the files that its text describes."""
         self._read.add(digest)
+        files, rest = set[str](), b""
+        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
         try:
-            return await self._files_within(digest)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    # A description may span two chunks.
+                    text = rest + chunk
+                    files.update(files_in(text))
+                    rest = text[1 - DESCRIBED_LENGTH :]
+            return files
         except BlobMissing as error:
             found.append(BlobProblem(code="blob_missing", message=f"refers to {what} that is not there: {error}"))
         except Unavailable as error:
             message = f"refers to {what}: {error}"
             found.append(BlobProblem(code="blob_damaged" if is_damage(error) else "blob_unreadable", message=message))
         return set()
-
-    async def _files_within(self, digest: str) -> set[str]:
-        files, rest = set[str](), b""
-        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                # A description may span two chunks.
-                text = rest + chunk
-                files.update(files_in(text))
-                rest = text[1 - DESCRIBED_LENGTH :]
-        return files
 
 
 # Audit of runs and workflows
@@ -193,7 +190,15 @@ class Auditor:
         flows = await self._flows(stream, events, found)
         if flows is None:
             return
-        await self._invariants(events, flows, found)
+        # Imported here, because only audits need the checker.
+        from tidemill.kernel.invariants.checker import LogChecker
+
+        graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
+        checker = LogChecker(next(iter(graphs.values())), graphs)
+        async for _, event in _paced(events):
+            checker.take(event)
+        for broken in checker.finish():
+            found.problem(broken.law, broken.message, broken.seq)
         try:
             state, rows = rows_along(stream, events)
         except Exception as error:
@@ -276,17 +281,6 @@ class Auditor:
                 except (TidemillError, *DAMAGE) as error:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
-
-    async def _invariants(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
-        # Imported here, because only audits need the checker.
-        from tidemill.kernel.invariants.checker import LogChecker
-
-        graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
-        checker = LogChecker(next(iter(graphs.values())), graphs)
-        async for _, event in _paced(events):
-            checker.take(event)
-        for broken in checker.finish():
-            found.problem(broken.law, broken.message, broken.seq)
 
     async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: RunAudit) -> None:
         (short,) = await self._store.load({stream: 0})

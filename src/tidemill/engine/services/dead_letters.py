@@ -206,7 +206,6 @@ class DeadLetterService:
 
 
 def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str, Any]]:
-    """The patch that gives a node another config."""
     if node is None or operations is not None:
         hint = "name the node, or write a patch"
         raise rejected("correction_unclear", "a corrected config is for one node", path="/config", hint=hint)

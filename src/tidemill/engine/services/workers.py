@@ -41,8 +41,6 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerService:
-    """List workers, and answer what they can run between them."""
-
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
         self.registry: Registry | None = None

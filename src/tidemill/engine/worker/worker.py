@@ -268,7 +268,6 @@ class Worker:
         return [held.lease for held in list(self._held_jobs.values())]
 
     def _next_claim(self) -> Claim | None:
-        """The next claim; None while there is no free slot."""
         if self.handover.free <= 0:
             return None
         self.handover.claim()
