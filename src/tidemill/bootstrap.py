@@ -385,7 +385,6 @@ def os_user() -> str:
 FORMS = "write dir:///FOLDER or s3://BUCKET/PREFIX"
 OPTIONS = ("endpoint", "region", "sse", "kms_key_id")
 """Options of a bucket, spelled as in `Bucket`."""
-ENCRYPTIONS = ("AES256", "aws:kms")
 
 
 def place_of(url: str) -> Path | Bucket:
@@ -410,7 +409,7 @@ def _bucket(url: str, name: str, prefix: str, options: dict[str, str]) -> Bucket
         case "" | "AES256" | "aws:kms" as sse:
             pass
         case _:
-            raise _unknown_blobs(url, f"sse is {' or '.join(ENCRYPTIONS)}")
+            raise _unknown_blobs(url, "sse is AES256 or aws:kms")
     key = options.get("kms_key_id", "")
     if key and sse != "aws:kms":
         raise _unknown_blobs(url, "kms_key_id needs sse=aws:kms")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 dlq = options.new_group("dlq")
 
-REPROCESSED_MAX = 1000
 of_code = options.option("--code", metavar="CODE", about="That failed with this code.")
 
 
@@ -56,7 +55,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit", metavar="N", type=options.Integers(1, 100_000), default=REPROCESSED_MAX, about="At most so many letters."
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1000, about="At most so many letters."
 )
 @options.reason
 @options.actor

@@ -189,20 +189,10 @@ SIGNAL_UNREACHABLE = "nobody else can reach a memory:// store: run it with --sto
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
-class TerminalOwner(Protocol):
-    """A watcher that prints lines, and gives up the terminal for a conversation."""
-
-    def say(self, text: str) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def enter(self) -> None: ...
-
-
 class Prompter:
     """Sees every event of a run, and prompts for decisions and signals that it waits for."""
 
-    def __init__(self, mill: Tidemill, options: RunOptions, watcher: TerminalOwner) -> None:
+    def __init__(self, mill: Tidemill, options: RunOptions, watcher: Watcher) -> None:
         self._mill, self._session, self._watcher = mill, StoreSession(options.store), watcher
         self._actor, self._roles = options.actor, options.roles
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
@@ -261,14 +251,20 @@ class RunOptions:
         return self.as_json or self.quiet or self.stream is not None
 
 
-class Watcher(TerminalOwner, Protocol):
-    """A terminal owner that is shown every event of a run."""
+class Watcher(Protocol):
+    """Is shown every event of a run; prints lines, and gives up the terminal for a conversation."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
 
     def see(self, event: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
 
 
 def run(options: RunOptions) -> int:

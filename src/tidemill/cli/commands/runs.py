@@ -37,7 +37,6 @@ def why_command(session: StoreSession, run: str, node: str | None) -> int:
 
 runs = options.new_group("runs")
 
-EVENTS_PAGE = 200
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 
 
@@ -97,9 +96,7 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 @runs.command("events")
 @options.run
 @options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only those behind this number.")
-@options.option(
-    "--limit", metavar="N", type=options.Integers(1, 1000), default=EVENTS_PAGE, about="At most so many rows."
-)
+@options.option("--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="At most so many rows.")
 @options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N so far.")
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")

@@ -106,7 +106,6 @@ def sweep_command(session: StoreSession, dry_run: bool, retention_days: float, k
 
 blobs = options.new_group("blobs")
 
-GRACE_HOURS = 24.0
 digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
 
 
@@ -177,7 +176,7 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
     "--grace",
     metavar="HOURS",
     type=options.Numbers(0),
-    default=GRACE_HOURS,
+    default=24.0,
     about="How long what is not needed stays for safety.",
 )
 @options.dry_run

@@ -21,7 +21,6 @@ from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, d
 from tidemill.cli.render.terminal import sanitize
 from tidemill.observability.capture import OutputCapture
 
-FRAMES_PER_SECOND = 8
 ROWS_MAX = 25
 LINES_BESIDE_ROWS = 6
 NAME_COLUMNS_MAX = 36
@@ -54,7 +53,7 @@ class Display:
         self._live = Live(
             console=console,
             get_renderable=self.render,
-            refresh_per_second=FRAMES_PER_SECOND,
+            refresh_per_second=8,
             vertical_overflow="crop",
             redirect_stdout=False,
             redirect_stderr=False,

@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from tidemill.expressions.templates.template import Template
 
 
-NO_ITEMS = MapExpanded(count=0, items=b"[]")
 _T = TypeVar("_T")
 
 
@@ -340,7 +339,11 @@ class Attempt:
             )
         if not items:
             route = await self._route(b"[]", None)
-            return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
+            return (
+                self._result(route)
+                if isinstance(route, Failed)
+                else self._result(MapExpanded(count=0, items=b"[]"), route)
+            )
         payload = await self._payload(encode_value(items))
         return self._result(payload if isinstance(payload, Failed) else MapExpanded(count=len(items), items=payload))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from typing import Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.engine.children import ChildRunMessenger
@@ -35,12 +34,6 @@ WAITING_PER_SWEEP = 200
 """Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
 
-class Sampling(Protocol):
-    findings: int
-
-    async def audit_next(self) -> None: ...
-
-
 class Reconciler:
     def __init__(
         self,
@@ -51,7 +44,7 @@ class Reconciler:
         turns: TurnLoop,
         messenger: ChildRunMessenger,
         ambient: Ambient,
-        sampling: Sampling,
+        sampling: AuditSampler,
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient

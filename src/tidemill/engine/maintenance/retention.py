@@ -267,13 +267,11 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
 
 # The periodic task
 
-SWEEP_EVERY_MS = 60_000
-
 
 class RetentionTask:
     """Sweeps about once a minute; the jitter keeps the workers of a store from sweeping together."""
 
-    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
+    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = 60_000) -> None:
         self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
         self._task: asyncio.Task[None] | None = None
 
