@@ -15,8 +15,6 @@ from typing import Protocol
 
 
 class Ambient(Protocol):
-    """Time, sleep, ids and randomness of a process."""
-
     def now_ms(self) -> int:
         """Milliseconds since the epoch; may jump, so only displays may order by it."""
 

@@ -101,7 +101,6 @@ class StoreSession:
 
     @property
     def is_private_store(self) -> bool:
-        """Whether the store lives in this process only."""
         return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:

@@ -200,7 +200,6 @@ class Engine:
         )
 
     async def open(self) -> Engine:
-        """Begin; idempotent through the store."""
         await self._store.open()
         await self._blobs.open()
         if self._ownership is not None:

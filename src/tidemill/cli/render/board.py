@@ -244,7 +244,6 @@ SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘✗", s
 
 
 def duration(ms: float) -> str:
-    """A span of time in its largest sensible unit."""
     if ms < 1000:
         return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     seconds = ms / 1000

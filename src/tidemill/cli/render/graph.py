@@ -259,7 +259,6 @@ def join_words(node: Node, names_max: int = 6) -> str:
 
 
 def type_name(node: Node) -> str:
-    """The node's type without its version."""
     return node.type.partition("@")[0]
 
 

@@ -139,7 +139,6 @@ def print_hint(text: str) -> None:
 
 
 def print_next(cursor: str | None) -> None:
-    """Say how to get the next page, when there is one."""
     if cursor is not None:
         import shlex
 

@@ -141,8 +141,6 @@ STATUS_COLOURS = {
 
 
 class Styler:
-    """Colours text, or leaves it as it is."""
-
     def __init__(self, stream: IO[str] | None = None) -> None:
         stream = sys.stdout if stream is None else stream
         self._on = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

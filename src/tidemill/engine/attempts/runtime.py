@@ -56,8 +56,6 @@ def missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
 
 
 class MissingCapabilities:
-    """The capabilities that one worker was recently found to lack."""
-
     def __init__(self) -> None:
         self._met: dict[tuple[str, str], tuple[MissingCapability, int]] = {}
         """Each with the time it was last met, oldest first."""

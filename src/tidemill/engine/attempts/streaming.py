@@ -87,8 +87,6 @@ def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class OutputBroadcaster:
-    """Publishes the output of all attempts of a worker."""
-
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
         self._lock, self._publishing = threading.Lock(), asyncio.Lock()

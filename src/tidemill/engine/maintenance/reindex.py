@@ -152,7 +152,6 @@ async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
 
 
 async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
-    """The existing rows of a run's approvals and dead letters."""
     found: dict[Named, Row] = {}
     for kind in (APPROVAL, DEAD_LETTER):
         async for row in all_rows(store, stream.tenant, kind, [f"run:{stream.key}"]):

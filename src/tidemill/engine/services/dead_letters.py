@@ -40,7 +40,6 @@ class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def handled(self) -> int:
-        """Letters of runs that went on, or would."""
         return sum(run.letters for run in self.runs if run.result != "refused")
 
 

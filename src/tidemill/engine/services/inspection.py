@@ -78,7 +78,6 @@ class Lines:
                 self._begun[where] = StoredLine(each.line.at_ms if whole else at_ms, each.line.source, last)
 
     def rest(self) -> Iterator[LogLine]:
-        """The lines that nobody has ended."""
         begun, self._begun = self._begun, {}
         for (place, _), line in begun.items():
             yield _shown(place, line)
@@ -129,8 +128,6 @@ DUE_MS_MAX = 1_000
 
 
 class Unread:
-    """What one run needs, and what became of it."""
-
     def __init__(self, blobs: Blobs, tenant: str, entry: CachedRun) -> None:
         self._blobs, self._tenant, self._entry = blobs, tenant, entry
         self._seen: dict[str, Failure | None] = {}
@@ -171,8 +168,6 @@ class Unread:
 
 
 class Unstarted:
-    """What keeps the children of one run from being started."""
-
     def __init__(self, context: ServiceContext, stream: Stream, state: State) -> None:
         self._context, self._stream, self._state = context, stream, state
 
