@@ -184,18 +184,9 @@ class Computation(msgspec.Struct, frozen=True):
     """An expression in CEL in which every number is a double."""
 
     program: Cel
-
-    @property
-    def references(self) -> References:
-        return self.program.references
-
-    @property
-    def light(self) -> bool:
-        return self.program.light
-
-    @property
-    def deadline_ms(self) -> int:
-        return self.program.deadline_ms
+    references: References
+    light: bool
+    deadline_ms: int
 
     def normal(self) -> Json:
         return {"type": "cross_node_comparison", "expression": self.program.expression}
@@ -226,7 +217,9 @@ def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison
             )
             return None
         program = parse_cel(expression, f"{path}/expression", problems, doubles=True)
-        return None if program is None else Computation(program)
+        if program is None:
+            return None
+        return Computation(program, program.references, program.light, program.deadline_ms)
     no_other_keys(raw, ("type", "left", "operator", "right"), path, problems)
     known = len(problems)
     operator = raw.get("operator")

@@ -110,7 +110,7 @@ class Schema:
             return [Problem(code=code, message=f"it is nested more than {DEPTH_MAX} levels deep", path=path)]
         if self._knotted:
             # Listing the errors would take unbounded time and memory.
-            is_open = wildcard is not None and _holds(value, wildcard)
+            is_open = wildcard is not None and holds_wildcard(value, wildcard)
             return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
             found = self._validator.iter_errors(value)
@@ -182,11 +182,6 @@ def _encoded_and_compiled(schema: Json) -> Schema | tuple[Problem, ...]:
     return _cached(encoded) if len(encoded) <= CACHED_BYTES_MAX else _compiled(encoded)
 
 
-@lru_cache(maxsize=1024)
-def _cached(encoded: bytes) -> Schema | tuple[Problem, ...]:
-    return _compiled(encoded)
-
-
 def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     source = msgspec.json.decode(encoded)
     wrong = tuple(_schema_problem(error) for error in islice(_dialect().iter_errors(source), PROBLEMS_MAX))
@@ -207,6 +202,9 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
         return (_invalid(shorten(str(error)), ""),)
     # The library may understand references that were not followed here.
     return (_invalid(found.problem, "", _DEFS_HINT),) if found.problem else Schema(source, validator, found)
+
+
+_cached = lru_cache(maxsize=1024)(_compiled)
 
 
 def _are_light(patterns: frozenset[str]) -> bool:
@@ -309,15 +307,12 @@ def _reference_place(source: Json, target: str) -> str:
             waiting += [(below, pointer(path, key)) for key, below in each.items()]
         elif isinstance(each, list):
             waiting += [(below, pointer(path, number)) for number, below in enumerate(each)]
-        elif isinstance(each, str) and path.endswith(("/$ref", "/$dynamicRef")) and _leads_to(each, target):
-            return path
+        elif isinstance(each, str) and path.endswith(("/$ref", "/$dynamicRef")):
+            # The URI in the library's error is absolute and has no fragment.
+            name = urldefrag(each)[0]
+            if name and target.endswith(name.removeprefix("./")):
+                return path
     return ""
-
-
-def _leads_to(reference: str, target: str) -> bool:
-    """Compare with the URI in the library's error, which is absolute and has no fragment."""
-    name = urldefrag(reference)[0]
-    return bool(name) and target.endswith(name.removeprefix("./"))
 
 
 def _invalid(message: str, path: str, hint: str = "") -> Problem:
@@ -380,17 +375,14 @@ def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
             | ValidationErrorKind.UnevaluatedProperties()
             | ValidationErrorKind.UnevaluatedItems()
         ):
-            return _holds(error.instance, wildcard)
+            return holds_wildcard(error.instance, wildcard)
     # Which branch of an `if` applies is unknown while the value holds a wildcard.
-    return _is_conditional(error.schema_path) and _holds(value, wildcard)
+    steps = zip(["", *error.schema_path], error.schema_path, strict=False)
+    conditional = any(step in ("then", "else") and before != "properties" for before, step in steps)
+    return conditional and holds_wildcard(value, wildcard)
 
 
-def _is_conditional(schema_path: list[str | int]) -> bool:
-    steps = zip(["", *schema_path], schema_path, strict=False)
-    return any(step in ("then", "else") and before != "properties" for before, step in steps)
-
-
-def _holds(value: Json, wildcard: Wildcard) -> bool:
+def holds_wildcard(value: Json, wildcard: Wildcard) -> bool:
     waiting = [value]
     while waiting:
         each = waiting.pop()

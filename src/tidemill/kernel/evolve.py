@@ -69,23 +69,14 @@ def _run_repaired(state: State, event: events.RunRepaired) -> None:
     state.repairs += 1
 
 
-def _run_completed(state: State, event: events.RunCompleted) -> None:
-    state.outputs = event.outputs
-    _run_ended(state, event, "COMPLETED")
-
-
-def _run_failed(state: State, event: events.RunFailed) -> None:
-    state.error, state.failed_node = event.error, event.node
-    _run_ended(state, event, "FAILED")
-
-
-def _run_cancelled(state: State, event: events.RunCancelled) -> None:
-    state.reason = event.reason
-    _run_ended(state, event, "CANCELLED")
-
-
-def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | events.RunCancelled, status: Any) -> None:
-    state.status, state.ended_ms, state.rendering = status, event.at_ms, False
+def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | events.RunCancelled) -> None:
+    if isinstance(event, events.RunCompleted):
+        state.status, state.outputs = "COMPLETED", event.outputs
+    elif isinstance(event, events.RunFailed):
+        state.status, state.error, state.failed_node = "FAILED", event.error, event.node
+    else:
+        state.status, state.reason = "CANCELLED", event.reason
+    state.ended_ms, state.rendering = event.at_ms, False
     state.ended_seq = state.seq
     state.counter -= event.consumed
     state.first_held = state.last_held = ""
@@ -372,9 +363,9 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     events.RunPaused: _run_paused,
     events.RunResumed: _run_resumed,
     events.RunRepaired: _run_repaired,
-    events.RunCompleted: _run_completed,
-    events.RunFailed: _run_failed,
-    events.RunCancelled: _run_cancelled,
+    events.RunCompleted: _run_ended,
+    events.RunFailed: _run_ended,
+    events.RunCancelled: _run_ended,
     events.NodeScheduled: evolve_nodes.node_scheduled,
     events.NodeStarted: evolve_nodes.node_started,
     events.NodeCheckpointed: evolve_nodes.node_checkpointed,

@@ -34,15 +34,10 @@ _AGGREGATING: Mapping[str, tuple[str, str]] = {
 PLAIN = (*RELATIONS, "exists", "empty")
 OPERATORS = (*PLAIN, *_AGGREGATING)
 ALIASES: Mapping[str, str] = {
+    **_SIGNS,
     "=": "==",
     "===": "==",
-    "eq": "==",
-    "ne": "!=",
     "<>": "!=",
-    "gt": ">",
-    "lt": "<",
-    "ge": ">=",
-    "le": "<=",
     "gte": ">=",
     "lte": "<=",
     "not in": "not_in",
@@ -94,20 +89,16 @@ def related(operator: str, left: Json | NoValue, value: Json) -> bool:
 def wrong_value(operator: str, value: Json) -> str | None:
     """Say why an operator can never compare something with this value; None if it may."""
     if operator in ASKING:
-        return (
-            None
-            if isinstance(value, bool)
-            else f"the value of {operator} is true or false, not {errors.kind_of(value)}"
-        )
-    if operator in ("in", "not_in"):
-        return None if isinstance(value, list) else f"the value of {operator} is a list, not {errors.kind_of(value)}"
-    if operator not in _AGGREGATING:
+        kinds, fits = "true or false", isinstance(value, bool)
+    elif operator in ("in", "not_in"):
+        kinds, fits = "a list", isinstance(value, list)
+    elif operator not in _AGGREGATING:
         return hopeless(operator, value, "right")
-    textual = _AGGREGATING[operator][0] in ("min", "max")
-    if is_number(value) or (textual and isinstance(value, str)):
-        return None
-    kinds = "a number or a string" if textual else "a number"
-    return f"the value of {operator} is {kinds}, not {errors.kind_of(value)}"
+    elif _AGGREGATING[operator][0] in ("min", "max"):
+        kinds, fits = "a number or a string", is_number(value) or isinstance(value, str)
+    else:
+        kinds, fits = "a number", is_number(value)
+    return None if fits else f"the value of {operator} is {kinds}, not {errors.kind_of(value)}"
 
 
 def is_empty(value: Json) -> bool:

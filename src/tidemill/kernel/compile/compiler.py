@@ -15,7 +15,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import Schema, check_schema, compile_schema
+from tidemill.expressions.schema import Schema, check_schema, compile_schema, holds_wildcard
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -76,7 +76,7 @@ class TypeTable:
             problems = list(type_.check(config)) if type_.check is not None else []
             for field in type_.schemas:
                 inner = config.get(field)
-                if inner is not None and not _holds_template(inner):
+                if inner is not None and not holds_wildcard(inner, is_template):
                     problems += [
                         ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
                     ]
@@ -96,17 +96,6 @@ class TypeTable:
         found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
         place.extend(found)
         return not found
-
-
-def _holds_template(value: Json) -> bool:
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, (dict, list)):
-            pending += each.values() if isinstance(each, dict) else each
-        elif is_template(each):
-            return True
-    return False
 
 
 def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None]:

@@ -60,9 +60,11 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     user = as_user(command.actor)
     if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
         return None
-    refusal = _not_allowed(approval, builder.state, user, command.roles)
-    if refusal is not None:
-        return refusal
+    if user in _excluded(approval, builder.state):
+        return _four_eyes(user)
+    if not _entitled(approval, user, command.roles):
+        asked = ", ".join(approval.approvers)
+        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
     if isinstance(command, Delegate):
         return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
@@ -93,19 +95,15 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     return act.approval
 
 
-def _not_allowed(approval: Approval, state: State, user: str, roles: tuple[str, ...]) -> Problem | None:
-    if approval.four_eyes and user in _involved_users(approval, state):
-        message = f"{user} submitted or patched the run, and four eyes are required"
-        return problem("four_eyes", message, "ask somebody else")
-    if not _entitled(approval, user, roles):
-        asked = ", ".join(approval.approvers)
-        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
-    return None
+def _excluded(approval: Approval, state: State) -> set[str]:
+    """Users who may not decide under four eyes: they submitted, forked or patched the run."""
+    names = (approval.requester, state.submitted_by, *state.patched_by) if approval.four_eyes else ()
+    return {as_user(name) for name in names if name}
 
 
-def _involved_users(approval: Approval, state: State) -> set[str]:
-    """Users who submitted, forked or patched the run."""
-    return {as_user(name) for name in (approval.requester, state.submitted_by, *state.patched_by) if name}
+def _four_eyes(user: str) -> Problem:
+    message = f"{user} submitted or patched the run, and four eyes are required"
+    return problem("four_eyes", message, "ask somebody else")
 
 
 def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
@@ -151,9 +149,8 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
         return problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
     if name.startswith(ROLE) or to == user:
         return problem("delegation_invalid", "a decision is passed on to another person", "name a user")
-    if approval.four_eyes and to in _involved_users(approval, state):
-        message = f"{to} submitted or patched the run, and four eyes are required"
-        return problem("four_eyes", message, "ask somebody else")
+    if to in _excluded(approval, state):
+        return _four_eyes(to)
     if any(vote.by in (user, to) for vote in approval.votes):
         return problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
     return None

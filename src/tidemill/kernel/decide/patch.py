@@ -37,10 +37,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    again = not state.live
     return msgspec.structs.replace(
         _difference(old, new),
-        rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
+        rerun=tuple(name for name in new.by_id if _reopens(state, state.peek(name)) and _has_started(state.peek(name))),
         kept=tuple(name for name in new.by_id if stays(state.peek(name))),
     )
 
@@ -54,8 +53,8 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
     )
 
 
-def _reruns(visit: Visit) -> bool:
-    return visit.status in ("FAILED", "CANCELLED") and not visit.tolerated and (visit.attempt > 0 or visit.fired)
+def _has_started(visit: Visit) -> bool:
+    return visit.attempt > 0 or visit.fired
 
 
 def _differs(old: Node, new: Node) -> bool:
@@ -287,16 +286,12 @@ def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) 
     recorded = state.peek(target).edges.get(source) if was else None
     if recorded or known is None or visit.status not in ENDED or _reopens(state, visit):
         return bool(recorded) if recorded is not None else None
-    if not was and target in new.by_id[source].plain and _went_on(known, visit):
+    # A visit that ended by its plain edges takes a new one: not by an error, time-out or exit path.
+    tolerated = visit.status == "FAILED" and visit.tolerated and known.on_error == "continue"
+    went_on = tolerated or (visit.status == "COMPLETED" and not visit.left_by_exit)
+    if not was and target in new.by_id[source].plain and went_on:
         return True
     return None if _may_come_back(new, state, source, target) else False
-
-
-def _went_on(node: Node, visit: Visit) -> bool:
-    """Whether a visit ended by its plain edges: not by an error, time-out or exit path."""
-    if visit.status == "FAILED":
-        return visit.tolerated and node.on_error == "continue"
-    return visit.status == "COMPLETED" and not visit.left_by_exit
 
 
 def _may_come_back(flow: Workflow, state: State, source: str, target: str) -> bool:

@@ -105,7 +105,7 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
     dead: tuple[str, ...] = ()
     if len(taken) != len(node.outbound):
         chosen = set(taken)
-        dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
+        dead = tuple(t for t in node.outbound if t not in chosen and not open_loop(flow, state, node, t, node.id))
         # An edge that an earlier pass took stays taken, even if a patch has removed the loop.
         dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
     absorbed = 0
@@ -117,8 +117,8 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
     return Edges(taken, dead, escapes, absorbed)
 
 
-def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str) -> bool:
-    """Whether an untaken edge out of a loop stays undecided because a later pass may take it.
+def open_loop(flow: Workflow, state: State, node: Node, target: str, ending: str = "") -> str:
+    """The looping node whose later pass may take an untaken edge out of its loop; empty if there is none.
 
     `ending` is the looping node whose loop ends with the event being built.
     """
@@ -126,10 +126,10 @@ def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str
         if looping == ending:
             continue
         if target in flow.bodies[looping]:
-            return False
+            return ""
         if state.peek(looping).status not in ENDED:
-            return True
-    return False
+            return looping
+    return ""
 
 
 def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
@@ -140,7 +140,7 @@ def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, 
         for source, target in node.loop.escapes
         if state.peek(target).edges.get(source) is None
         and state.peek(source).status in ENDED
-        and not _deferred(flow, state, flow.by_id[source], target, node.id)
+        and not open_loop(flow, state, flow.by_id[source], target, node.id)
     )
 
 

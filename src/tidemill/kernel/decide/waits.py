@@ -39,6 +39,10 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert act is not None, "the attempt's status was checked"
     signals = builder.state.signals if request.on == "signal" else ()
     kept = next((signal for signal in signals if signal.name == request.name), None)
+    # An approval may have its own time-out, otherwise the attempt's remaining time counts.
+    timeout = None if node.timeout_ms is None else max(0, node.timeout_ms - facts.duration_ms)
+    if request.approval is not None and request.approval.timeout_ms is not None:
+        timeout = request.approval.timeout_ms
     builder.emit(
         events.NodeWaiting(
             at_ms=builder.now,
@@ -50,7 +54,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             on=request.on,
             name=request.name,
             until_ms=request.until_ms if request.for_ms is None else builder.now + request.for_ms,
-            expires_ms=_expiry(builder, node, request, facts),
+            expires_ms=None if timeout is None else builder.now + timeout,
             worker=facts.worker,
             duration_ms=facts.duration_ms,
             token=facts.token,
@@ -70,13 +74,6 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert waiting is not None
     for job in wait_jobs(node.id, visit.visit, index, waiting):
         builder.add_job(job)
-
-
-def _expiry(builder: DecisionBuilder, node: Node, request: WaitRequested, facts: AttemptFacts) -> int | None:
-    """When the wait times out: an approval may have its own time-out, otherwise the attempt's remaining time."""
-    if request.approval is not None and request.approval.timeout_ms is not None:
-        return builder.now + request.approval.timeout_ms
-    return None if node.timeout_ms is None else builder.now + max(0, node.timeout_ms - facts.duration_ms)
 
 
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:

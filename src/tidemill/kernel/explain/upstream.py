@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.decide.routing import in_flight
+from tidemill.kernel.decide.routing import in_flight, open_loop
 from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
 from tidemill.kernel.explain.live import common_fields
 from tidemill.kernel.explain.survey import ExplainInput, WaitingVisit
@@ -86,18 +86,9 @@ class Upstream:
         for source in node.inbound:
             if decided.get(source) is None:
                 status = peek(source).status
-                loop = self._may_come_back(source, node.id) if status in ENDED else ""
+                flow, state = self._facts.flow, self._facts.state
+                loop = open_loop(flow, state, flow.by_id[source], node.id) if status in ENDED else ""
                 yield Undecided(source=source, status=status, loop=loop)
-
-    def _may_come_back(self, source: str, target: str) -> str:
-        """The looping node that may repeat `source`, so that its edge stays undecided."""
-        flow = self._facts.flow
-        for looping in flow.by_id[source].loops:
-            if target in flow.bodies[looping]:
-                break
-            if self._facts.state.peek(looping).status not in ENDED:
-                return looping
-        return ""
 
     def named(self, names: tuple[str, ...]) -> tuple[Origin, ...]:
         peek, kinds = self._facts.state.peek, self._kinds

@@ -394,17 +394,14 @@ MISSING = "compensator_missing"
 """The error of a step whose compensator a patch has removed."""
 
 
-class Step:
+class Step(msgspec.Struct):
     """A completed activation and the progress of its compensation."""
 
-    __slots__ = ("attempts", "done", "failures", "seq", "token")
-
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
-        self.done = False
-        self.attempts = 0
-        self.failures = 0
-        self.token = 0
+    seq: int
+    done: bool = False
+    attempts: int = 0
+    failures: int = 0
+    token: int = 0
 
 
 class Rollbacks(InvariantGroup):
