@@ -211,10 +211,7 @@ def meaning(condition: Condition) -> Hashable:
 
 
 def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
-    """Decide a condition, stopping at what must be decided elsewhere.
-
-    Raises `ExpressionError` if it is neither true nor false.
-    """
+    """Decide a condition, yielding requests for other processes; raise `ExpressionError` if it has no answer."""
     if isinstance(condition, Composite):
         return (yield from _decide_parts(condition, scope))
     value = yield from decide_leaf(condition, scope)

@@ -131,7 +131,8 @@ class Schema:
                 known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
-                    yield Problem(code=code, message=message, path=pointer(place, key), hint=_guess(key, known))
+                    hint = meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
+                    yield Problem(code=code, message=message, path=pointer(place, key), hint=hint)
             case ValidationErrorKind.Required(key):
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
             case ValidationErrorKind.Enum(options):
@@ -141,8 +142,10 @@ class Schema:
                 hint = meant(value, names) if isinstance(value, str) else ""
                 yield Problem(code=code, message=message, path=place, hint=hint)
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
-                message = f"it is none of: {_branches(self._at(error.schema_path))}"
-                yield Problem(code=code, message=shorten(message, 300), path=place, hint=_alternatives(error))
+                schemas = self._at(error.schema_path)
+                wanted = ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
+                message = shorten(f"it is none of: {wanted}", 300)
+                yield Problem(code=code, message=message, path=place, hint=_alternatives(error))
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)
 
@@ -323,15 +326,6 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
     for step in steps:
         base = pointer(base, step)
     return base
-
-
-def _guess(key: str, known: list[str]) -> str:
-    return meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
-
-
-def _branches(schemas: Json) -> str:
-    """Say what the branches of an `anyOf` or `oneOf` ask for."""
-    return ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
 
 
 def _wanted(schema: Json) -> str:

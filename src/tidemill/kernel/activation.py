@@ -226,10 +226,7 @@ CHUNK_ITEMS = 64
 
 
 class MapState(msgspec.Struct, array_like=True, gc=False):
-    """The items of a map in its latest visit. Items from `next` on are not queued yet.
-
-    After a retry some of those have ended already; they are skipped.
-    """
+    """The items of a map in its latest visit. Those from `next` on are not queued yet; ended ones are skipped."""
 
     count: int
     items: Payload

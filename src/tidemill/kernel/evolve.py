@@ -158,10 +158,7 @@ def run_rewound(state: State, event: events.RunRewound) -> None:
 
 
 def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event: events.RunRewound) -> Visit:
-    """A node's next visit; inbound edges from nodes that are not reset stay decided.
-
-    Only the node that the run was rewound to can still hold a start token.
-    """
+    """A node's next visit; edges from nodes that are not reset stay decided, only the target keeps a start token."""
     old = state.peek(reopened.node)
     own = old.has_start_token and reopened.node == event.node
     state.items -= 0 if old.map is None else old.map.next

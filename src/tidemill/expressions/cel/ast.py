@@ -334,10 +334,7 @@ class Chain(NamedTuple):
 
 
 def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset()) -> Iterator[Chain]:
-    """List every way in which an expression reads its roots; the longest static part of each.
-
-    `bound` are the names that are variables of a comprehension around it.
-    """
+    """List every way in which an expression reads its roots; `bound` are variables of comprehensions around it."""
     chain = chain_of(tree, roots, bound)
     if chain is not None:
         yield chain

@@ -102,10 +102,7 @@ class Cel(msgspec.Struct, frozen=True):
 
 
 def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: bool = False) -> Cel | None:
-    """Compile an expression, or report every problem with it; nothing is evaluated.
-
-    With `doubles` every number in it is a double, see `cel.doubles`.
-    """
+    """Compile an expression, or report every problem with it; with `doubles` every number in it is a double."""
     compiled = _sized(expression) or _compiled(expression, doubles)
     if isinstance(compiled, Cel):
         return compiled

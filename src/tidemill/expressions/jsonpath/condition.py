@@ -22,7 +22,6 @@ from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, sha
 from tidemill.expressions.jsonpath import query as tree
 from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
 from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
-from tidemill.expressions.templates.lookup import READERS, is_nothing
 
 _SIGNS = {"eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _AGGREGATES = ("count", "sum", "avg", "min", "max")
@@ -192,7 +191,9 @@ class JsonPath(msgspec.Struct, frozen=True):
 
     def bind(self, scope: Scope) -> list[Json]:
         """Return the value that the query branches out from, or all that is asked about it if that is little."""
-        document = _own_output(scope) if self.source == "output" else _nodes(self.references, scope)
+        if self.source == "output" and not scope.has_output:
+            raise errors.condition_failed("output is not available here", errors.NO_OUTPUT)
+        document = scope.output if self.source == "output" else _nodes(self.references, scope)
         value = self.head.value(document, document)
         found = [] if value is NOTHING else [value]
         return [self._subject(found)] if self.shallow else found
@@ -273,19 +274,16 @@ def _operator(raw: Raw, path: str, problems: list[Problem]) -> str | None:
     if "operator" not in raw:
         problems.append(shape("a jsonpath condition needs an operator", path, _EXAMPLE))
         return None
+    near = ""
+    if isinstance(given, str):
+        alias = ALIASES.get(given.lower())
+        near = errors.meant(given, OPERATORS) if alias is None else f'did you mean "{alias}"?'
     message = f"there is no operator {errors.shorten(repr(given), 60)}"
-    problems.append(shape(message, f"{path}/operator", f"{_near(given)} {_KNOWN}".strip()))
+    problems.append(shape(message, f"{path}/operator", f"{near} {_KNOWN}".strip()))
     return None
 
 
 _KNOWN = f"operators: {', '.join(PLAIN)}; count_, sum_, avg_, min_ and max_ with eq, ne, gt, ge, lt or le"
-
-
-def _near(given: Json) -> str:
-    if not isinstance(given, str):
-        return ""
-    alias = ALIASES.get(given.lower())
-    return f'did you mean "{alias}"?' if alias is not None else errors.meant(given, OPERATORS)
 
 
 def _value(raw: Raw, operator: str | None, path: str, problems: list[Problem]) -> Json:
@@ -373,13 +371,6 @@ def _title(source: Source, query: str, operator: str, value: Json) -> str:
         return f"{where}{errors.shorten(query)} {operator}"
     sign = f"{operator} ==" if operator in ASKING else operator
     return f"{where}{errors.shorten(query)} {sign} {errors.shorten(msgspec.json.encode(value).decode(), 60)}"
-
-
-def _own_output(scope: Scope) -> Json:
-    value = READERS["output"](scope)
-    if is_nothing(value):
-        raise errors.condition_failed("output is not available here", errors.NO_OUTPUT)
-    return value
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:

@@ -349,8 +349,12 @@ _Part = _Constant | _Text | _Container
 def _compiled(value: Json, path: str, found: list[References], depth: int) -> _Part:
     if depth > DEPTH_MAX:
         raise _failure_at(_TOO_DEEP, path)
-    if isinstance(value, str):
-        return _compiled_text(value, path, found) if has_syntax(value) else _Constant(value)
+    if isinstance(value, str) and has_syntax(value):
+        outcome = compile_source(value)
+        if outcome.program is None:
+            raise _failure_at(outcome.faults[0], path)
+        found.append(outcome.references)
+        return _Text(outcome.program, path)
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         entries = tuple(_rendered(items, path, found, depth))
@@ -367,14 +371,6 @@ def _rendered(
             part = _compiled(each, pointer(path, key), found, depth + 1)
             if type(part) is not _Constant:
                 yield key, part
-
-
-def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
-    outcome = compile_source(source)
-    if outcome.program is None:
-        raise _failure_at(outcome.faults[0], path)
-    found.append(outcome.references)
-    return _Text(outcome.program, path)
 
 
 def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:

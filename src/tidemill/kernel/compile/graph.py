@@ -63,10 +63,7 @@ class Graph:
 
 
 def build_graph(draft: NormalizedDraft, exits: dict[int, dict[str, list[str]]]) -> Graph:
-    """Unite dependencies and the paths that rules name into one edge set, and order it.
-
-    `exits` are the paths in the configurations of waiting nodes, by the field's name.
-    """
+    """Unite dependencies and the paths that rules or `exits` (of waiting nodes) name into one ordered edge set."""
     graph = Graph([node["id"] for node in draft.nodes])
     edges = _plain_edges(draft)
     for number, node in enumerate(draft.nodes):

@@ -33,10 +33,7 @@ FEW = 16
 
 
 class Reading:
-    """What every node reads. `add` resolves references to parents at once, which saves memory: almost all are.
-
-    `check_references` then resolves the distant ones together.
-    """
+    """What every node reads. `add` resolves references to parents at once, `check_references` the distant ones."""
 
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
         self.draft, self.graph, self.loops = draft, graph, loops
@@ -68,10 +65,10 @@ class Reading:
                 self.dynamic.add(number)
             names = use.reach.nodes
             for name in names if len(names) < 2 else sorted(names):
-                other = self.draft.index.get(name)
+                other, sources = self.draft.index.get(name), self.graph.into[number]
                 if other is None:
                     unknown_reference(self.draft, self.draft.place(number), use, name)
-                elif self._is_parent(number, other):
+                elif other in sources if len(sources) < FEW else number in self.graph.out[other][:FEW]:
                     self._reads(number, other, use.key)
                 else:
                     self._distant.setdefault((number, other), use.key)
@@ -98,10 +95,6 @@ class Reading:
                         "reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint
                     )
         self._warn()
-
-    def _is_parent(self, number: int, other: int) -> bool:
-        sources = self.graph.into[number]
-        return other in sources if len(sources) < FEW else number in self.graph.out[other][:FEW]
 
     def _reads(self, number: int, other: int, key: str) -> None:
         read = self.current.setdefault(number, [])

@@ -73,7 +73,11 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
         return problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
         return problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
-    if command.verb == "changes" and not _can_return(builder, node, command.index):
+    # A request for changes needs an exit, conditions, or a handler that is called again.
+    act = peek_at(builder.state.peek(node.id), command.index)
+    recalled = act is not None and act.wait is not None and act.wait.recall
+    can_return = recalled or node.routed or (command.index == NOT_AN_ITEM and "changes" in node.exits)
+    if command.verb == "changes" and not can_return:
         hint = "approve or reject, or give it a changes_path"
         return problem("changes_not_possible", f"node {node.id} has no changes_path", hint)
     earlier = _earlier(approval, user)
@@ -124,13 +128,6 @@ def _delegated_to(approval: Approval, user: str) -> str:
         if user in (by, to):
             return to if by == user else ""
     return ""
-
-
-def _can_return(builder: DecisionBuilder, node: Node, index: int) -> bool:
-    """Whether a request for changes has an effect: an exit, conditions, or a recalled handler."""
-    act = peek_at(builder.state.peek(node.id), index)
-    recalled = act is not None and act.wait is not None and act.wait.recall
-    return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
 
 
 def _earlier(approval: Approval, user: str) -> str:

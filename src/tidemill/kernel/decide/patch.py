@@ -37,11 +37,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    return msgspec.structs.replace(
-        _difference(old, new),
-        rerun=tuple(name for name in new.by_id if _reopens(state, state.peek(name)) and _has_started(state.peek(name))),
-        kept=tuple(name for name in new.by_id if stays(state.peek(name))),
-    )
+    visits = [(name, state.peek(name)) for name in new.by_id]
+    rerun = tuple(name for name, visit in visits if _reopens(state, visit) and (visit.attempt > 0 or visit.fired))
+    kept = tuple(name for name, visit in visits if stays(visit))
+    return msgspec.structs.replace(_difference(old, new), rerun=rerun, kept=kept)
 
 
 def _difference(old: Workflow, new: Workflow) -> Verdict:
@@ -51,10 +50,6 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
         removed=tuple(name for name in old.by_id if name not in new.by_id),
         changed=tuple(node.id for node in new.nodes if node.id in old.by_id and _differs(old.by_id[node.id], node)),
     )
-
-
-def _has_started(visit: Visit) -> bool:
-    return visit.attempt > 0 or visit.fired
 
 
 def _differs(old: Node, new: Node) -> bool:
@@ -277,10 +272,7 @@ def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
 
 
 def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
-    """How the latest visit of its source decides an edge of the new graph: taken, dead, or None.
-
-    An edge that was not taken is dead, unless it leaves a loop that may still come back to its source.
-    """
+    """How its latest visit decides an edge of the new graph: taken, dead, or None while a loop may repeat it."""
     known, visit = old.by_id.get(source), state.peek(source)
     was = known is not None and target in known.outbound
     recorded = state.peek(target).edges.get(source) if was else None

@@ -118,10 +118,7 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
 
 
 def open_loop(flow: Workflow, state: State, node: Node, target: str, ending: str = "") -> str:
-    """The looping node whose later pass may take an untaken edge out of its loop; empty if there is none.
-
-    `ending` is the looping node whose loop ends with the event being built.
-    """
+    """The loop whose later pass may take an untaken edge, or an empty string; `ending` is a loop that ends now."""
     for looping in node.loops:
         if looping == ending:
             continue

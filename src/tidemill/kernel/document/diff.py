@@ -52,10 +52,7 @@ class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff_documents(old: Json, new: Json) -> list[dict[str, Json]]:
-    """A JSON Patch from `old` to `new`: the result has the normal form of `new`.
-
-    A patch with too many operations replaces the whole document instead.
-    """
+    """A JSON Patch to the normal form of `new`; one with too many operations replaces the whole document instead."""
     operations = list(islice(_operations(old, new), OPERATIONS_MAX + 1))
     return operations if len(operations) <= OPERATIONS_MAX else [_replace("", new)]
 

@@ -446,10 +446,7 @@ NODE = Table(
 
 
 def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
-    """A node in its normal form but for its edges, which stay under `dependencies` and `dependents`.
-
-    `given_id` is the node's key where nodes are written as a mapping.
-    """
+    """A node in normal form, but with its edges; `given_id` is its key where nodes are written as a mapping."""
     if not isinstance(raw, dict):
         wrong_type(place, "", raw, "a mapping")
         return None

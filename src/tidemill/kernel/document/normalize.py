@@ -78,10 +78,7 @@ def borrowed_in(document: Json) -> list[ContentReference]:
 
 
 def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
-    """Replace every reference by a neutral placeholder, with a warning each, for checks without access to blobs.
-
-    An ill-formed reference stays, and the compiler refuses it.
-    """
+    """Replace well-formed references by neutral placeholders, with a warning each, for checks without blobs."""
     if not borrowed_in(document):
         return document, []
     copy = deepcopy(document)

@@ -18,10 +18,7 @@ from tidemill.kernel.model import Json
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Pause the garbage collector while a large tree is built, unless the caller has paused it.
-
-    The million live objects form no cycles, yet scanning them would take a quarter of the time.
-    """
+    """Pause the garbage collector while a large tree is built: its scans would take a quarter of the time."""
     if not gc.isenabled():
         yield
         return
@@ -61,10 +58,7 @@ def read_yaml(text: str) -> Json:
 
 
 def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:  # noqa: A002
-    """Parse a document; without a format, text that begins like JSON is tried as JSON first.
-
-    Raises Rejected with everything the parser could find.
-    """
+    """Parse a document or raise Rejected; without a format, text that begins like JSON is tried as JSON first."""
     source = _decoded(text, bytes_max)
     with paused_collector():
         match format:

@@ -112,15 +112,12 @@ def behind_edges(upstream: Upstream, facts: ExplainInput, case: WaitingVisit) ->
     }
     # The sources of the undecided edges, and the live nodes above them if those are others.
     waited = [edge.loop or edge.source for edge in edges]
-    text = ", ".join(f"{edge.source} ({_status(edge)})" for edge in edges)
+    notes = (f", but the loop of {edge.loop} may come back to it" if edge.loop else "" for edge in edges)
+    text = ", ".join(f"{edge.source} ({edge.status}{note})" for edge, note in zip(edges, notes, strict=True))
     sources = text if set(names) <= set(waited) else f"{text}, in the end for {live}"
     if case.kind == "edge":
         return Edge(words=f"{case.label} waits for {sources}", **common)
     return _join(case, sources, common)
-
-
-def _status(edge: Undecided) -> str:
-    return f"{edge.status}, but the loop of {edge.loop} may come back to it" if edge.loop else edge.status
 
 
 def _join(case: WaitingVisit, sources: str, common: dict[str, Any]) -> Join:

@@ -24,10 +24,7 @@ Reader = Callable[[Any], None]
 
 
 class LogChecker:
-    """Reads one run's log event by event and collects violations; a violation does not stop it.
-
-    `workflow` is the graph that the run began with; `workflows` resolves the digests of its patches.
-    """
+    """Collects the violations of one run's log; `workflows` resolves the digests of its patches."""
 
     def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
         self.ledger = Ledger(workflow)

@@ -245,7 +245,9 @@ class Reopening(InvariantGroup):
         ledger = self.ledger
         self._check("retry-ended", ledger.status in REOPENABLE or ledger.just_forked, f"the run is {ledger.status}")
         self._check("retry-undone", ledger.rollback == "none", "what is being undone does not go on")
-        unfinished = {node.id: node for node in ledger.workflow.nodes if self._unfinished(ledger.at[node.id])}
+        # After a fork of a live run, only visits that had ended are repeated.
+        visits = [(node, ledger.at[node.id]) for node in ledger.workflow.nodes]
+        unfinished = {node.id: node for node, at in visits if not at.final and (at.ended != "" or ledger.ended)}
         named = [opened.node for opened in event.nodes]
         self._check("retry-set", sorted(named) == sorted(unfinished), "exactly what had not ended well begins again")
         for opened in event.nodes:
@@ -263,10 +265,6 @@ class Reopening(InvariantGroup):
         self._move_tokens(event.emitted, event.counter)
         ledger.rendering = ledger.rendering or event.renders
         ledger.status, ledger.must_reopen, ledger.just_forked = "RUNNING", False, False
-
-    def _unfinished(self, visit: Visit) -> bool:
-        """Whether a retry repeats the visit; after a fork of a live run, only if the visit had ended."""
-        return not visit.final and (visit.ended != "" or self.ledger.ended)
 
     def _check_confirmed(self, node: Node, event: ev.RunRetried) -> None:
         """An unknown outcome is retried only if an operator confirms that it did not happen."""
@@ -375,9 +373,8 @@ class Reopening(InvariantGroup):
         whole = event.index == NOT_AN_ITEM
         begun = visit.ready and not visit.held if whole else event.index < visit.queued
         self._check("override", not begun or act.wait is not None, f"{event.node} is being worked on")
-        self._check(
-            "override", event.status in ("QUEUED", "COMPLETED", "SKIPPED"), f"nothing is {event.status} by hand"
-        )
+        known = event.status in ("QUEUED", "COMPLETED", "SKIPPED")
+        self._check("override", known, f"nothing is {event.status} by hand")
         if not whole:
             self._check("override", visit.expanded is not None, f"{event.node} has no items")
             return
