@@ -15,15 +15,7 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel import messages
-from tidemill.expressions.cel.ast import (
-    Chain,
-    NativeExpression,
-    NativeValue,
-    chains,
-    native_env,
-    read_tree,
-    write_tree,
-)
+from tidemill.expressions.cel.ast import Chain, NativeExpression, NativeValue, chains, native_env, read_tree, write_tree
 from tidemill.expressions.cel.ast import Tree as Syntax
 from tidemill.expressions.cel.cost import is_cheap, pattern_problem
 from tidemill.expressions.cel.doubles import Unsuited, in_doubles
@@ -152,8 +144,7 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
         return str(value)
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
-        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
-        messages.COMPARE,
+        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}", messages.COMPARE
     )
 
 

@@ -118,7 +118,7 @@ class Budget(Protocol):
 class Passes:
     """The items of a loop. The passes are charged together; each one checks the clock."""
 
-    __slots__ = ("_items", "_budget")
+    __slots__ = ("_budget", "_items")
 
     def __init__(self, items: Sequence[Any], budget: Budget) -> None:
         self._items, self._budget = items, budget

@@ -153,11 +153,11 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
     return None
 
 
-def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
+def apply_decision(builder: DecisionBuilder, command: Decide) -> None:
     """Count a vote; end the wait once the quorum is reached or one approver disagrees."""
     approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
-    user = as_user(command.actor)
+    node, user = builder.flow.by_id[command.node], as_user(command.actor)
     if _earlier(approval, user):
         return
     # The user who delegated the decision to this one, or an empty string.
@@ -215,7 +215,7 @@ def _decide(builder: DecisionBuilder, node: Node, verb: str, answer: dict[str, A
         wait_over(builder, node, index, output)
 
 
-def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> None:
+def take_delegation(builder: DecisionBuilder, command: Delegate) -> None:
     approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
@@ -224,8 +224,8 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
     builder.emit(
         events.ApprovalDelegated(
             **builder.command_fields,
-            node=node.id,
-            visit=builder.state.peek(node.id).visit,
+            node=command.node,
+            visit=builder.state.peek(command.node).visit,
             index=command.index,
             by=by,
             to=to,

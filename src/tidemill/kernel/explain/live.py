@@ -227,10 +227,7 @@ def missing(_: ExplainInput, case: WaitingVisit) -> blockers.Missing:
         )
     key = job_key(case.node, case.visit, case.item, case.act)
     return blockers.Missing(
-        job=key,
-        words=f"{case.label} calls for a job that the store does not have: {key}",
-        unblock=_AUDIT,
-        **common,
+        job=key, words=f"{case.label} calls for a job that the store does not have: {key}", unblock=_AUDIT, **common
     )
 
 
@@ -267,11 +264,7 @@ def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
 
 # Visits and items that wait
 
-_THEN = {
-    "approve": "it counts as approved",
-    "reject": "it counts as rejected",
-    "fail": "the visit fails",
-}
+_THEN = {"approve": "it counts as approved", "reject": "it counts as rejected", "fail": "the visit fails"}
 
 
 def _item_option(case: WaitingVisit) -> str:
