@@ -352,6 +352,13 @@ def _alternatives(error: ValidationError) -> str:
     return ""
 
 
+_OF_WHOLE_VALUES = (
+    *(ValidationErrorKind.OneOfMultipleValid, ValidationErrorKind.Not, ValidationErrorKind.Contains),
+    *(ValidationErrorKind.UniqueItems, ValidationErrorKind.Constant, ValidationErrorKind.Enum),
+    *(ValidationErrorKind.UnevaluatedProperties, ValidationErrorKind.UnevaluatedItems),
+)
+
+
 def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
     """True if an error may vanish once the wildcards have their values."""
     if wildcard(error.instance):
@@ -359,17 +366,8 @@ def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
     match error.kind:
         case ValidationErrorKind.AnyOf(context) | ValidationErrorKind.OneOfNotValid(context):
             return any(all(_open(each, wildcard, value) for each in branch) for branch in context)
-        case (
-            ValidationErrorKind.OneOfMultipleValid()
-            | ValidationErrorKind.Not()
-            | ValidationErrorKind.Contains()
-            | ValidationErrorKind.UniqueItems()
-            | ValidationErrorKind.Constant()
-            | ValidationErrorKind.Enum()
-            | ValidationErrorKind.UnevaluatedProperties()
-            | ValidationErrorKind.UnevaluatedItems()
-        ):
-            return holds_wildcard(error.instance, wildcard)
+    if isinstance(error.kind, _OF_WHOLE_VALUES):
+        return holds_wildcard(error.instance, wildcard)
     # Which branch of an `if` applies is unknown while the value holds a wildcard.
     steps = zip(["", *error.schema_path], error.schema_path, strict=False)
     conditional = any(step in ("then", "else") and before != "properties" for before, step in steps)

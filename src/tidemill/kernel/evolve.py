@@ -237,21 +237,17 @@ def run_patched(state: State, event: events.RunPatched) -> None:
         state.items -= 0 if old.map is None else old.map.next
         state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
     for join in event.joins:
-        _rejoin(state, join)
+        visit = state.edit(join.node)
+        visit.edges = dict(join.edges)
+        visit.taken = sum(visit.edges.values())
+        visit.dead = len(visit.edges) - visit.taken
+        visit.tokens, visit.has_start_token = join.tokens, join.own
+        if not join.own:
+            visit.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + visit.fired
     for name in event.relisted:
         visit = state.edit(name)
         state.items -= 0 if visit.map is None else visit.map.next
         visit.map = None
-
-
-def _rejoin(state: State, join: events.Join) -> None:
-    visit = state.edit(join.node)
-    visit.edges = dict(join.edges)
-    visit.taken = sum(visit.edges.values())
-    visit.dead = len(visit.edges) - visit.taken
-    visit.tokens, visit.has_start_token = join.tokens, join.own
-    if not join.own:
-        visit.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + visit.fired
 
 
 def run_forked(state: State, event: events.RunForked) -> None:

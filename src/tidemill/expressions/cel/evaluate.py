@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel import messages
-from tidemill.expressions.cel.ast import Chain, NativeExpression, NativeValue, chains, native_env, read_tree, write_tree
+from tidemill.expressions.cel.ast import Chain, NativeExpression, chains, native_env, read_tree, write_tree
 from tidemill.expressions.cel.ast import Tree as Syntax
 from tidemill.expressions.cel.cost import is_cheap, pattern_problem
 from tidemill.expressions.cel.doubles import Unsuited, in_doubles
@@ -135,7 +135,11 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
         answer = program.native.eval(data=data)
     except Exception as error:
         return str(error)
-    value = _content(answer)
+    try:
+        value: object = answer.value()
+    except TypeError:
+        # An optional has no counterpart in Python.
+        value = None
     # Only a BOOL has one of the two Python booleans as its value, so this is also the check of its type.
     if value is True or value is False:
         return bool(value)
@@ -146,14 +150,6 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
     raise condition_failed(
         f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}", messages.COMPARE
     )
-
-
-def _content(answer: NativeValue) -> object:
-    try:
-        return answer.value()
-    except TypeError:
-        # An optional has no counterpart in Python.
-        return None
 
 
 @lru_cache(maxsize=4096)

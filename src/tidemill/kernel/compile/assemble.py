@@ -145,7 +145,14 @@ class Assembly:
         if not node.keys().isdisjoint(_CONTROL):
             fields.update(self._control(number, node))
         if compensator is not None:
-            fields["compensator"] = self._compensator(node["compensator"], compensator)
+            given = node["compensator"]
+            fields["compensator"] = without_defaults(
+                model.Compensator,
+                type=compensator.key,
+                config=given.get("config"),
+                timeout_ms=self._timeout(given, compensator),
+                retry=self._retry(given),
+            )
         if exits:
             fields["exits"] = {field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()}
         if number in self.loops.around:
@@ -191,15 +198,6 @@ class Assembly:
             timeout_path=tuple(loop.get("timeout_path", ())),
             body=self.graph.names(sorted(self.loops.bodies[number])),
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
-        )
-
-    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> model.Compensator:
-        return without_defaults(
-            model.Compensator,
-            type=type_.key,
-            config=given.get("config"),
-            timeout_ms=self._timeout(given, type_),
-            retry=self._retry(given),
         )
 
 

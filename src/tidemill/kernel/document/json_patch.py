@@ -171,7 +171,9 @@ class _PatchedDocument:
             self._cut_edges()
         match operation.name:
             case "test":
-                self._test(operation)
+                value = self._get(operation.target)
+                if not same_value(value, operation.value):
+                    raise _test_failed(operation, value)
             case "add":
                 self._put(operation, operation.value)
             case "replace":
@@ -188,15 +190,6 @@ class _PatchedDocument:
                 # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
-
-    def _test(self, operation: Operation) -> None:
-        value = self._get(operation.target)
-        if not same_value(value, operation.value):
-            spot = operation.target
-            name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
-            message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
-            hint = "look at the document as it is now and make the patch again"
-            raise rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
     def _move(self, operation: Operation) -> None:
         value = self._get(operation.source)
@@ -382,6 +375,14 @@ def _id_of(node: Json) -> Json:
 def _touches(edge: Json, names: set[str]) -> bool:
     ends = (edge.get("from"), edge.get("to")) if isinstance(edge, dict) else ()
     return any(isinstance(end, str) and end in names for end in ends)
+
+
+def _test_failed(operation: Operation, value: Json) -> Rejected:
+    spot = operation.target
+    name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
+    message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
+    hint = "look at the document as it is now and make the patch again"
+    return rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
 
 def _invalid(path: str, message: str, hint: str = "") -> Rejected:

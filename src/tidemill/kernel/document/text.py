@@ -181,23 +181,20 @@ def read_yaml(text: str) -> Json:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         context = f" {error.context}" if error.context else ""
-        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", _hint(error.problem))
+        hint = _HINTS.get(error.problem or "", "")
+        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", hint)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found.problem("yaml_syntax", "", f"line {line}: {error.reason}", "remove the control character")
     raise Rejected(found.all_problems())
 
 
-def _hint(problem: str | None) -> str:
-    match problem:
-        case "found character that cannot start any token":
-            return "tabs cannot indent; quote values that begin with @, ` or %"
-        case "mapping values are not allowed in this context":
-            return "quote values that contain a colon followed by a space"
-        case "did not find expected ',' or '}'" | "did not find expected ',' or ']'":
-            return 'quote templates: "{{ … }}"'
-        case _:
-            return ""
+_HINTS = {
+    "found character that cannot start any token": "tabs cannot indent; quote values that begin with @, ` or %",
+    "mapping values are not allowed in this context": "quote values that contain a colon followed by a space",
+    "did not find expected ',' or '}'": 'quote templates: "{{ … }}"',
+    "did not find expected ',' or ']'": 'quote templates: "{{ … }}"',
+}
 
 
 class _Composer:
