@@ -206,7 +206,6 @@ class Computation(msgspec.Struct, frozen=True):
 
 
 def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison | Computation | None:
-    """Read a comparison in either form, or report every problem with it."""
     if "expression" in raw:
         no_other_keys(raw, ("type", "expression"), path, problems)
         expression = raw["expression"]

@@ -66,8 +66,6 @@ class Leaf(Protocol):
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
-    """A condition to be decided in another process before its deadline."""
-
     leaf: Leaf
     scope: Scope
     deadline_ms: int
@@ -125,12 +123,10 @@ Raw = dict[str, Json]
 
 
 def shape(message: str, path: str, hint: str = "") -> Problem:
-    """Report that a condition is not written as its kind wants it."""
     return Problem(code="condition_shape", message=message, path=path, hint=hint)
 
 
 def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Problem]) -> None:
-    """Report every key that the kind does not know."""
     for key in raw:
         if key not in known:
             hint = meant(str(key), known) or f"known keys: {listing(known)}"
@@ -188,7 +184,6 @@ def compiled(raw: Json) -> Condition:
 
 
 def normal(condition: Condition) -> Json:
-    """Write a condition in the one form in which it is stored."""
     if isinstance(condition, Composite):
         parts = [normal(part) for part in condition.parts]
         return {"type": "composite", "operator": condition.operator, "conditions": parts}

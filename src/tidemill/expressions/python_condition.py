@@ -218,7 +218,6 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 def parse_sandbox(raw: Raw, path: str, problems: list[Problem]) -> Sandbox | None:
-    """Read a condition in Python, or report every problem with it; nothing is run."""
     found = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     if find_spec("pydantic_monty") is None:

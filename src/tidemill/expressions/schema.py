@@ -170,7 +170,6 @@ def compile_schema(schema: Json) -> Schema:
 
 
 def check_schema(schema: Json, path: str = "") -> list[Problem]:
-    """Report everything that is wrong with a schema itself."""
     problems = _shape_problems(schema, path)
     if problems:
         return problems
@@ -444,7 +443,6 @@ class Matching(msgspec.Struct, frozen=True):
 
 
 def parse_matching(raw: Raw, path: str, problems: list[Problem]) -> Matching | None:
-    """Compile the schema, or report every problem with it and with what is written around it."""
     known = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     invert = raw.get("invert", False)

@@ -92,8 +92,6 @@ def cost_bound(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
 
 
 class SchemaCost:
-    """What the expansion of one schema finds."""
-
     def __init__(self, root: Json, known: frozenset[str]) -> None:
         self.root, self.known = root, known
         self.base = str(root.get("$id", "")) if isinstance(root, dict) else ""

@@ -33,7 +33,6 @@ def evolve(state: State, event: AnyEvent) -> State:
 
 
 def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
-    """The state after the first `until` events (all by default)."""
     state = State()
     for event in events:
         if until is not None and state.seq >= until:

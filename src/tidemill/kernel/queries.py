@@ -50,8 +50,6 @@ def _reads(event: ev.Ending) -> tuple[ev.Reading, ...]:
 
 
 class VisibleOutput(NamedTuple):
-    """The output that a reader sees, with its visit and how that ended."""
-
     payload: ev.Payload
     visit: int
     status: str
@@ -90,7 +88,6 @@ def _output_or_reason(status: str, output: ev.Payload | None, visit: int) -> Vis
 
 
 def iteration(state: State, node: Node) -> int:
-    """Completed passes of the innermost loop around a node."""
     return state.peek(node.loops[0]).passes if node.loops else 0
 
 

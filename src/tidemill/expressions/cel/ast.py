@@ -140,7 +140,6 @@ def read_tree(serialized: bytes) -> Tree:
 
 
 def write_tree(tree: Tree) -> bytes:
-    """Serialize a tree as an expression that was parsed and not checked."""
     ids = iter(range(1, 1 << 30))
     return _field(_ANY_TYPE, _PARSED_TYPE) + _field(_ANY_VALUE, _field(_PARSED_EXPR, _written(tree, ids)))
 
@@ -325,8 +324,6 @@ _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 
 
 class Chain(NamedTuple):
-    """A root and the constant keys that are read from it, one after the other."""
-
     root: str
     keys: tuple[str, ...]
     tested: bool

@@ -69,8 +69,6 @@ Tree = dict[str, "Tree | None"]
 
 
 class Cel(msgspec.Struct, frozen=True):
-    """A compiled expression and what it reads."""
-
     expression: str
     native: NativeExpression
     syntax: Syntax

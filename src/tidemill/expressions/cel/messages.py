@@ -148,8 +148,6 @@ _LITERALS = {
 
 
 class Fault(NamedTuple):
-    """Something that is wrong with an expression before it is ever evaluated."""
-
     code: str
     message: str
     hint: str = ""

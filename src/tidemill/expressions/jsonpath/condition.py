@@ -221,7 +221,6 @@ class JsonPath(msgspec.Struct, frozen=True):
 
 
 def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | None:
-    """Compile a condition, or report every problem with it; nothing is evaluated."""
     before = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     source = _source(raw, path, problems)

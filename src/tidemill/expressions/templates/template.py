@@ -44,8 +44,6 @@ _NOT_A_PATH = (
 
 
 class CompiledTemplate(Protocol):
-    """What a string of a template compiles to."""
-
     @property
     def references(self) -> References: ...
 
@@ -166,8 +164,6 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of compiling a source: a program, or its faults."""
-
     program: CompiledTemplate | None
     references: References = NOTHING
     faults: tuple[Fault, ...] = ()

@@ -319,19 +319,13 @@ def _ancestor_bits(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits]
         wanted_by.setdefault(number, []).append(other)
     for start in range(0, len(targets), TARGETS_PER_SWEEP):
         bits = {number: 1 << bit for bit, number in enumerate(targets[start : start + TARGETS_PER_SWEEP])}
-        yield from _one_sweep(graph, wanted_by, bits, sweep(bits))
-
-
-def _one_sweep(graph: Graph, wanted_by: Mapping[int, Iterable[int]], bits: Bits, gather: Gather) -> Iterator[Edge]:
-    passed = [0] * len(graph.ids)
-    for number in graph.order[min(graph.rank[target] for target in bits) :]:
-        sources = graph.into[number]
-        begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
-        if begun:
-            for other in wanted_by.get(number, ()):
-                if begun & bits.get(other, 0):
-                    yield number, other
-        passed[number] = ended | bits.get(number, 0)
+        gather, passed = sweep(bits), [0] * len(graph.ids)
+        for number in graph.order[min(graph.rank[target] for target in bits) :]:
+            sources = graph.into[number]
+            begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
+            if begun:
+                yield from ((number, other) for other in wanted_by.get(number, ()) if begun & bits.get(other, 0))
+            passed[number] = ended | bits.get(number, 0)
 
 
 NESTING_MAX = 32

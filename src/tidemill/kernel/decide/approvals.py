@@ -244,20 +244,17 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
         answer = _answer(builder, node, index, SYSTEM, "nobody decided in time", None, "")
         _decide(builder, node, approval.on_timeout, answer)
     elif approval.on_timeout == "escalate" and not approval.escalated:
-        _escalate(builder, node, visit.visit, index, approval)
+        # The next approvers are asked with the same time-out.
+        expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
+        fields = builder.node_fields(node.id, index)
+        builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))
+        act = peek_at(builder.state.peek(node.id), index)
+        assert act is not None, "it waits"
+        for job in wait_jobs(node.id, visit.visit, index, act):
+            builder.add_job(job)
     else:
         builder.emit(events.ApprovalExpired(**builder.node_fields(node.id, index)))
         builder.cause = builder.state.seq
         leave_wait(builder, node, index)
         error = Error("approval_expired", "nobody decided in time")
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
-
-
-def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
-    expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
-    fields = builder.node_fields(node.id, index)
-    builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))
-    act = peek_at(builder.state.peek(node.id), index)
-    assert act is not None, "it waits"
-    for job in wait_jobs(node.id, visit, index, act):
-        builder.add_job(job)

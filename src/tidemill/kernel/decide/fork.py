@@ -80,7 +80,6 @@ def shared_prefix(log: Sequence[AnyEvent], *, rewinds: bool) -> int:
 
 
 def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
-    """The activations a run has compensated, as node/visit/index."""
     for event in log:
         if isinstance(event, events.CompensationCompleted):
             yield key_at(event.node, event.visit, event.index)

@@ -212,22 +212,15 @@ def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
     builder.cause = state.seq
     if not state.live:
         return reopen(builder, patch.message, patch.confirmed_not_done)
-    _go_on(builder, before)
+    if state.deadline_ms != before:
+        builder.remove_job(key_of("deadline"))
+        if state.deadline_ms is not None:
+            builder.add_job(system_job("deadline", state.deadline_ms))
+    # Loops may have waited for a removed node.
+    waits = ((name, state.peek(name).wait) for name in new.bodies)
+    builder.loops.extend(name for name, wait in waits if wait is not None and wait.on == "loop")
     # A join of another kind may fire over edges that were decided before.
     return [*(join.node for join in joins), *change.changed]
-
-
-def _go_on(builder: DecisionBuilder, before: int | None) -> None:
-    """Replace the deadline timer, and check loops that may have waited for a removed node."""
-    deadline = builder.state.deadline_ms
-    if deadline != before:
-        builder.remove_job(key_of("deadline"))
-        if deadline is not None:
-            builder.add_job(system_job("deadline", deadline))
-    for name in builder.flow.bodies:
-        wait = builder.state.peek(name).wait
-        if wait is not None and wait.on == "loop":
-            builder.loops.append(name)
 
 
 def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:

@@ -329,7 +329,6 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
 
 
 def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
-    """Queue the joins and loops that the end of a visit may affect."""
     state, pending = builder.state, builder.pending_nodes
     seq = state.seq
     pending.extend([(target, seq) for target in end.taken])

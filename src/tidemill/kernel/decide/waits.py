@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tidemill.errors import Problem
 from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
@@ -81,23 +83,10 @@ def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
     # An empty list of approvers means any user, so an escalation without approvers must fail instead.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
-    builder.emit(
-        events.ApprovalRequested(
-            **builder.node_fields(node.id, index),
-            title=asked.title,
-            description=asked.description,
-            form=asked.form,
-            approvers=asked.approvers,
-            quorum=asked.quorum,
-            four_eyes=asked.four_eyes,
-            requester=builder.state.submitted_by,
-            timeout_ms=asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms,
-            expires_ms=expires,
-            on_timeout=on_timeout,
-            escalate_to=asked.escalate_to,
-            url=asked.url,
-        )
-    )
+    timeout = asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms
+    decided = {"timeout_ms": timeout, "expires_ms": expires, "on_timeout": on_timeout}
+    fields = msgspec.structs.asdict(asked) | decided | builder.node_fields(node.id, index)
+    builder.emit(events.ApprovalRequested(requester=builder.state.submitted_by, **fields))
 
 
 def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:

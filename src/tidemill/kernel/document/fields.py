@@ -45,7 +45,6 @@ _KINDS = {
 
 
 def kind(value: Json) -> str:
-    """A value's type in the words of a document's author."""
     return _KINDS.get(type(value), "null" if value is None else f"a {type(value).__name__}")
 
 
@@ -91,7 +90,6 @@ def require(place: DocumentPath, read: Mapping[str, Json], raw: Mapping[str, Jso
 
 
 def table_of(**readers: Reader) -> Table:
-    """A table without alternative spellings."""
     return Table({name: (name, reader) for name, reader in readers.items()})
 
 

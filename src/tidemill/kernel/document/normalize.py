@@ -43,7 +43,6 @@ class ContentReference(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The digest, or None if it is ill-formed."""
         value = self.condition[self.key]
         digest = value.removeprefix(SCHEME) if isinstance(value, str) else ""
         return digest if _DIGEST.fullmatch(digest) else None

@@ -25,7 +25,6 @@ Trail = tuple["Trail | None", "str | int"]
 
 
 def check_values(value: Json, found: ProblemCollector) -> None:
-    """Record what is not JSON, too deep or too large."""
     with suppress(_StopWalk):
         _Walk(found).visit(value, None, 0)
 

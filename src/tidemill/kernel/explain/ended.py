@@ -40,8 +40,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step of the chain from the innermost cause to the consequences."""
-
     what: Literal["cause", "item", "node", "run", "failed_with", "cancelled"]
     words: str
     nodes: Sample = Sample()
@@ -93,7 +91,6 @@ def first_cause(facts: ExplainInput) -> Cause | None:
 
 
 def chain_of(cause: Cause, found: Fates, visit: Visit) -> tuple[Link, ...]:
-    """The chain from the innermost cause to the nodes that never began because of it."""
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
     text = f"{error.code}: {error.message}"
@@ -172,7 +169,6 @@ class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> NodeHistory:
-    """The history of one node; `blockers` are those of its run."""
     steps = list(path(events))
     latest = {step.node: step for step in steps}
     own = [step for step in steps if step.node == node.id]

@@ -121,7 +121,6 @@ class ExplainInput:
         return limit is not None and self.state.in_flight >= limit
 
     def holds(self, job: JobFact) -> bool:
-        """Whether a worker holds a valid lease on the job."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
 
     def silent_since_ms(self, job: JobFact) -> int | None:
@@ -174,7 +173,6 @@ class ExplainInput:
 
 
 def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
-    """An activation as sentences name it."""
     item = f"[{index}]" if index != NOT_AN_ITEM else ""
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
@@ -297,7 +295,6 @@ def _waiting(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Act
 
 
 def job_key(node: Node, visit: Visit, index: int, act: Activation) -> str:
-    """The key of the job that the activation depends on."""
     wait = act.wait
     if act.status != "WAITING" or wait is None:
         return f"run/{node.id}/{visit.visit}/{index}"

@@ -22,8 +22,6 @@ _FOLLOWING = frozenset({"edge", "join", "loop"})
 
 
 class Upstream:
-    """Finds the live nodes above undecided edges, given the kind of every node's own blocker."""
-
     def __init__(self, facts: ExplainInput, cases: Iterable[WaitingVisit]) -> None:
         self._facts = facts
         self._kinds = {case.node.id: case.kind for case in cases if case.act is case.visit}

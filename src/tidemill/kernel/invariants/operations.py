@@ -199,7 +199,10 @@ class Patches(InvariantGroup):
             for source, taken in join.edges:
                 ledger.decide(source, join.node, taken)
         for name in event.relisted:
-            self._relist(name)
+            visit = ledger.at[name]
+            for index in range(0 if visit.expanded is None else visit.expanded.count):
+                ledger.acts.pop((name, visit.number, index), None)
+            visit.expanded, visit.queued, visit.flying, visit.done = None, 0, 0, 0
         ledger.touched.update(event.added, event.changed)
 
     def _forget(self, node: Node) -> None:
@@ -213,12 +216,6 @@ class Patches(InvariantGroup):
             ledger.edges.pop((source, node.id), None)
         for target in node.outbound:
             ledger.edges.pop((node.id, target), None)
-
-    def _relist(self, name: str) -> None:
-        visit = self.ledger.at[name]
-        for index in range(0 if visit.expanded is None else visit.expanded.count):
-            self.ledger.acts.pop((name, visit.number, index), None)
-        visit.expanded, visit.queued, visit.flying, visit.done = None, 0, 0, 0
 
 
 def _altered(old: Node, new: Node) -> bool:
@@ -256,7 +253,12 @@ class Reopening(InvariantGroup):
                 self._check("retry-visit", opened.visit == visit.number, f"{node.id} is at visit {visit.number}")
                 tokens = int(visit.has_start_token) or visit.taken
                 self._check("retry-tokens", opened.tokens == tokens, f"{tokens} tokens stand at {node.id}")
-                self._check_confirmed(node, event)
+                # An unknown outcome is retried only if an operator confirms that it did not happen.
+                act = ledger.acts[node.id, visit.number, NOT_AN_ITEM]
+                unknown = act.final == "FAILED" and act.last_error == UNKNOWN
+                if node.delivery == "at_most_once":
+                    unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
+                self._check("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
                 self._reopen(node, visit, opened.tokens)
         renders = not event.nodes and ledger.workflow.outputs is not None
         self._check("renders", event.renders is renders, "outputs alone are rendered anew when all visits had ended")
@@ -265,15 +267,6 @@ class Reopening(InvariantGroup):
         self._move_tokens(event.emitted, event.counter)
         ledger.rendering = ledger.rendering or event.renders
         ledger.status, ledger.must_reopen, ledger.just_forked = "RUNNING", False, False
-
-    def _check_confirmed(self, node: Node, event: ev.RunRetried) -> None:
-        """An unknown outcome is retried only if an operator confirms that it did not happen."""
-        visit = self.ledger.at[node.id]
-        act = self.ledger.acts[node.id, visit.number, NOT_AN_ITEM]
-        unknown = act.final == "FAILED" and act.last_error == UNKNOWN
-        if node.delivery == "at_most_once":
-            unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
-        self._check("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
 
     def _reopen(self, node: Node, visit: Visit, tokens: int) -> None:
         ledger = self.ledger
