@@ -81,9 +81,6 @@ def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | eve
     state.first_held = state.last_held = ""
 
 
-# Retry, rewind, override
-
-
 def run_retried(state: State, event: events.RunRetried) -> None:
     for reopened in event.nodes:
         visit = state.edit(reopened.node)
@@ -193,7 +190,16 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
         settled = key_at(event.node, event.visit, event.index)
         state.unknown = tuple(key for key in state.unknown if key != settled)
     if event.status == "QUEUED":
-        _queue_overridden(state, visit, event)
+        visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
+        if visit.approval is not None:
+            visit.approval = closed(visit.approval)
+        if not visit.fired:
+            visit.fired = True
+            visit.hop += 1
+            state.visits += 1
+        visit.tokens += event.emitted
+        state.counter += event.emitted
+        state.in_flight += 1
         return
     act.output = event.output
     state.size += event.size
@@ -203,22 +209,6 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
     over(state, visit, act, event, status)
     if visit.map is not None and event.index != NOT_AN_ITEM:
         pass_over_ended(state, visit.map)
-
-
-def _queue_overridden(state: State, visit: Visit, event: events.NodeOverridden) -> None:
-    visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
-    if visit.approval is not None:
-        visit.approval = closed(visit.approval)
-    if not visit.fired:
-        visit.fired = True
-        visit.hop += 1
-        state.visits += 1
-    visit.tokens += event.emitted
-    state.counter += event.emitted
-    state.in_flight += 1
-
-
-# Patch, fork, labels, dead letters
 
 
 def run_patched(state: State, event: events.RunPatched) -> None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
     from tidemill.expressions.type_check import Kinds, MissingKey
 
-# References between nodes
-
 EARLY_TARGETS_MAX = 8192
 """Bounds the sweeps that warnings may cost."""
 
@@ -126,8 +124,6 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     place.problem("unknown_reference", use.key, message, hint)
 
 
-# Operands of conditions
-
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
 _RUN = {
     "type": "object",
@@ -183,8 +179,6 @@ def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], typ
             for key, found in misfits(compiled(use.value), use.value, partial(known.expected_at, name)):
                 place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)
 
-
-# Names and templates
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}

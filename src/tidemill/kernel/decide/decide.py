@@ -110,7 +110,12 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
         case commands.Pause() | commands.Resume() if not state.live:
             return problem("run_ended", f"the run is {state.status}", "start a new run")
         case commands.Cancel():
-            return _refuse_cancel(state, command)
+            if state.rollback == "running":
+                hint = "force it: what is not undone yet then stays as it is"
+                return None if command.force else problem("rollback_running", "the run is being rolled back", hint)
+            if state.status in ("COMPLETED", "FAILED"):
+                return problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
+            return None
         case commands.Signal():
             return waits.refuse_signal(builder, command)
         case commands.Retry():
@@ -123,15 +128,6 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
             return rollback.refuse_rollback(builder)
         case _:
             return None
-
-
-def _refuse_cancel(state: State, cancel: commands.Cancel) -> Problem | None:
-    if state.rollback == "running":
-        hint = "force it: what is not undone yet then stays as it is"
-        return None if cancel.force else problem("rollback_running", "the run is being rolled back", hint)
-    if state.status in ("COMPLETED", "FAILED"):
-        return problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
-    return None
 
 
 def _stale(builder: DecisionBuilder, command: commands.AttemptStarted | commands.Checkpoint) -> Problem | None:
@@ -150,9 +146,6 @@ def _announced(node: Node, state: State, command: commands.AttemptStarted | comm
     """Whether an at-most-once attempt was started under another lease, so that it must not start again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
-
-
-# Commands to a run as a whole
 
 
 def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
@@ -254,9 +247,6 @@ def rendered(builder: DecisionBuilder, rendered: commands.OutputsRendered) -> No
     if builder.state.deadline_ms is not None:
         builder.remove_job(key_of("deadline"))
     after_end(builder, compensate=builder.flow.compensate == "automatic" and builder.state.status == "FAILED")
-
-
-# Jobs that call no handler
 
 
 def on_timer(builder: DecisionBuilder, timer: commands.TimerFired | commands.WaitExpired) -> None:

@@ -207,8 +207,6 @@ def is_id(value: str) -> bool:
     return len(value) <= NAME_LENGTH_MAX and _ID.fullmatch(value) is not None
 
 
-# The fields of a node
-
 TYPE_SPELLINGS = {
     "call_external_service": "http",
     "llm_service": "llm",

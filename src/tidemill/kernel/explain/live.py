@@ -55,9 +55,6 @@ def ready_since(case: WaitingVisit, job: JobFact) -> int:
     return max(case.act.since_ms, job.ready_at_ms) or case.visit.since_ms
 
 
-# Visits and items that own a job
-
-
 class Help(NamedTuple):
     """Why a job waits, what helps, and the command for it."""
 
@@ -262,8 +259,6 @@ def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
     )
 
 
-# Visits and items that wait
-
 _THEN = {"approve": "it counts as approved", "reject": "it counts as rejected", "fail": "the visit fails"}
 
 
@@ -371,9 +366,6 @@ def waits(_: ExplainInput, case: WaitingVisit) -> blockers.Wait:
         command=f"tidemill runs override {{run}} {case.node.id} --value VALUE{_item_option(case)}",
         **common_fields(case, None if wait is None else wait.since_ms, None if wait is None else wait.until_ms),
     )
-
-
-# The run as a whole
 
 
 def run_blockers(facts: ExplainInput) -> Iterator[AnyBlocker]:

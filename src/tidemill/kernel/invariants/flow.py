@@ -312,16 +312,13 @@ class Visits(InvariantGroup):
         for name in event.body:
             busy = at[name].ready and not at[name].ended
             self._check("loop-busy", not busy, f"{name} was in flight when the loop went on")
-            self._next_pass(name, event)
+            # Begin the next visit; edges into the body's entry belong to the outer loop and stay decided.
+            ledger, old = self.ledger, self.ledger.at[name]
+            visit = ledger.at[name] = Visit(old.number + 1)
+            if name == event.entry:
+                visit.taken, visit.dead, visit.has_start_token, visit.tokens = old.taken, old.dead, True, 1
+                ledger.touched.add(name)
+            else:
+                for source in ledger.workflow.by_id[name].inbound:
+                    ledger.edges.pop((source, name), None)
         at[event.node].passes = event.iteration
-
-    def _next_pass(self, name: str, event: ev.LoopContinued) -> None:
-        """Begin the next visit; edges into the body's entry belong to the outer loop and stay decided."""
-        ledger, old = self.ledger, self.ledger.at[name]
-        visit = ledger.at[name] = Visit(old.number + 1)
-        if name == event.entry:
-            visit.taken, visit.dead, visit.has_start_token, visit.tokens = old.taken, old.dead, True, 1
-            ledger.touched.add(name)
-        else:
-            for source in ledger.workflow.by_id[name].inbound:
-                ledger.edges.pop((source, name), None)
