@@ -194,7 +194,15 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
     for each in touched:
         if in_flight(state.peek(each.id)):
             end_visit(builder, each, f"the run was rewound to {node}")
-    undecided = _undecided(builder, reach)
+    # Edges out of loops that go on again, which nodes that are not rewound may still take.
+    loops = [each.loop for each in flow.nodes if each.loop is not None and each.id in reach]
+    undecided = tuple(
+        (source, target)
+        for source, target in dict.fromkeys(edge for loop in loops for edge in loop.escapes)
+        if source not in reach
+        and state.peek(target).edges.get(source) is False
+        and (target in reach or not state.peek(target).settled)
+    )
     reset = {each.id for each in touched}
     nodes = tuple([_again(state, each, node, reset) for each in touched])
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
@@ -217,20 +225,6 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
     builder.cause = state.seq
     _close_letters(builder, letters, reason)
     return [each.node for each in nodes]
-
-
-def _undecided(builder: DecisionBuilder, reach: set[str]) -> tuple[tuple[str, str], ...]:
-    """Edges out of loops that go on again, which nodes that are not rewound may still take."""
-    state = builder.state
-    loops = [node.loop for node in builder.flow.nodes if node.loop is not None and node.id in reach]
-    escapes = dict.fromkeys(edge for loop in loops for edge in loop.escapes)
-    return tuple(
-        (source, target)
-        for source, target in escapes
-        if source not in reach
-        and state.peek(target).edges.get(source) is False
-        and (target in reach or not state.peek(target).settled)
-    )
 
 
 def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:

@@ -79,7 +79,6 @@ def route_problem(node: Node, route: Route | None) -> str | None:
         return "the branch was evaluated too early" if route.branch is not None else None
     if route.branch is None:
         return "the branch was not evaluated"
-    assert route.branch is not None
     if node.branch.kind == "agent_driven":
         if route.branch == node.branch.default:
             return None

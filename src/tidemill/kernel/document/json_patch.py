@@ -184,22 +184,20 @@ class _PatchedDocument:
                 if self._removes_by_id(operation):
                     self.removed.add(operation.target.steps[1])
             case "move":
-                self._move(operation)
+                value = self._get(operation.source)
+                source, target = self._plain(operation.source.steps), self._plain(operation.target.steps)
+                if inside(target, source):
+                    # An id and an index may address the same node, so only the resolved steps tell.
+                    message = "a value cannot be moved into itself"
+                    raise _invalid(operation.target.patch_path, message, "copy it instead")
+                if source != target:
+                    self._take(operation.source)
+                    self._put(operation, value)
             case "copy":
                 value = self._get(operation.source)
                 # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
-
-    def _move(self, operation: Operation) -> None:
-        value = self._get(operation.source)
-        source, target = self._plain(operation.source.steps), self._plain(operation.target.steps)
-        if inside(target, source):
-            # An id and an index may address the same node, so only the resolved steps tell.
-            raise _invalid(operation.target.patch_path, "a value cannot be moved into itself", "copy it instead")
-        if source != target:
-            self._take(operation.source)
-            self._put(operation, value)
 
     def _removes_by_id(self, operation: Operation) -> bool:
         steps = operation.target.steps

@@ -158,8 +158,14 @@ class Runs(InvariantGroup):
         first = (ledger.seq == 1) is isinstance(event, ev.RunCreated)
         self._check("first", first, "RunCreated is the first event, once")
         self._check("cause", event.cause < ledger.seq, "a cause lies in the past")
-        if ledger.ended:
-            self._after_the_end(event)
+        name = type(event).__name__
+        if ledger.ended and ledger.must_reopen:
+            reopens = isinstance(event, (ev.RunRetried, ev.RunForked))
+            self._check("terminal", reopens, f"{name} instead of RunRetried after the end")
+        elif ledger.ended and isinstance(event, _REOPENING):
+            self._check("terminal", ledger.status != "COMPLETED", f"{name} after the run had COMPLETED")
+        elif ledger.ended:
+            self._check("terminal", isinstance(event, _AFTER_THE_END), f"{name} after the end")
         if ledger.just_forked and not isinstance(event, (ev.NodeCancelled, ev.RunRetried)):
             ledger.just_forked = False
         if self.forked_from is not None and ledger.seq == self.forked_from[1] + 1:
@@ -173,16 +179,6 @@ class Runs(InvariantGroup):
             present = ledger.at[event.node].number
             self._check("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
         return True
-
-    def _after_the_end(self, event: AnyEvent) -> None:
-        ledger, name = self.ledger, type(event).__name__
-        if ledger.must_reopen:
-            reopens = isinstance(event, (ev.RunRetried, ev.RunForked))
-            self._check("terminal", reopens, f"{name} instead of RunRetried after the end")
-        elif isinstance(event, _REOPENING):
-            self._check("terminal", ledger.status != "COMPLETED", f"{name} after the run had COMPLETED")
-        else:
-            self._check("terminal", isinstance(event, _AFTER_THE_END), f"{name} after the end")
 
     def created(self, event: ev.RunCreated) -> None:
         ledger = self.ledger

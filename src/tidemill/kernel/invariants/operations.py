@@ -90,7 +90,14 @@ class Patches(InvariantGroup):
             return
         self._nodes(event, old, new)
         self._joins(event, old, new)
-        self._tokens(event)
+        gone = {join.node for join in event.joins} | set(event.removed)
+        emitted = sum(join.tokens for join in event.joins)
+        # New work after the patch: the pending rendering of the outputs returns its token.
+        consumed = sum(ledger.at[name].tokens for name in gone) + (ledger.rendering and emitted > 0)
+        ledger.rendering = ledger.rendering and not emitted
+        self._check("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
+        self._check("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
+        self._move_tokens(event.emitted - event.consumed, event.counter)
         ledger.workflow, ledger.must_reopen = new, ledger.ended
         self._apply(event, old)
 
@@ -172,17 +179,6 @@ class Patches(InvariantGroup):
     def _reopens(self, visit: Visit) -> bool:
         """Whether the patch reopens an ended run in which this visit is repeated."""
         return self.ledger.ended and visit.ended != "" and not visit.final
-
-    def _tokens(self, event: ev.RunPatched) -> None:
-        ledger = self.ledger
-        gone = {join.node for join in event.joins} | set(event.removed)
-        emitted = sum(join.tokens for join in event.joins)
-        # New work after the patch: the pending rendering of the outputs returns its token.
-        consumed = sum(ledger.at[name].tokens for name in gone) + (ledger.rendering and emitted > 0)
-        ledger.rendering = ledger.rendering and not emitted
-        self._check("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
-        self._check("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
-        self._move_tokens(event.emitted - event.consumed, event.counter)
 
     def _apply(self, event: ev.RunPatched, old: Workflow) -> None:
         ledger = self.ledger
