@@ -28,11 +28,9 @@ class Isolation(Protocol):
 
     async def holds(self, request: EvaluationRequest) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-        ...
 
     async def close(self) -> None:
         """End every process; requests in progress get no answer."""
-        ...
 
 
 class SandboxExecutor(Protocol):
@@ -40,7 +38,6 @@ class SandboxExecutor(Protocol):
 
     async def execute(self, task: SandboxTask) -> Json:
         """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
-        ...
 
 
 class NoSandbox:
