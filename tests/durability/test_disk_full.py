@@ -188,9 +188,6 @@ async def test_a_disk_that_is_full_while_a_store_is_made(quick_path: Path) -> No
     raise AssertionError("it never got through")
 
 
-# Real ones
-
-
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     """A file system of a few megabytes."""

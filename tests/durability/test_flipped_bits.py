@@ -148,9 +148,6 @@ def told(stream: Stream, problem: Problem) -> str:
     return "run missing" if problem.code == "run_unknown" else f"run refused [{problem.code}]"
 
 
-# Where the bits are
-
-
 def bodies(file: Whole, table: str, column: str = "body") -> list[tuple[int, int]]:
     """Offset and length of every body of a table, as far as it is in one piece in the file."""
     found = []

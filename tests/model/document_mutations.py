@@ -65,9 +65,6 @@ def _loops(shape: Shape, node: Json) -> bool:
     )
 
 
-# Changes
-
-
 def _some(rng: random.Random, document: Document) -> Json:
     return rng.choice(document["nodes"])
 

@@ -30,9 +30,6 @@ def random_ir(rng: random.Random, size: int) -> Workflow:
     return translate(random_document(rng, size))
 
 
-# Shape: nodes, edges, loops.
-
-
 class Shape:
     """A graph with loops; `errors` are the edges that only an error path may name."""
 
@@ -173,9 +170,6 @@ class Shape:
                 if body & other and not (body <= other or other <= body):
                     return False
         return True
-
-
-# Decoration: what each node does.
 
 
 class _Decorator:
@@ -335,9 +329,6 @@ CONFIGS: dict[str, Any] = {
 def work(**given: Json) -> Json:
     """What the `python` nodes of random documents call."""
     return given
-
-
-# Translation into the IR.
 
 
 def _named(written: dict[str, Json]) -> list[str]:

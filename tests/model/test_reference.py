@@ -61,9 +61,6 @@ def edge(run: Reference, source: str, to: str) -> str:
     return run.edges()[source, to]
 
 
-# Tokens and the counter.
-
-
 def test_counter_of_a_diamond() -> None:
     run = begin(n("a"), n("b", "a"), n("c", "a"), n("d", "b", "c"))
     seen = [run.counter]
@@ -133,9 +130,6 @@ def test_dead_edges_propagate() -> None:
     assert run.status == "COMPLETED"
 
 
-# Loops.
-
-
 @pytest.mark.parametrize(
     ("more", "last", "taken"),
     [
@@ -202,9 +196,6 @@ def test_a_loop_continues_only_when_its_body_is_quiet() -> None:
     assert run.outcomes()["l", 1] == "COMPLETED"
 
 
-# Error edges that leave a loop.
-
-
 def escaping(join: Json = "all") -> tuple[dict[str, Json], ...]:
     """e → b → l with b's error path to h, and c beside b; l loops back to e; h also waits for l's exit z."""
     return (
@@ -226,9 +217,6 @@ def test_an_escape_is_undecided_until_its_loop_is_over() -> None:
     assert edge(run, "b", "h") == "undecided"
     end(run, "l", Done(again=False))
     assert (edge(run, "b", "h"), status(run, "h")) == ("dead", "SKIPPED")
-
-
-# Errors.
 
 
 def test_route_takes_only_the_error_edges() -> None:
@@ -287,9 +275,6 @@ def test_descendants_fail_over_any_edge_and_live_ones_are_cancelled() -> None:
     assert {at: status(run, at) for at in "cjuv"} == dict.fromkeys("cjuv", "CANCELLED")
 
 
-# Limits.
-
-
 def test_the_visit_beyond_max_visits_is_not_dispatched() -> None:
     run = begin(n("a"), n("b", "a"), n("c", "a"), n("s", "a"), limits={"max_visits": 3})
     end(run, "a")
@@ -306,9 +291,6 @@ def test_max_parallel_holds_ready_nodes_in_order() -> None:
     assert flying(run) == "b c"
     end(run, "c")
     assert flying(run) == "b d"
-
-
-# Maps.
 
 
 def mapped(**more: Json) -> dict[str, Json]:
@@ -341,9 +323,6 @@ def test_a_map_fails_at_the_first_failure_beyond_tolerate() -> None:
     assert (flying(run), run.errors(), run.nodes()["a"]) == ("b", {"a": "two"}, ("FAILED", 1, 1))
 
 
-# Acts on the run.
-
-
 def test_cancel_and_deadline_end_everything() -> None:
     flow = (n("a"), n("b", "a"), n("s"), n("t", "s"))
     for act, expected in (("cancel", ("CANCELLED", None)), ("deadline", ("FAILED", "deadline_exceeded"))):
@@ -369,9 +348,6 @@ def test_nothing_is_dispatched_while_paused() -> None:
     run.pause()
     end(run, "r")
     assert run.status == "COMPLETED"
-
-
-# What is seen.
 
 
 def test_a_reference_sees_the_latest_ended_visit() -> None:

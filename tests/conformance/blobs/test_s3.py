@@ -238,9 +238,6 @@ async def test_a_service_that_died_is_told_in_one_line_and_works_again_when_it_i
         again.stop()
 
 
-# URLs of places for blobs
-
-
 @pytest.mark.parametrize(
     ("url", "place"),
     [

@@ -118,9 +118,6 @@ def test_iteration_is_that_of_the_innermost_loop() -> None:
     assert [iteration(run.kernel.state, run.node(name)) for name in "abcdz"] == [1, 0, 0, 1, 0]
 
 
-# Upstream: the parents whose edges were taken
-
-
 def test_upstream_are_the_outputs_of_parents_whose_edges_were_taken() -> None:
     run = begun("a b c > j", {"a": {"branch": choose("j")}, "c": {"on_error": "continue"}})
     run.done("a", "", output=b"1")
@@ -142,9 +139,6 @@ def test_in_a_later_pass_the_entry_still_has_its_outside_parents() -> None:
     run.done("a")
     run.done("b", again=True)
     assert upstream(run.flow, run.kernel.state, run.node("a")) == {"s": b"4"}
-
-
-# Tokens and the path
 
 
 def test_the_tokens_are_named() -> None:

@@ -310,9 +310,6 @@ def test_only_what_is_read_is_handed_over() -> None:
     assert time.thread_time() - started < allowed(1), "converting the lists would take a second each time"
 
 
-# What a CEL expression reads, found in its syntax tree
-
-
 def program(expression: str) -> Cel:
     problems: list[Problem] = []
     found = parse_cel(expression, "", problems)

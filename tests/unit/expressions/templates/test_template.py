@@ -362,9 +362,6 @@ def test_compiling_executes_nothing(source: str) -> None:
     assert time.thread_time() - started < allowed(1)
 
 
-# What a template refers to, known without rendering it
-
-
 def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> References:
     return References(frozenset(nodes.split()), frozenset(roots.split()), dynamic)
 

@@ -16,9 +16,6 @@ from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, BlobRef, Node
 Json = Any
 
 
-# Asking
-
-
 def test_a_question_is_an_event_and_costs_nothing_while_it_waits() -> None:
     run = Run("h > z", {"h": human()})
     run.start(submitted_by="rita")
@@ -37,9 +34,6 @@ def test_a_time_out_of_its_own_is_a_timer() -> None:
     assert run.ask("h", timeout_ms=5_000) == rows(
         "NodeStarted h; NodeWaiting h on=human expires=+5000; ApprovalRequested h expires=+5000;put expire h at=+5000"
     )
-
-
-# Deciding
 
 
 def test_an_approval_takes_the_edges_and_is_the_output() -> None:
@@ -184,9 +178,6 @@ def test_a_rejection_may_leave_a_loop() -> None:
     assert run.status == "COMPLETED"
 
 
-# The first in the log wins
-
-
 def test_the_same_decision_again_is_the_same_answer() -> None:
     run = asked()
     run.approve("h")
@@ -258,9 +249,6 @@ def test_conditions_after_a_decision_wait_for_the_resume() -> None:
     run.pause()
     assert run.approve("h") == rows("ApprovalDecided h decision=approve by=user:ann; NodeScheduled h resumed")
     assert run.resume() == rows("RunResumed; put run h")
-
-
-# Time-outs and items
 
 
 def test_a_time_out_may_approve() -> None:
@@ -423,9 +411,6 @@ def no_delegation(run: Run, by: str, to: str, roles: str = "") -> str:
     return run.refused(Delegate(to=to, actor=by, roles=tuple(roles.split()), **run.where("h")))
 
 
-# People and roles
-
-
 @pytest.mark.parametrize(
     ("who", "by", "roles"),
     [
@@ -472,9 +457,6 @@ def test_a_stranger_does_not_learn_how_it_was_decided() -> None:
     assert refusal(run, "eve") == refusal(run, "eve", verb="reject") == "approver_not_allowed"
 
 
-# A quorum
-
-
 def test_votes_are_counted_over_distinct_people() -> None:
     run = asked(quorum=3, timeout_ms=5_000)
     assert run.approve("h", "ann", comments="ok", form=b"1") == rows("ApprovalVoted h by=user:ann")
@@ -512,9 +494,6 @@ def test_a_role_is_looked_at_when_its_holder_decides() -> None:
     assert run.approve("h", "bob", "boss")[0] == "ApprovalDecided h decision=approve by=user:bob"
 
 
-# Four eyes
-
-
 @pytest.mark.parametrize("by", ["rita", "user:rita"])
 def test_who_submitted_the_run_may_not_decide(by: str) -> None:
     run = asked(who="user:rita user:ann", four_eyes=True)
@@ -537,9 +516,6 @@ def test_nobody_in_particular_submitted_it() -> None:
     run = begun("h", {"h": human()})
     run.ask("h", four_eyes=True)
     assert run.approve("h", "ann") != []
-
-
-# Delegation
 
 
 def test_who_is_asked_by_another_decides_in_their_place() -> None:

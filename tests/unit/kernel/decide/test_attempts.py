@@ -82,9 +82,6 @@ def test_a_repeated_result_leaves_nothing_also_when_it_made_the_loop_go_on() -> 
     assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
 
 
-# Stale and late results
-
-
 def test_the_first_result_committed_wins() -> None:
     """Also when the second says something else."""
     run = one()
@@ -262,9 +259,6 @@ def test_an_unknown_node_is_refused(kind: Any) -> None:
     assert one().refused(kind(node="nobody", visit=1, token=1, **more)) == "node_unknown"
 
 
-# What a result records
-
-
 def test_a_completion_holds_what_happened() -> None:
     run = one()
     run.done("a", token=5, worker="w1", duration_ms=120, waited_ms=30, size=1)
@@ -325,9 +319,6 @@ def test_blob_overwrite_by_two_who_decided_from_the_same_version() -> None:
 
 def retries_one(**options: Json) -> Run:
     return begun("a > z", {"a": options})
-
-
-# How late
 
 
 BACK_OFF = """
@@ -393,9 +384,6 @@ def test_retry_after_wins_over_the_computed_delay(asked: int, delay: int) -> Non
     assert retry_delay_ms(Retry(), 3, asked, 0.0) == delay
     run = retries_one()
     assert run.fail("a", retryable=True, retry_after_ms=asked)[1] == f"NodeFailed a code=boom retry=+{delay}"
-
-
-# How often
 
 
 def test_a_retryable_failure_is_tried_again_until_the_attempts_are_used_up() -> None:
@@ -486,9 +474,6 @@ def test_a_node_that_calls_its_own_failure_worker_lost_fails_like_any_other() ->
     assert run.status == "FAILED"
 
 
-# Lost workers
-
-
 def test_a_lost_worker_is_an_attempt_that_does_not_count() -> None:
     run = retries_one(retry={"max_attempts": 1})
     assert run.lost("a") == rows("NodeFailed a code=worker_lost retry=+0; put run a")
@@ -555,9 +540,6 @@ def test_a_loss_that_is_old_news_changes_nothing() -> None:
     assert run.lost("a") == []
     run.done("z")
     assert run.lost("z") == []
-
-
-# At most once
 
 
 def test_at_most_once_a_loss_before_the_start_is_tried_again() -> None:

@@ -24,9 +24,6 @@ def calling(graph: str = "c > z", close: str = "cancel", began: bool = True, **o
     return run
 
 
-# A child's life
-
-
 def test_a_visit_asks_for_a_child_with_a_message() -> None:
     run = begun("c > z", {"c": CALLS})
     assert run.call("c", close="cancel") == rows("NodeStarted c; NodeWaiting c on=child; put child c")
@@ -161,9 +158,6 @@ def test_a_paused_run_hears_of_its_children() -> None:
     )
 
 
-# Nobody waits any more
-
-
 def test_a_cancel_is_told_to_the_child() -> None:
     run = calling()
     assert run.cancel() == rows(
@@ -234,9 +228,6 @@ def test_a_child_of_an_earlier_visit_is_told_so_too() -> None:
     assert [put.key for put in run.kernel.do(began).work.put] == ["close/c/1/-1"]
 
 
-# A run that is a child itself
-
-
 PARENT: Json = {"parent": ("run-0", "c", 1, -1), "close": "cancel", "depth": 1}
 
 
@@ -260,9 +251,6 @@ def test_who_has_no_parent_reports_to_nobody() -> None:
     run = begun("a")
     run.end("a")
     assert run.jobs == ""
-
-
-# A handler that is called again
 
 
 def recalled(**options: Json) -> Run:

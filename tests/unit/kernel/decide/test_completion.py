@@ -18,9 +18,6 @@ from tidemill.kernel.queries import Token, VisibleOutput, tokens, visible_output
 Json = Any
 
 
-# The default: the run fails
-
-
 def test_a_failure_ends_the_run_at_once() -> None:
     """PENDING descendants fail with it; everything else unfinished is cancelled, and nothing is dispatched."""
     run = begun("a > b > c; d > e; a > e")
@@ -128,9 +125,6 @@ def test_nothing_that_was_put_stays_when_a_later_result_of_the_same_commit_ends_
     assert (run.status, run.nodes(), run.jobs) == ("FAILED", "a=COMPLETED b=CANCELLED c=FAILED", "")
 
 
-# Going on after an error
-
-
 def test_continue_takes_the_plain_edges_and_evaluates_nothing() -> None:
     nodes: Json = {"a": {"on_error": "continue", "branch": choose("b", default="c")}}
     run = begun("a > p; b; c", nodes)
@@ -155,9 +149,6 @@ def test_continue_only_after_the_attempts_are_used_up() -> None:
     assert run.fail("a", retryable=True)[1] == "NodeFailed a attempt=2 code=boom tolerated taken=b counter=1"
 
 
-# Routing an error elsewhere
-
-
 def test_route_takes_the_error_edges_and_kills_all_others() -> None:
     run = begun("a > b; h; g", {"a": {"on_error": {"route": ["h", "g"]}}})
     assert run.fail("a") == rows(
@@ -177,9 +168,6 @@ def test_an_error_path_that_is_not_needed_is_dead() -> None:
 def test_an_error_path_may_be_a_way_that_success_takes_too() -> None:
     run = begun("a; b; c", {"a": {"branch": choose("b", "c"), "on_error": {"route": ["b"]}}})
     assert run.fail("a")[1] == "NodeFailed a code=boom tolerated taken=b dead=c counter=1"
-
-
-# What is left of a failure
 
 
 @pytest.mark.parametrize("on_error", ["continue", {"route": ["z"]}])
@@ -232,9 +220,6 @@ def test_ending_a_run_consumes_parked_tokens() -> None:
         "NodeStarted c; NodeFailed c code=boom counter=2; DeadLettered c code=boom attempts=1;"
         "NodeFailed j attempt=0 code=upstream_failed counter=0; RunFailed node=c code=boom"
     )
-
-
-# Outputs
 
 
 def rendering() -> Run:

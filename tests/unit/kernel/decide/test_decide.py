@@ -31,9 +31,6 @@ Json = Any
 START = Start(version=1, digest="sha256:0", inputs=b"{}")
 
 
-# Start
-
-
 def test_a_start_creates_the_run_and_gives_each_entry_its_token() -> None:
     run = Run("a b > c", limits={"deadline_seconds": 60})
     assert run.start() == rows(
@@ -68,9 +65,6 @@ def test_a_run_is_started_once() -> None:
 @pytest.mark.parametrize("command", [Pause(), Resume(), Cancel(), DeadlineReached()])
 def test_what_was_never_started_can_be_told_nothing(command: Any) -> None:
     assert Run("a").refused(command) == "run_unknown"
-
-
-# Cancel
 
 
 def test_a_cancel_ends_everything_and_drops_the_jobs() -> None:
@@ -112,9 +106,6 @@ def test_a_run_that_has_ended_by_itself_cannot_be_cancelled(end: str) -> None:
     getattr(run, end)("a")
     assert [run.refused(each) for each in (Cancel(), Pause(), Resume())] == ["run_ended"] * 3
     assert run.do(DeadlineReached()) == []
-
-
-# Pause and resume
 
 
 def test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back() -> None:
@@ -233,9 +224,6 @@ def test_a_paused_run_can_be_cancelled_and_meets_its_deadline() -> None:
     assert run.deadline()[1] == "RunFailed code=deadline_exceeded"
 
 
-# The deadline
-
-
 def test_at_its_deadline_a_run_fails_and_every_unfinished_node_is_cancelled() -> None:
     run = begun("a > b > c; d", limits={"deadline_seconds": 5})
     run.done("a")
@@ -258,9 +246,6 @@ def test_a_deadline_while_the_outputs_are_rendered() -> None:
     run = begun("a", outputs={"x": 1}, limits={"deadline_seconds": 5})
     run.done("a")
     assert run.deadline() == rows("RunFailed code=deadline_exceeded; drop deadline; drop outputs")
-
-
-# Command ids
 
 
 @pytest.mark.parametrize("command", [Pause(id="x"), Cancel(id="x")])
@@ -294,9 +279,6 @@ def test_a_command_with_a_known_id_is_answered_also_when_it_no_longer_fits() -> 
     run.do(Pause(id="p1"))
     run.done("a")
     assert run.do(Pause(id="p1")) == []
-
-
-# A terminal state absorbs everything
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel", "deadline"])
@@ -349,9 +331,6 @@ def test_changing_a_label_leaves_the_others(
     assert run.do(Relabel(labels=set_, remove=remove)) == rows("RunLabelled")
     assert run.kernel.state.labels == labels
     assert run.do(Relabel(labels=labels)) == []
-
-
-# Repairs
 
 
 def test_a_missing_job_is_restored_with_an_event_that_says_why() -> None:

@@ -12,9 +12,6 @@ from tidemill.kernel.events import NodeScheduled, RunFailed
 Json = Any
 
 
-# Visits
-
-
 def test_the_visit_beyond_max_visits_is_not_dispatched() -> None:
     run = begun("a > b > c", limits={"max_visits": 2})
     run.done("a")
@@ -79,9 +76,6 @@ def test_a_limit_cancels_every_unfinished_visit() -> None:
     assert (run.status, run.nodes("b c x")) == ("FAILED", "b=CANCELLED c=CANCELLED x=CANCELLED")
 
 
-# Hops
-
-
 def test_a_path_longer_than_max_hops_fails_the_run() -> None:
     run = begun("a > b > c", limits={"max_hops": 2})
     run.done("a")
@@ -101,9 +95,6 @@ def test_hops_go_on_through_the_passes_of_a_loop() -> None:
     run.done("a")
     assert [event.hop for event in run.of(NodeScheduled)] == [1, 2, 3, 4]
     assert run.done("b", again=True)[-1] == "RunFailed node=a#3 code=max_hops_exceeded"
-
-
-# Bytes
 
 
 def test_outputs_of_the_run_are_counted_in_bytes() -> None:
@@ -130,9 +121,6 @@ def test_an_item_that_exceeds_the_bytes_fails_the_run_also_when_items_are_tolera
     run.done("a[0]", size=10)
     assert run.done("a[1]", size=1)[-1] == "drop run a[2]"
     assert (run.status, run.counter) == ("FAILED", 0)
-
-
-# Slots
 
 
 def test_ready_nodes_beyond_max_parallel_stay_pending_and_go_first_come_first_served() -> None:

@@ -54,9 +54,6 @@ def test_items_hold_no_tokens() -> None:
         assert run.counter == 1
 
 
-# The window
-
-
 def test_a_window_slides_with_every_item_that_ends() -> None:
     run = mapped(max_parallel=2)
     assert run.expand("a", 4) == rows(
@@ -85,9 +82,6 @@ def test_an_item_keeps_its_place_in_back_off_and_while_it_waits() -> None:
 def test_a_window_wider_than_the_list_is_the_list() -> None:
     run = mapped(max_parallel=50)
     assert run.expand("a", 2)[1] == "NodeScheduled a[0] until=2"
-
-
-# Failures
 
 
 def test_a_failed_item_fails_the_map_and_cancels_the_rest() -> None:
@@ -258,9 +252,6 @@ def test_the_items_of_an_earlier_pass_never_meet_the_next() -> None:
     assert run.act("a[0]").status == "QUEUED"
 
 
-# Slots of the run
-
-
 def test_items_take_slots_behind_nodes_that_were_ready_before() -> None:
     run = begun("a b c", {"a": {"map": {"over": [1]}}}, limits={"max_parallel": 2})
     assert run.expand("a", 3) == rows("NodeExpanded a count=3 window=3; NodeScheduled c; put run c")
@@ -294,9 +285,6 @@ def test_a_repeated_assembly_leaves_nothing() -> None:
     run.do(assembly, "run/m/1/-1")
     assert run.nodes("m z") == "m=COMPLETED z=QUEUED"
     assert run.do(msgspec.structs.replace(assembly, again=True)) == []
-
-
-# Items in the state
 
 
 DONE = Activation(

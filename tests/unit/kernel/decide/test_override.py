@@ -8,14 +8,10 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import agent, choose, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
 from tidemill.errors import Problem
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, WaitRequested
 from tidemill.kernel.decide.decide import decide
-
-SEEDS = 1_000
-
 
 # Not begun yet
 
@@ -70,9 +66,6 @@ def test_while_paused_nothing_is_dispatched() -> None:
     assert run.resume() == rows("RunResumed; put run a; put run c")
 
 
-# Waiting
-
-
 def test_a_timer_goes_with_its_wait() -> None:
     run = OperatorSteps("a > b").begun()
     run.wait("a")
@@ -118,9 +111,6 @@ def test_an_approval_is_closed_also_when_conditions_are_still_to_be_evaluated() 
     assert run.refused(decide) == "approval_closed"
     run.done("h", "x", called=False)
     assert run.nodes("x y") == "x=QUEUED y=SKIPPED"
-
-
-# Ways to go
 
 
 def test_a_worker_evaluates_the_conditions_unless_the_way_is_given() -> None:
@@ -194,9 +184,6 @@ def test_a_loop_does_not_overtake_the_tokens_that_stand_at_its_entry() -> None:
     assert (run.status, run.counter) == ("COMPLETED", 0)
 
 
-# Ended runs
-
-
 def test_a_failed_node_is_settled_and_everything_else_that_was_cut_off_goes_on() -> None:
     run = OperatorSteps("a > b > c; d").begun()
     run.done("a")
@@ -250,9 +237,6 @@ def test_a_limit_may_be_met_again_on_the_way() -> None:
     run.end("a", "b")
     run.override("c")
     assert run.status == "COMPLETED"
-
-
-# Items of maps
 
 
 def mapped(count: int = 3, graph: str = "m > z", **options: Any) -> OperatorSteps:
@@ -314,9 +298,6 @@ def test_items_of_a_map_that_is_over_are_over() -> None:
     assert run.refused(run.overriding("m[0]")) == "node_ended"
 
 
-# Refusals
-
-
 def test_what_is_refused() -> None:
     run = OperatorSteps("a > b > c > x; d", {"b": {"on_error": "continue"}, "c": {"branch": choose("x")}}).begun()
     assert run.refused(run.overriding("a")) == "node_live"
@@ -374,16 +355,6 @@ def test_what_was_settled_by_hand_can_be_undone() -> None:
     run.override("a")
     run.cancel()
     assert run.rollback() == rows("RollbackStarted; CompensationScheduled a; put undo a")
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_whatever_is_settled_by_hand_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (override, override, override, retry, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
 def test_every_refusal_says_what_can_be_done() -> None:

@@ -9,13 +9,10 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, flow, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, patch, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Patch
 from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.model import Workflow
-
-SEEDS = 2_000
 
 
 def joins(run: OperatorSteps) -> str:
@@ -26,9 +23,6 @@ def joins(run: OperatorSteps) -> str:
         edges = "".join(f" {source}:{words[taken]}" for source, taken in join.edges)
         told.append(f"{join.node}{edges} *{join.tokens}")
     return "; ".join(told)
-
-
-# Adding
 
 
 def test_a_node_behind_a_finished_one_begins_at_once() -> None:
@@ -124,9 +118,6 @@ def test_outputs_that_are_being_rendered_go_on_when_nothing_is_added() -> None:
     assert run.refused(run.patching(flow("a"))) == "patch_too_late"
 
 
-# Removing
-
-
 def test_a_pending_node_goes_with_the_tokens_that_stood_at_it() -> None:
     run = OperatorSteps("a b > j > z; c").begun()
     run.done("a")
@@ -182,9 +173,6 @@ def test_a_node_that_comes_back_counts_its_visits_on() -> None:
     assert (run.cell("b").visit, run.jobs) == (2, "run b#2; run x")
 
 
-# Changing
-
-
 def test_a_pending_node_is_another_one_when_it_begins() -> None:
     run = OperatorSteps("a > b").begun()
     assert run.patch(flow("a > b", {"b": {"timeout_seconds": 5}})) == rows("RunPatched")
@@ -225,9 +213,6 @@ def test_while_paused_nothing_is_dispatched() -> None:
     run.pause()
     assert run.patch(flow("a > n; x")) == rows("RunPatched; NodeScheduled n")
     assert run.resume() == rows("RunResumed; put run n; put run x")
-
-
-# Loops
 
 
 def body(looped: bool) -> Workflow:
@@ -292,9 +277,6 @@ def test_no_loop_is_made_around_an_error_path_that_has_been_settled() -> None:
     run.cancel()
     new = flow("e > s > l; s > t", {"s": {"on_error": {"route": ["t"]}}, "l": {"loop": loop(back_to="e")}})
     assert run.refused(run.patching(new, retry=True)) == "patch_join_fired"
-
-
-# Fix and continue
 
 
 def test_what_failed_is_corrected_and_goes_on() -> None:
@@ -372,19 +354,6 @@ def test_items_of_another_list_are_not_taken_for_those_that_have_begun() -> None
     run.fail("m[1]")
     assert run.refused(run.patching(flow("m", mapped(over=[5])), retry=True)) == "patch_items_begun"
     assert run.refused(run.patching(flow("m"), retry=True)) == "patch_items_begun"
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(8))
-def test_whatever_is_changed_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 8, (batch + 1) * SEEDS // 8):
-        walk = OperatedWalk(seed, (patch, patch, patch, retry, rewind, override, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
-
-
-# Refusals
 
 
 UNDO = {"compensator": {"type": "value"}}

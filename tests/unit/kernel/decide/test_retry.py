@@ -8,19 +8,13 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Retry, Signal, WaitRequested
-
-SEEDS = 1_000
 
 
 def reopened(run: OperatorSteps) -> str:
     """What the latest retry opened, as `b*1 c*0`: a node and its tokens."""
     return " ".join(f"{each.node}*{each.tokens}" for each in run.of(ev.RunRetried)[-1].nodes)
-
-
-# The simple case
 
 
 def test_what_failed_is_scheduled_again_and_what_completed_stays() -> None:
@@ -88,9 +82,6 @@ def test_a_person_is_asked_again() -> None:
     assert len(run.of(ev.ApprovalRequested)) == 2
 
 
-# Joins
-
-
 @pytest.mark.parametrize(
     ("join", "expected"),
     [
@@ -136,9 +127,6 @@ def test_tokens_that_stood_at_a_half_arrived_join_stand_there_again() -> None:
     assert run.done("d")[2] == "NodeScheduled j"
     run.end("c", "j")
     assert run.status == "COMPLETED"
-
-
-# Loops
 
 
 def looped(passes: int = 5) -> OperatorSteps:
@@ -226,9 +214,6 @@ def test_an_error_path_out_of_a_loop_stays_open() -> None:
     assert run.edges("z") == "x:taken l:dead"
 
 
-# The run as a whole
-
-
 def test_after_its_deadline_a_run_gets_a_fresh_one() -> None:
     run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 7_000
@@ -300,9 +285,6 @@ def test_a_failure_that_was_tolerated_stays() -> None:
     assert (run.nodes(), run.letters) == ("a=FAILED b=QUEUED c=PENDING", "a/1/-1")
 
 
-# Refusals
-
-
 def test_what_is_refused() -> None:
     run = OperatorSteps("a", {"a": {"compensator": {"type": "value"}}}).begun()
     assert run.refused(Retry()) == "run_not_ended"
@@ -357,16 +339,6 @@ def test_a_retry_is_done_once_per_command() -> None:
     assert run.status == "FAILED"
 
 
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_whatever_is_retried_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (retry, retry, retry, override, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
-
-
 ONCE: dict[str, Any] = {"delivery": "at_most_once"}
 
 
@@ -385,9 +357,6 @@ def test_letters_of_earlier_passes_are_not_closed_by_a_retry() -> None:
     run.cancel()
     run.retry()
     assert run.letters == "a/1/-1"
-
-
-# Maps
 
 
 def mapped(count: int = 4, **options: Any) -> OperatorSteps:

@@ -7,19 +7,13 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Done, Result, Rewind
-
-SEEDS = 1_000
 
 
 def anew(run: OperatorSteps) -> str:
     """What the latest rewind begins again, as `b#2*1`: a node, its visit and its tokens."""
     return " ".join(f"{each.node}#{each.visit}*{each.tokens}" for each in run.of(ev.RunRewound)[-1].nodes)
-
-
-# A node and what is behind it
 
 
 def test_a_node_and_its_descendants_get_their_next_visit() -> None:
@@ -98,9 +92,6 @@ def test_letters_of_what_happens_anew_are_closed() -> None:
     assert run.letters == ""
 
 
-# Joins
-
-
 def test_edges_from_outside_stay_decided_and_bring_their_token_again() -> None:
     run = OperatorSteps("a > b; x > b; b > z").begun()
     run.end("a", "x", "b")
@@ -138,9 +129,6 @@ def test_a_branch_may_go_another_way() -> None:
     assert run.nodes() == "a=COMPLETED x=SKIPPED y=QUEUED j=PENDING"
     run.end("y", "j")
     assert run.status == "COMPLETED"
-
-
-# The run around it
 
 
 def test_the_rendering_of_outputs_is_withdrawn() -> None:
@@ -186,9 +174,6 @@ def test_hops_are_counted_from_what_stays() -> None:
         run.rewind("b")
         run.done("b")
     assert run.cell("c").hop == 3
-
-
-# Loops
 
 
 def looped(graph: str = "s > e > x > l > z; w", back_to: str = "e") -> OperatorSteps:
@@ -308,9 +293,6 @@ def test_what_an_earlier_pass_took_out_of_the_loop_stays() -> None:
     assert (run.status, run.counter) == ("COMPLETED", 0)
 
 
-# Refusals
-
-
 def test_what_is_refused() -> None:
     run = OperatorSteps("a > b > c").begun()
     assert run.refused(Rewind(node="b")) == "node_not_begun"
@@ -328,16 +310,6 @@ def test_a_rewind_is_done_once_per_command() -> None:
     run.rewind("a", id="w1")
     assert run.rewind("a", id="w1") == []
     assert run.cell("a").visit == 2
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_wherever_it_goes_back_to_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (rewind, rewind, rewind, retry, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
 def test_rewinds_use_up_no_hops() -> None:

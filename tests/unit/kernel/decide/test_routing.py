@@ -238,9 +238,6 @@ def test_join_twice_by_a_repeated_arrival() -> None:
     assert (run.edges("j"), run.nodes("j"), run.counter) == ("a:taken b:undecided", "j=PENDING", 2)
 
 
-# Skips
-
-
 def test_a_false_when_skips_without_an_attempt() -> None:
     run = begun("a > b", {"a": {"when": "inputs.go"}})
     assert run.skip("a") == rows("NodeSkipped a dead=b counter=0; NodeSkipped b counter=0; RunCompleted")
@@ -346,9 +343,6 @@ def test_a_wide_skip_leaves_no_token() -> None:
     assert shown[0].startswith("NodeSkipped a dead=n0,n1")
     assert shown[-2:] == rows("NodeSkipped z counter=0; RunCompleted")
     assert len(run.of(NodeSkipped)) == 52
-
-
-# Branches
 
 
 WAYS = {"a": {"branch": choose("b", "b c", default="d")}}

@@ -183,9 +183,6 @@ def test_a_wait_is_recorded_with_its_name_and_moment() -> None:
     assert wait is not None and (wait.on, wait.name, wait.since_ms) == ("signal", "paid", 7_000)
 
 
-# Checkpoints
-
-
 def test_a_checkpoint_is_kept_for_the_attempt_after_a_crash() -> None:
     run = one()
     assert run.checkpoint("a", b"1", token=5) == rows("NodeStarted a; NodeCheckpointed a value=b'1'")
@@ -230,9 +227,6 @@ def started(graph: str = "s > z", **nodes: Json) -> Run:
 
 def told(signal: str, name: str = "paid", payload: bytes = b"1") -> Signal:
     return Signal(name=name, signal=signal, payload=payload)
-
-
-# Waiting and taking
 
 
 def test_a_signal_ends_the_wait_and_is_the_output() -> None:
@@ -346,9 +340,6 @@ def test_outputs_of_signals_count_towards_the_bytes_of_the_run() -> None:
     assert run.signal("s2", payload=b"123")[1] == "NodeFailed t code=max_bytes_exceeded counter=0"
 
 
-# Refusals
-
-
 def test_a_name_that_no_node_waits_for_is_refused() -> None:
     run = started("s t", t={"type": "signal"})
     assert run.refused(told("s1", "payed")) == "signal_unknown"
@@ -397,9 +388,6 @@ def test_after_the_end_nobody_is_left_to_be_told(end: str) -> None:
     assert run.refused(told("s9")) == "run_ended"
 
 
-# Unread
-
-
 def unread(**top: Json) -> Run:
     run = begun("a; s t", {"s": WAITS, "t": {"type": "signal", "config": {"name": "sent"}}}, **top)
     run.listen("s")
@@ -433,9 +421,6 @@ def test_rendered_outputs_change_nothing_about_that() -> None:
     run.listen("t", "sent")
     run.done("a")
     assert run.render("boom")[0] == "RunFailed code=outputs_failed unread=paid,sent"
-
-
-# Maps, loops, time-outs
 
 
 def test_items_of_a_map_take_one_signal_each() -> None:

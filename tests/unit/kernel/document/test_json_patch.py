@@ -45,9 +45,6 @@ def said(base: Json, *operations: Json) -> list[tuple[str, str]]:
     return [(problem.code, problem.path) for problem in refused(base, *operations)]
 
 
-# The standard
-
-
 @pytest.mark.parametrize(
     ("base", "operations", "expected"),
     [
@@ -144,9 +141,6 @@ def test_a_failed_test_says_what_is_there() -> None:
     assert refused(base, op("test", "/a/b", True))[0].message == "`/a/b` is `x`, not true"
 
 
-# Ill-formed patches
-
-
 @pytest.mark.parametrize(
     ("operations", "paths"),
     [
@@ -200,9 +194,6 @@ def test_a_value_that_grows_by_copying_is_cheap_to_make_and_refused_by_the_compi
     grown = apply_patch(base, (doubling * 400)[:OPERATIONS_MAX])
     _, problems = normalise(grown)
     assert [problem.code for problem in problems] == ["too_deep"]
-
-
-# Paths that lead nowhere
 
 
 @pytest.mark.parametrize(
@@ -260,9 +251,6 @@ def test_nodes_that_were_replaced_by_a_mapping_are_found_by_their_keys() -> None
         normal("b"), [*operations, op("add", "/nodes/c", {"type": "value"}), op("remove", "/nodes/c")]
     )
     assert compile_document(patched, TYPES).workflow == compiled(node("a", config=1)).workflow
-
-
-# Nodes by id
 
 
 def test_a_node_is_found_by_its_id() -> None:
@@ -403,9 +391,6 @@ def test_a_node_is_moved_with_its_edges() -> None:
     patched = apply_patch(base, [op("move", "/nodes/0", from_="/nodes/c"), op("move", "/nodes/1", from_="/nodes/a")])
     assert [entry["id"] for entry in patched["nodes"]] == ["c", "a", "b"] and patched["edges"] == base["edges"]
     assert apply_patch(base, [op("move", "/nodes/a", from_="/nodes/0")]) == base
-
-
-# The difference of two documents
 
 
 def pair(seed: int) -> tuple[Json, Json]:

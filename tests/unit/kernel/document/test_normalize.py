@@ -219,9 +219,6 @@ def test_a_whole_seed_workflow_is_ours() -> None:
     assert theirs.workflow.digest == ours.workflow.digest
 
 
-# Retention
-
-
 REFUSED = [
     ("wrong_type", "/retention", 30),
     ("wrong_type", "/retention/days", {"days": "30"}),

@@ -23,9 +23,6 @@ NEEDS_CODE = "tidemill worker --queues gpu --app MODULE"
 UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
 
 
-# Jobs and workers
-
-
 @pytest.mark.parametrize(
     ("workers", "need", "said", "command"),
     [
@@ -162,9 +159,6 @@ def test_an_activation_without_its_job_is_missing_it() -> None:
     assert "audit" in found.blockers[0].unblock
 
 
-# Nodes that wait for nodes
-
-
 def test_an_edge_leads_up_to_what_is_really_live() -> None:
     run = begun("a > b > c > d")
     run.done("a")
@@ -231,9 +225,6 @@ def test_a_looping_node_waits_for_the_rest_of_its_body() -> None:
     assert [up.node for up in blocker(found, "e").origins] == ["c"]
 
 
-# Maps
-
-
 def test_a_map_counts_its_items_and_lists_the_first() -> None:
     run = begun("a", {"a": {"map": {"over": [1], "max_parallel": 5, "tolerate": 1}}})
     run.expand("a", 9)
@@ -263,9 +254,6 @@ def test_expanding_and_assembling_are_no_attempts() -> None:
     run.expand("a", 1)
     run.done("a[0]")
     assert blocker(why(run.kernel, leased="run/a/1/-1"), "a").phase == "assemble"
-
-
-# Waits
 
 
 def test_a_timer_says_until_when() -> None:
@@ -345,9 +333,6 @@ def test_whatever_else_a_handler_waits_for_is_told_in_its_words() -> None:
     assert blocker(why(run.kernel), "b").kind == "wait"
 
 
-# The run as a whole
-
-
 def test_a_paused_run_says_why_and_what_it_keeps_back() -> None:
     run = begun("a b c d > e")
     run.begin("b", token=7)
@@ -410,9 +395,6 @@ def test_later_visits_are_named() -> None:
     run.done("a", again=True)
     mine = blocker(why(run.kernel), "a")
     assert mine.visit == 2 and mine.words.startswith("a (visit 2) is queued")
-
-
-# Ends
 
 
 def test_a_failed_run_names_its_first_cause_and_what_followed() -> None:
@@ -492,9 +474,6 @@ def test_a_completed_run_names_what_was_tolerated_and_never_read() -> None:
 def test_a_run_that_does_not_exist_is_explained_too() -> None:
     found = explain(Run("a").flow, State(), [], 0)
     assert (found.status, found.headline, found.blockers) == ("NEW", "there is no such run", ())
-
-
-# Rollback
 
 
 def undoing() -> OperatorSteps:

@@ -370,9 +370,6 @@ def test_a_log_that_breaks_a_law_is_reported() -> None:
     assert {found.law for found in check_log(run.flow, [*sound, *sound[-3:]])} >= {"attempts", "ended-once"}
 
 
-# What a changed graph makes of a log
-
-
 def patched_to(new: Workflow, **more: Any) -> str:
     """The invariant that a log breaks first when its patch led to another graph than it says."""
     case = LOGS["patched"]()
