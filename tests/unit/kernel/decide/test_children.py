@@ -49,12 +49,6 @@ def test_what_a_child_returns_is_the_output_of_the_visit() -> None:
     assert run.output("c") == {"x": 1}
 
 
-def test_a_child_that_returns_nothing_returns_null() -> None:
-    run = calling()
-    run.child_ended("c")
-    assert run.output("c") is None
-
-
 @pytest.mark.parametrize(
     ("status", "told", "message", "causes"),
     [
@@ -82,13 +76,6 @@ def test_a_childs_failure_may_be_tolerated() -> None:
         "NodeFailed c code=child_failed tolerated taken=z counter=1"
     )
     assert run.output("c")["error"]["code"] == "child_failed"
-
-
-def test_conditions_over_what_a_child_returns_are_left_to_a_worker() -> None:
-    run = calling("c > y; c > z", branch=choose("y", "z"))
-    assert run.child_ended("c", output=b"1") == rows(
-        "ChildFinished c child=kid status=COMPLETED; NodeScheduled c resumed; drop child c; put run c"
-    )
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED"])
@@ -134,28 +121,12 @@ def test_each_item_and_each_pass_has_a_child_of_its_own() -> None:
     assert run.jobs == "child c#2[0]"
 
 
-def test_a_failed_childs_item_may_be_tolerated() -> None:
-    run = begun("c > z", {"c": {**CALLS, "map": {"over": [1], "tolerate": 1}}})
-    run.expand("c", 2)
-    run.call("c[0]")
-    run.child_began("c[0]")
-    assert run.child_ended("c[0]", "FAILED", error=error())[1] == "NodeFailed c[0] code=child_failed tolerated"
-
-
 def test_a_child_may_be_faster_than_the_news_of_its_start() -> None:
     run = calling(began=False)
     assert run.child_ended("c", output=b"1", workflow="w", version=1, digest="sha256:1")[:3] == rows(
         "ChildStarted c child=kid; ChildFinished c child=kid status=COMPLETED; NodeCompleted c taken=z counter=1"
     )
     assert run.jobs == "run z"
-
-
-def test_a_paused_run_hears_of_its_children() -> None:
-    run = calling()
-    run.pause()
-    assert run.child_ended("c", output=b"1") == rows(
-        "ChildFinished c child=kid status=COMPLETED; NodeCompleted c taken=z counter=1; NodeScheduled z; drop child c"
-    )
 
 
 def test_a_cancel_is_told_to_the_child() -> None:
@@ -169,12 +140,6 @@ def test_a_child_that_may_live_on_is_told_nothing() -> None:
     run = calling(close="abandon")
     assert run.cancel()[-1] == "drop child c"
     assert run.jobs == ""
-
-
-def test_a_failure_elsewhere_is_told_to_the_child() -> None:
-    run = begun("c a", {"c": CALLS})
-    run.call("c")
-    assert run.fail("a")[-2:] == rows("drop child c; put close c")
 
 
 def test_a_failed_item_is_told_to_the_children_of_the_others() -> None:
@@ -278,13 +243,6 @@ def test_it_may_wait_again_and_again() -> None:
     assert run.cell("a").resumed == b"1"
     assert run.call("a")[-1] == "put child a"
     assert [event.attempt for event in run.of(NodeStarted)] == [1, 2, 3]
-
-
-def test_conditions_are_evaluated_when_it_returns() -> None:
-    run = begun("a > y; a > z", {"a": {"branch": choose("y", "z")}})
-    run.result("a", WaitRequested(on="timer", for_ms=1_000, recall=True))
-    run.wake("a")
-    assert run.done("a", "y")[1] == "NodeCompleted a attempt=2 taken=y dead=z counter=1"
 
 
 def test_a_failure_of_the_second_call_keeps_what_the_wait_ended_with() -> None:

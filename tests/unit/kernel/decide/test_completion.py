@@ -12,7 +12,7 @@ from tests.fixtures.kernel.tables import Run, begun, choose, error, flow, loop, 
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import CloseDeadLetter, Done, Failed, OutputsRendered, Result
 from tidemill.kernel.decide.builder import error_envelope
-from tidemill.kernel.events import DeadLettered, Error, NodeCancelled, NodeFailed, RunCompleted, RunFailed
+from tidemill.kernel.events import DeadLettered, Error, NodeFailed, RunCompleted, RunFailed
 from tidemill.kernel.queries import Token, VisibleOutput, tokens, visible_output
 
 Json = Any
@@ -59,12 +59,6 @@ def test_what_becomes_of_a_descendant(state: str, end: str) -> None:
     run.fail("a")
     assert (run.status, run.cell("j").status) == ("FAILED", end)
     assert (run.counter, run.jobs) == (0, "")
-
-
-def test_nodes_beside_the_failure_are_cancelled_not_failed() -> None:
-    run = begun("a > b; c > d")
-    run.fail("a")
-    assert run.nodes() == "a=FAILED b=FAILED c=CANCELLED d=CANCELLED"
 
 
 def test_descendants_are_found_over_any_edge_whatever_their_join() -> None:
@@ -143,12 +137,6 @@ def test_continue_leaves_a_loop_by_its_break_path() -> None:
     assert run.fail("a")[1] == "NodeFailed a code=boom tolerated taken=p,b dead=t counter=2"
 
 
-def test_continue_only_after_the_attempts_are_used_up() -> None:
-    run = begun("a > b", {"a": {"on_error": "continue", "retry": {"max_attempts": 2}}})
-    assert run.fail("a", retryable=True)[-1] == "put run a at=+1000"
-    assert run.fail("a", retryable=True)[1] == "NodeFailed a attempt=2 code=boom tolerated taken=b counter=1"
-
-
 def test_route_takes_the_error_edges_and_kills_all_others() -> None:
     run = begun("a > b; h; g", {"a": {"on_error": {"route": ["h", "g"]}}})
     assert run.fail("a") == rows(
@@ -179,12 +167,6 @@ def test_the_output_of_a_tolerated_failure_is_its_envelope(on_error: Json) -> No
     assert msgspec.json.decode(seen.payload) == {"error": {"code": "boom", "message": "boom happened"}}
 
 
-def test_a_failure_that_ends_the_run_has_no_output() -> None:
-    run = begun("a > z")
-    run.fail("a")
-    assert (run.cell("a").output, run.cell("a").error) == (None, error())
-
-
 def test_an_envelope_always_serialises() -> None:
     wild = Error("x", 'a "quoted" \n \x00 ünïcode 🌊', "KeyError", causes=("ValueError: y",), traceback="…", index=3)
     payload = error_envelope(wild)
@@ -202,13 +184,6 @@ def test_a_dead_letter_holds_the_error_and_the_attempts() -> None:
     [letter] = run.of(DeadLettered)
     assert (letter.node, letter.visit, letter.attempts, letter.error.code) == ("a", 1, 2, "boom")
     assert run.kernel.state.dead_letters == 1
-
-
-def test_upstream_failures_and_cancelled_nodes_are_no_dead_letters() -> None:
-    run = begun("a > b; c")
-    run.fail("a")
-    assert [letter.node for letter in run.of(DeadLettered)] == ["a"]
-    assert len(run.of(NodeCancelled)) == 1
 
 
 def test_ending_a_run_consumes_parked_tokens() -> None:
@@ -246,12 +221,6 @@ def test_outputs_that_cannot_be_rendered_fail_the_run() -> None:
     [failed] = run.of(RunFailed)
     assert (failed.node, failed.error.causes, run.counter) == ("", ("template_failed",), 0)
     assert run.nodes() == "a=COMPLETED b=COMPLETED"
-
-
-def test_without_outputs_the_last_visit_completes_the_run() -> None:
-    run = begun("a")
-    assert run.done("a") == rows("NodeStarted a; NodeCompleted a counter=0; RunCompleted")
-    assert run.kernel.state.outputs is None
 
 
 @pytest.mark.parametrize("last", ["skip", "tolerated", "absorbed"])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
-from tests.fixtures.kernel.tables import choose, flow, loop, rows
+from tests.fixtures.kernel.tables import flow, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Patch
 from tidemill.kernel.decide.patch import problems, verdict
@@ -80,24 +80,6 @@ def test_a_node_before_a_pending_join_makes_it_wait() -> None:
     assert run.nodes("j") == "j=PENDING"
     run.end("n", "j")
     assert run.status == "COMPLETED"
-
-
-def test_an_edge_between_nodes_that_are_there() -> None:
-    run = OperatorSteps("a > b > c; d").begun()
-    run.done("a")
-    run.patch(flow("a > b > c; d > c"))
-    run.done("b")
-    assert run.nodes("c") == "c=PENDING"
-    run.end("d", "c")
-    assert run.status == "COMPLETED"
-
-
-def test_a_branch_decides_for_its_own_targets_only() -> None:
-    nodes = {"a": {"branch": choose("x", default="y")}}
-    run = OperatorSteps("a > x y", nodes).begun()
-    run.done("a", "x")
-    run.patch(flow("a > x y n", nodes))
-    assert run.nodes() == "a=COMPLETED x=QUEUED y=SKIPPED n=QUEUED"
 
 
 def test_more_to_do_withdraws_the_rendering_of_the_outputs() -> None:
@@ -207,14 +189,6 @@ def test_a_deadline_is_counted_from_the_same_moment() -> None:
     )
 
 
-def test_while_paused_nothing_is_dispatched() -> None:
-    run = OperatorSteps("a; x").begun()
-    run.done("a")
-    run.pause()
-    assert run.patch(flow("a > n; x")) == rows("RunPatched; NodeScheduled n")
-    assert run.resume() == rows("RunResumed; put run n; put run x")
-
-
 def body(looped: bool) -> Workflow:
     nodes: dict[str, Any] = {"s": {"on_error": {"route": ["t"]}}}
     if looped:
@@ -307,15 +281,6 @@ def test_outputs_may_be_left_out() -> None:
     run.done("a")
     run.render("template_failed")
     assert run.patch(flow("a"), retry=True)[:3] == rows("RunPatched; RunRetried; RunCompleted")
-
-
-def test_an_entry_that_failed_may_get_something_before_it() -> None:
-    run = OperatorSteps("a > b").begun()
-    run.fail("a")
-    run.patch(flow("n > a > b"), retry=True)
-    assert run.nodes() == "n=QUEUED a=PENDING b=PENDING"
-    run.end("n", "a", "b")
-    assert run.status == "COMPLETED"
 
 
 def mapped(**options: Any) -> dict[str, Any]:
