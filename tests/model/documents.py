@@ -1,9 +1,4 @@
-"""Random workflow documents, valid by construction, and a translation of them into the IR.
-
-The shape comes first: blocks in series, in parallel and in loops, then extra edges and error paths, each kept only if
-every loop body still has one entry and one exit. Then each node is decorated: branches, paths, joins, maps, retries.
-The translation is independent of the compiler; it knows only the spelling that this generator writes.
-"""
+"""Random workflow documents, valid by construction, and a translation of them into the IR."""
 
 from __future__ import annotations
 

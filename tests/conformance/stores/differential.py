@@ -1,8 +1,4 @@
-"""Two stores side by side: the same seeded random operations on both, every answer compared at once.
-
-Operations name a lease by the number under which both stores granted it: tokens are each store's own affair. Where
-the clock of one cannot be moved, both run by the real clock: nothing is short then, and times are not compared.
-"""
+"""Two stores side by side: the same seeded random operations on both, every answer compared at once."""
 
 from __future__ import annotations
 
