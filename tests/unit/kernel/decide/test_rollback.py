@@ -180,13 +180,6 @@ def test_a_result_that_no_longer_counts_changes_nothing() -> None:
     assert run.do(late) == []
 
 
-def test_a_claimed_step_can_be_put_back() -> None:
-    run = undoing("a", "a")
-    run.done("a")
-    run.rollback()
-    assert run.do(RequeueJob(node="a", visit=1, kind="undo"), "undo/a/1/-1") == rows("put undo a")
-
-
 def test_a_failure_rolls_back_when_the_document_says_so() -> None:
     run = undoing("a > b", "a", on_failure={"compensate": "automatic"})
     run.done("a")
@@ -358,24 +351,6 @@ def test_a_node_that_a_patch_took_away_is_missed_and_named() -> None:
 def late(run: OperatorSteps, node: str) -> CompensationResult:
     """A worker's report about a step, under a lease that is newer than any before."""
     return CompensationResult(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
-
-
-def test_what_was_skipped_by_hand_is_not_undone() -> None:
-    run = undoing("a > b", "a b")
-    run.override("b", None)
-    run.done("a")
-    assert run.rollback()[1:] == rows("CompensationScheduled a; put undo a")
-
-
-def test_an_item_that_was_under_way_when_the_run_ended_is_named() -> None:
-    run = undoing("m", "m", {"m": {"map": {"over": [1, 2]}}})
-    run.expand("m", 2)
-    run.done("m[0]")
-    run.begin("m[1]", token=9)
-    run.cancel()
-    run.rollback()
-    run.undone("m[0]")
-    assert left(run) == "m/1/1"
 
 
 def test_a_rollback_that_was_stopped_hears_nothing_more() -> None:
