@@ -330,8 +330,7 @@ async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Clust
 
 
 @simulated
-async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     await _publish(worker, call("a", args={"seconds": 1}), signal("go", "a"))
     retry = {"max_attempts": 2, "backoff_seconds": 5, "jitter": 0}

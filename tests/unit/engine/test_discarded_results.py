@@ -109,8 +109,7 @@ async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Cluster) -> N
 
 
 @simulated
-async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     steps = document(node("a"), call("pay", "a", args={"seconds": 30}, delivery="at_most_once"))
     run_id = await worker.start(steps)

@@ -21,8 +21,7 @@ from tidemill.stores.contract import Stream
 
 
 @simulated
-async def test_every_field_of_a_row(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_every_field_of_a_row(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     published = await worker.engine.publish(
         document(
@@ -56,9 +55,8 @@ async def test_every_field_of_a_row(mill: Cluster) -> None:
 
 
 @simulated
-async def test_late_results_are_counted(mill: Cluster) -> None:
+async def test_late_results_are_counted(mill: Cluster, ledger: Ledger) -> None:
     """They end after the cancel and before a heartbeat could tell them; a heartbeat has announced one of them."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(
@@ -231,8 +229,9 @@ async def test_a_busy_run_does_not_pay_for_a_row_at_every_step(mill: Cluster) ->
 
 
 @simulated
-async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(
+    mill: Cluster, ledger: Ledger
+) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a"), node("b", "a"), call("c", "b", args={"seconds": 100})))
     await mill.until(lambda: ledger.running == 1)
@@ -243,8 +242,7 @@ async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_d
 
 
 @simulated
-async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     steps = [call(f"n{i}", *([f"n{i - 1}"] if i else []), args={"seconds": 0.1}) for i in range(100)]
     run_id = await worker.start(document(*steps))
@@ -258,9 +256,8 @@ async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mil
 
 @pytest.mark.parametrize("trouble", ["none", "conflict", "outage"])
 @simulated
-async def test_a_row_shows_a_new_status_at_once(mill: Cluster, trouble: str) -> None:
+async def test_a_row_shows_a_new_status_at_once(mill: Cluster, trouble: str, ledger: Ledger) -> None:
     """Also when the first commit that would have written it came to nothing."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(document(call("a", args={"seconds": 50}), call("b", args={"seconds": 3})))
     await mill.until(lambda: ledger.running == 2)
@@ -291,8 +288,7 @@ async def test_a_row_is_written_when_nothing_is_in_flight(mill: Cluster) -> None
 
 
 @simulated
-async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(
         document(
@@ -354,8 +350,7 @@ async def test_a_snapshot_that_did_not_arrive_is_written_by_the_next_commit(mill
 
 
 @simulated
-async def test_another_process_goes_on_from_the_snapshot(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_another_process_goes_on_from_the_snapshot(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     names = [f"n{i}" for i in range(200)]
     quick = [node(name, *names[:number][-1:]) for number, name in enumerate(names)]

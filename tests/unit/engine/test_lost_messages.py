@@ -240,9 +240,8 @@ async def test_a_lost_wish_for_a_child_comes_back(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Cluster) -> None:
+async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Cluster, ledger: Ledger) -> None:
     """It ran the child's first node and knows nothing of the rest, which another worker ran."""
-    ledger = Ledger()
     old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
     await _publish(old, call("a", queue="first"), call("b", "a", queue="second", args={"seconds": 3}))
     await old.start(document(child("c", "kid", queue="first"), node("z", "c", queue="first")), key="r")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, following, lose_reply
+from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX
@@ -185,21 +185,6 @@ async def test_a_patch_with_a_digest_that_loses_a_race_is_stale(mill: Cluster) -
     first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
     lost = await refusal(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
     assert (lost.code, first.faulty_store.fired["commit"], await records(mill)) == ("patch_stale", 1, 2)
-
-
-@simulated
-async def test_two_who_patch_at_once_get_two_versions(mill: Cluster) -> None:
-    first, catalog = await with_versions(mill, 1)
-    second = await mill.process("c2", work=False)
-    for process in (first, second):
-        process.faulty_store.next("commit", after_s(0.01))
-    made = await asyncio.gather(
-        catalog.patch(TENANT, "test", [put("/description", "D")]),
-        second.engine.catalog.patch(TENANT, "test", [put("/limits", {"max_hops": 9})]),
-    )
-    assert sorted(one.version for one in made) == [2, 3]
-    newest = await catalog.document(TENANT, await catalog.resolve(TENANT, "test"))
-    assert newest["description"] == "D" and newest["limits"] == {"max_hops": 9}
 
 
 @simulated

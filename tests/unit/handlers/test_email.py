@@ -165,6 +165,7 @@ async def test_attempts_at_a_visit_have_one_message_id(mail: Mail) -> None:
         {"headers": {"Bcc": "victim@example.com"}},
         {"headers": {"Content-Type": "text/x"}},
         {"attachments": [{"name": 'a"\r\nBcc: v@example.com', "content": "x"}]},
+        {"attachments": [{"name": ENCODED, "content": "x"}]},
     ],
 )
 async def test_no_field_adds_a_header(mail: Mail, changes: dict[str, Any]) -> None:
@@ -192,11 +193,6 @@ async def test_an_encoded_line_end_stays_encoded(mail: Mail, changes: dict[str, 
     assert not any(line.startswith((b"bcc", b" bcc")) for line in lines)
     assert ENCODED.encode() not in taken.data
     assert taken.recipients == ("ada@example.com",) and taken.message.get_content().strip() == "x"
-
-
-async def test_a_file_is_not_called_by_an_encoded_name(mail: Mail) -> None:
-    fail = await failed(mail, attachments=[{"name": ENCODED, "content": "x"}])
-    assert fail.code == "header_invalid" and mail.connections == 0
 
 
 def test_the_example_runs() -> None:

@@ -23,8 +23,7 @@ from tidemill.stores.contract import Claim
 
 
 @simulated
-async def test_templates_are_rendered_just_before_the_call(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_templates_are_rendered_just_before_the_call(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -51,8 +50,7 @@ async def test_templates_are_rendered_just_before_the_call(mill: Cluster) -> Non
 
 
 @simulated
-async def test_when_decides_once_before_the_first_attempt(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_when_decides_once_before_the_first_attempt(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -76,9 +74,8 @@ async def test_when_decides_once_before_the_first_attempt(mill: Cluster) -> None
 
 
 @simulated
-async def test_when_still_decides_after_a_worker_was_lost(mill: Cluster) -> None:
+async def test_when_still_decides_after_a_worker_was_lost(mill: Cluster, ledger: Ledger) -> None:
     """A worker that died before it asked `when` must not make the next one call the handler."""
-    ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", when="inputs.go"), node("b", "a")), {"go": False})
     assert await mill.store.claim(Claim(queues=("default",), limit=1, lease_ms=1_000, owner="dead"))
@@ -89,8 +86,7 @@ async def test_when_still_decides_after_a_worker_was_lost(mill: Cluster) -> None
 
 
 @simulated
-async def test_a_map_expands_calls_and_assembles(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_map_expands_calls_and_assembles(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -115,8 +111,7 @@ async def test_a_map_expands_calls_and_assembles(mill: Cluster) -> None:
 
 
 @simulated
-async def test_when_is_asked_once_before_a_map(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_when_is_asked_once_before_a_map(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     maps: dict[str, Any] = {"map": {"over": [1, 2, 3]}}
     run = await worker.run(
@@ -128,8 +123,7 @@ async def test_when_is_asked_once_before_a_map(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_map_over_nothing_completes_at_once(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_map_over_nothing_completes_at_once(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -180,8 +174,7 @@ async def test_a_tolerated_item_s_entry_is_its_error(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -250,8 +243,7 @@ async def test_a_condition_that_has_no_boolean_fails_the_visit(
 
 
 @simulated
-async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(node("a", when="false"), node("x"), call("b", "a", "x", args={"value": "{{ a.output.x }}"}))
@@ -308,9 +300,8 @@ async def test_an_agent_chooses_within_its_closed_set(
 
 
 @simulated
-async def test_every_phase_counts_its_own_work_only(mill: Cluster) -> None:
+async def test_every_phase_counts_its_own_work_only(mill: Cluster, ledger: Ledger) -> None:
     """Durations are those of the attempt; waiting in the queue is counted apart."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": partial(ledger.work, seconds=2)}, concurrency=1)
     run = await worker.run(document(call("a"), call("b")))
     ended = {event.node: event for event in await mill.of(run.run_id, NodeCompleted)}

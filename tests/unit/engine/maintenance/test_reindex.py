@@ -83,8 +83,7 @@ async def test_what_is_shown_follows_from_the_log(mill: Cluster) -> None:
 
 
 @simulated
-async def test_reindexing_beside_running_workers(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_reindexing_beside_running_workers(mill: Cluster, ledger: Ledger) -> None:
     workers = [await mill.process(f"w{n}", functions={"work": ledger.work}) for n in range(2)]
     flow = document(*[call(f"n{i}", *([f"n{i - 1}"] if i else []), args={"seconds": 0.2}) for i in range(5)])
     reference = await workers[0].publish(flow)

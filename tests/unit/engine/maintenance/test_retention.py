@@ -112,8 +112,7 @@ async def test_what_is_not_over_stays(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_rollback_under_way_is_not_over(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_rollback_under_way_is_not_over(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     undo = {"type": "python", "config": {"function": "work", "args": {"seconds": 100}, "isolation": "inline"}}
     flow = document(node("a", compensator=undo), FAILS, on_failure={"compensate": "automatic"}, retention={"days": 0})

@@ -24,8 +24,9 @@ async def _followed(process: Process, run_id: str, after: int = 0) -> list[dict[
 
 
 @simulated
-async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_run(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_run(
+    mill: Cluster, ledger: Ledger
+) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a"), call("b", "a", args={"seconds": 3}), node("c", "b")))
     early = asyncio.ensure_future(_followed(client, run_id))
@@ -37,8 +38,7 @@ async def test_a_follower_sees_every_event_once_and_in_order_and_ends_with_the_r
 
 
 @simulated
-async def test_following_from_a_seq(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_following_from_a_seq(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a"), call("b", "a", args={"seconds": 3})))
     await mill.until(lambda: ledger.running == 1)
@@ -61,9 +61,8 @@ async def test_following_what_has_ended_ends(mill: Cluster) -> None:
 
 
 @simulated
-async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Cluster) -> None:
+async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Cluster, ledger: Ledger) -> None:
     """A discarded result is written after the terminal event; whoever asks from there must not wait for ever."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 4})))
     await asyncio.sleep(3)
@@ -94,8 +93,7 @@ async def test_many_followers_of_many_runs(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 9})))
     events = worker.engine.follow(run_id)
@@ -270,8 +268,7 @@ async def test_a_waiting_run_that_lost_its_timer_gets_it_back(mill: Cluster) -> 
 
 
 @simulated
-async def test_a_run_is_active_or_waiting(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_run_is_active_or_waiting(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(signal("go"), call("w", "go", args={"seconds": 20}), signal("end", "w")))
 

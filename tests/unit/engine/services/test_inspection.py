@@ -189,8 +189,7 @@ async def test_why_leads_on_to_the_child_that_failed(mill: Cluster) -> None:
 
 
 @simulated
-async def test_why_a_run_failed_and_what_runs_now(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_why_a_run_failed_and_what_runs_now(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     failed = await worker.run(document(node("a"), node("f", "a", type="fail", config={"kind": "odd"}), node("z", "f")))
     found = await worker.engine.why(failed.run_id)

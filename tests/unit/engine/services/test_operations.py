@@ -132,8 +132,7 @@ async def test_ended_runs_refuse(mill: Cluster) -> None:
 
 
 @simulated
-async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run_id = await worker.start(document(call("a"), call("b", "a"), signal("go", "b")))
     await waits(mill, run_id, "go")
@@ -187,8 +186,7 @@ async def test_a_retried_run_is_found_by_what_it_is(mill: Cluster) -> None:
 
 
 @simulated
-async def test_an_unknown_outcome_needs_a_word(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_unknown_outcome_needs_a_word(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process("w1", functions={"work": ledger.work}, lease_ms=3_000)
     run_id = await worker.start(document(call("pay", args={"seconds": 60}, delivery="at_most_once"), node("z", "pay")))
     await mill.until(lambda: ledger.running == 1)

@@ -73,8 +73,7 @@ async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Cluster) -> 
 
 
 @simulated
-async def test_fix_and_continue_is_one_commit(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_fix_and_continue_is_one_commit(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a"), node("f", "a", type="fail"), node("z", "f", config="{{ f.output }}")))
     assert await unchanged(mill, run.run_id, worker.engine.patch(run.run_id, FIX)) == "patch_needs_retry"
@@ -212,9 +211,8 @@ async def test_of_two_patches_at_once_one_is_too_late(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster) -> None:
+async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster, ledger: Ledger) -> None:
     """Workers that hold the old graph finish what they began, and go on under the new one."""
-    ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, concurrency=3) for i in range(2)]
     client = await mill.process("client", work=False)
     run_id = await client.start(

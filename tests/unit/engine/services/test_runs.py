@@ -93,8 +93,7 @@ async def test_a_run_that_does_not_complete_has_no_outputs(mill: Cluster) -> Non
 
 
 @simulated
-async def test_the_deadline_ends_a_run(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_the_deadline_ends_a_run(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30}))
     assert mill.loop.now == pytest.approx(1_030, abs=0.5)
@@ -128,8 +127,7 @@ async def test_a_key_makes_a_start_idempotent(mill: Cluster) -> None:
 
 
 @simulated
-async def test_many_starts_with_one_key_at_once_are_one_run(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_many_starts_with_one_key_at_once_are_one_run(mill: Cluster, ledger: Ledger) -> None:
     clients = [await mill.process(f"c{i}", functions={"work": ledger.quick}) for i in range(3)]
     await clients[0].publish(document(call("a")))
     starts = [client.engine.start("test", {"n": 1}, key="k") for client in clients for _ in range(4)]
@@ -199,8 +197,7 @@ async def test_inputs_that_are_not_json_are_refused(mill: Cluster, schema: Any, 
 
 
 @simulated
-async def test_show_is_the_run_as_it_is_now(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_show_is_the_run_as_it_is_now(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a", config=1), call("b", "a", args={"seconds": 30}), node("c", "b")))
     await mill.until(lambda: ledger.running == 1)
@@ -227,9 +224,8 @@ async def test_waiting_for_a_result_may_take_too_long(mill: Cluster) -> None:
 
 
 @simulated
-async def test_pause_and_resume(mill: Cluster) -> None:
+async def test_pause_and_resume(mill: Cluster, ledger: Ledger) -> None:
     """Queued jobs are withdrawn; the attempt that runs may finish; everything goes on afterwards."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=1)
     run_id = await worker.start(
         document(call("a", args={"seconds": 5}), call("b", args={"seconds": 5}), call("c", "a", "b"))
@@ -277,8 +273,7 @@ async def test_timers_and_back_offs_outlast_a_pause(mill: Cluster) -> None:
 
 
 @simulated
-async def test_cancel_ends_everything_and_tells_running_handlers(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_cancel_ends_everything_and_tells_running_handlers(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(call("a", args={"seconds": 500}), node("s", type="sleep", config={"seconds": 500}), node("c", "a"))

@@ -180,9 +180,8 @@ async def test_whoever_becomes_able_gets_it_within_a_second(mill: Cluster) -> No
 
 
 @simulated
-async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster) -> None:
+async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster, ledger: Ledger) -> None:
     """Also when they are older and more important than what the worker can do."""
-    ledger = Ledger()
     client = await mill.process("client", work=False, more=[SPECIAL])
     unknown = await client.publish(
         document(*(node(f"n{i}", type="special", priority=9) for i in range(1_000)), name="unknown")
@@ -207,8 +206,7 @@ async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster) -> No
 
 
 @simulated
-async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     await client.start(document(call("a", args={"seconds": 10}), call("b", "a")))
@@ -222,9 +220,8 @@ async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster) ->
 
 
 @simulated
-async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Cluster) -> None:
+async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Cluster, ledger: Ledger) -> None:
     """The commit was under way, and kept a job for a worker that has stopped since."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     run_id = await worker.start(document(call("a", args={"seconds": 1}), call("b", "a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
@@ -244,8 +241,7 @@ async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill
 
 
 @simulated
-async def test_a_second_word_ends_the_grace_period(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_second_word_ends_the_grace_period(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=600_000)
     run_id = await worker.start(document(call("a", args={"seconds": 300})))
     await mill.until(lambda: ledger.running == 1)
@@ -260,9 +256,8 @@ async def test_a_second_word_ends_the_grace_period(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster) -> None:
+async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster, ledger: Ledger) -> None:
     """The attempt ended within the grace period; that the store is slow is no reason to do it again."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
     run_id = await worker.start(document(call("a", args={"seconds": 1})))
     await mill.until(lambda: ledger.running == 1)
@@ -281,9 +276,8 @@ async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster)
 
 
 @simulated
-async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster) -> None:
+async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster, ledger: Ledger) -> None:
     """The handler has ended, but nobody will ever know: its job is done again, so it was given back."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     await worker.start(document(call("a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
@@ -305,8 +299,7 @@ async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(
 
 
 @simulated
-async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster, ledger: Ledger) -> None:
     poor = await mill.process("poor")
     run_id = await poor.start(document(call("a")))
     rich = await mill.process("rich", functions={"work": ledger.work})
@@ -322,8 +315,7 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Clust
 
 
 @simulated
-async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Cluster, ledger: Ledger) -> None:
     poor = await mill.process("poor")
     rich = await mill.process("rich", functions={"work": ledger.work})
     await asyncio.sleep(6)
