@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
@@ -14,7 +13,7 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
-from tidemill.kernel.commands import ChildBegan, ChildEnded
+from tidemill.kernel.commands import ChildEnded
 from tidemill.kernel.events import (
     BlobRef,
     ChildFinished,
@@ -403,26 +402,6 @@ def errands_of(process: Process) -> ChildRunMessenger:
 
 
 @simulated
-async def test_a_family_has_a_depth(mill: Cluster) -> None:
-    worker = await mill.process()
-    await worker.publish(document(human("h"), name="kid"))
-    run_id = await worker.start(document(child("c", "kid")), key="mum")
-    await waits(mill, "mum.c.1", "h")
-    state = await mill.state(run_id)
-    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.2")  # type: ignore[type-var]
-    state.depth = DEPTH_MAX - 1
-    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
-    assert isinstance(answer, ChildBegan)
-    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.3")  # type: ignore[type-var]
-    state.depth = DEPTH_MAX
-    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
-    assert isinstance(answer, ChildEnded) and answer.error is not None
-    assert (answer.status, answer.error.code) == ("REFUSED", "child_too_deep")
-    await worker.engine.cancel("mum.c.2")
-    await worker.engine.cancel(run_id)
-
-
-@simulated
 async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluster) -> None:
     """Also when the worker that did it was never heard of again, and the child has failed once more since."""
     worker = await mill.process()
@@ -439,11 +418,3 @@ async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluste
     answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
     assert isinstance(answer, ChildEnded)
     assert len(await mill.of("mum.c.1", RunRetried)) == 1
-
-
-@simulated
-async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Cluster) -> None:
-    worker = await mill.process()
-    await worker.publish(document(node("v"), name="kid"))
-    await worker.run(document(child("c", "kid")), key="mum")
-    assert await code_of(worker.engine.start("kid", {}, key="mum.c.1")) == "key_reused"

@@ -171,20 +171,6 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster
     assert len(await mill.rows()) == 5
 
 
-@pytest.mark.parametrize(
-    "words", [{"reason": "\ud800"}, {"actor": "\udfff"}, {"reason": 5}, {"reason": "x" * 1_000_000}]
-)
-@simulated
-async def test_reasons_that_cannot_be_stored_are_refused(mill: Cluster, words: dict[str, Any], ledger: Ledger) -> None:
-    worker = await mill.process(functions={"work": ledger.work})
-    run_id = await worker.start(document(call("a", args={"seconds": 5}), node("b", "a")))
-    await mill.until(lambda: ledger.running == 1)
-    for act in (worker.engine.pause, worker.engine.resume, worker.engine.cancel):
-        with pytest.raises(Rejected):
-            await act(run_id, **words)
-    assert (await worker.end(run_id)).status == "COMPLETED"
-
-
 @simulated
 async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Cluster) -> None:
     """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""

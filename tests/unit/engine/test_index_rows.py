@@ -11,13 +11,11 @@ from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.faulty_store import following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.index_rows import DEAD_LETTER, RUN, RunRow, read_dead_letter_row, read_run_row, run_row, run_terms
+from tidemill.engine.index_rows import DEAD_LETTER, read_dead_letter_row, run_terms
 from tidemill.engine.turn import SNAPSHOT_TAIL_MIN
 from tidemill.errors import Rejected
-from tidemill.kernel.commands import Start
 from tidemill.kernel.events import DeadLettered
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Stream
 
 
 @simulated
@@ -70,71 +68,6 @@ async def test_late_results_are_counted(mill: Cluster, ledger: Ledger) -> None:
     await asyncio.sleep(60)
     assert (await mill.row(run_id)).late_results == 2
     assert (await mill.row(run_id)).status == "CANCELLED"
-
-
-@simulated
-async def test_a_row_knows_its_parent(mill: Cluster) -> None:
-    client = await mill.process("client", work=False)
-    published = await client.engine.publish(document(node("a")))
-    flow = await client.engine.catalog.flow(TENANT, published.digest)
-    start = Start(version=1, digest=published.digest, inputs=b"{}", parent=("mother", "n", 1, -1))
-    answer = await client.engine.turns.command(mill.stream("child"), start, start=flow)
-    assert answer.problem is None
-    assert (await mill.row("child")).parent == "mother"
-
-
-def test_a_row_can_be_written_and_read_in_every_field() -> None:
-    state = State(
-        seq=7,
-        status="PAUSED",
-        counter=2,
-        workflow="w",
-        version=3,
-        digest="sha256:1",
-        submitted_by="ada",
-        labels={"k": "v"},
-        correlation_id="c",
-        tag_used="w:stable",
-        parent=("p", "n", 1, 0),
-        forked_from=("f", 9),
-        created_ms=1,
-        started_ms=2,
-        ended_ms=4,
-        last_ms=3,
-        tolerated=5,
-        dead_letters=6,
-        discarded=8,
-        failed_node="n",
-    )
-    stream = Stream(TENANT, RUN, "r")
-    row = run_row(stream, state, run_terms(state), waiting_for=("timer (s)",), stuck=True, idle=True)
-    assert (row.kind, row.key, row.sort) == (RUN, "r", 1)
-    assert read_run_row(row) == RunRow(
-        run_id="r",
-        workflow="w",
-        version=3,
-        digest="sha256:1",
-        status="PAUSED",
-        created_ms=1,
-        last_event_ms=3,
-        counter=2,
-        events=7,
-        tag_used="w:stable",
-        submitted_by="ada",
-        labels={"k": "v"},
-        correlation_id="c",
-        started_ms=2,
-        ended_ms=4,
-        tolerated=5,
-        dead_letters=6,
-        late_results=8,
-        waiting_for=("timer (s)",),
-        parent="p",
-        forked_from="f",
-        stuck=True,
-        idle=True,
-        failed_node="n",
-    )
 
 
 def test_what_a_run_can_be_found_by() -> None:
@@ -203,19 +136,6 @@ async def test_finding_runs_page_by_page(mill: Cluster) -> None:
 
 
 # What a commit carries beside its events: the run's row, dead letters, snapshots
-
-
-@simulated
-async def test_a_row_is_written_with_the_start_and_with_the_end(mill: Cluster) -> None:
-    client = await mill.process("client", work=False)
-    run_id = await client.start(chain("a", "b"))
-    assert (await mill.row(run_id)).status == "RUNNING"
-    assert [row.run_id for row in await mill.rows("live")] == [run_id]
-    await mill.process()
-    await client.end(run_id)
-    row = await mill.row(run_id)
-    assert (row.status, row.events) == ("COMPLETED", len(await mill.events(run_id)))
-    assert await mill.rows("live") == []
 
 
 @simulated

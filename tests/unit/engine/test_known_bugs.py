@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Cluster, dying_after, dying_before, simulated
+from tests.fixtures.cluster import Cluster, dying_after, dying_before, simulated
 from tests.fixtures.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -22,7 +22,6 @@ from tidemill.kernel.events import (
     NodeCompleted,
     NodeFailed,
     NodeScheduled,
-    NodeStarted,
 )
 from tidemill.stores.contract import Claim, Commit
 
@@ -96,17 +95,6 @@ async def test_join_twice(mill: Cluster, first_done: str, ledger: Ledger) -> Non
 
 
 @simulated
-async def test_join_twice_in_a_map(mill: Cluster, ledger: Ledger) -> None:
-    """Fifty arrivals at once are still one join."""
-    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}) for i in range(3)]
-    run = await workers[0].run(
-        document(call("m", args={"seconds": 1}, map={"over": list(range(50))}), call("after", "m"))
-    )
-    assert (run.status, ledger.count("after")) == ("COMPLETED", 1)
-    assert len([e for e in await mill.of(run.run_id, NodeCompleted, "m") if e.index == -1]) == 1
-
-
-@simulated
 async def test_loop_consume_key(mill: Cluster, ledger: Ledger) -> None:
     """Tokens were consumed under a key without the pass, so the second pass counted as a duplicate and the run never
     ended. Here every pass has its own visit, and the counter comes to zero."""
@@ -172,25 +160,6 @@ async def test_blob_overwrite(mill: Cluster, ledger: Ledger) -> None:
     assert len({ref.digest for ref in refs if isinstance(ref, BlobRef)}) == 2
 
 
-@simulated
-async def test_blob_overwrite_of_equal_values(mill: Cluster) -> None:
-    """Equal values of many nodes are one blob, and all of them read it."""
-    worker = await mill.process()
-    run = await worker.run(
-        document(
-            node("m", config="{{ inputs.big }}", map={"over": [1, 2, 3]}),
-            node("n", "m", config="{{ m.output | map('length') | list }}"),
-        ),
-        {"big": "x" * 70_000},
-    )
-    assert run.outputs == {"n": [70_000] * 3}
-    large = sorted(
-        len(body) for (tenant, _), body in mill.blobs._held.items() if tenant == TENANT and len(body) > 60_000
-    )
-    # An item's value once, the inputs with it inside, and the list of all three.
-    assert large == [70_002, 70_010, 210_010]
-
-
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
 async def test_ack_before_requeue(mill: Cluster, kill: str, ledger: Ledger) -> None:
@@ -248,20 +217,6 @@ async def test_lease_released_early(mill: Cluster, ledger: Ledger) -> None:
         assert any(b"NodeCompleted" in record for record in commit.records), key
 
 
-@simulated
-async def test_lease_released_early_by_a_pause(mill: Cluster, ledger: Ledger) -> None:
-    """Pausing withdraws what nobody holds, and leaves the lease of what runs alone."""
-    worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000)
-    other = await mill.process("w2", functions={"work": ledger.work}, lease_ms=6_000)
-    run_id = await worker.start(document(call("a", args={"seconds": 30})))
-    await mill.until(lambda: ledger.running == 1)
-    await other.engine.pause(run_id)
-    await asyncio.sleep(2)
-    await other.engine.resume(run_id)
-    run = await worker.end(run_id)
-    assert (run.status, len(ledger.calls), ledger.most) == ("COMPLETED", 1, 1)
-
-
 @pytest.mark.parametrize("trouble", ["none", "refused", "reply lost"])
 @simulated
 async def test_log_drop(mill: Cluster, trouble: str, ledger: Ledger) -> None:
@@ -293,16 +248,3 @@ async def test_log_drop(mill: Cluster, trouble: str, ledger: Ledger) -> None:
     assert set(acknowledged) <= set(commands) <= {*asked, "start:logged"}
     assert client.faulty_store.fired["commit"] >= len(troubles) * 12
     assert (await worker.end(run_id)).status == "COMPLETED"
-
-
-@simulated
-async def test_log_drop_of_results(mill: Cluster, ledger: Ledger) -> None:
-    """Whatever a handler did is told by the log: an attempt that was called and ended is there, with its end."""
-    worker = await mill.process(functions={"work": ledger.work}, concurrency=4)
-    for _ in range(6):
-        worker.faulty_store.next("commit", *[lambda call: call()] * 2, refuse, lose_reply)
-    run = await worker.run(document(call("m", args={"seconds": 1}, map={"over": list(range(20))})))
-    assert run.status == "COMPLETED"
-    assert worker.faulty_store.fired["commit"] >= 12
-    started = [(event.index, event.attempt) for event in await mill.of(run.run_id, NodeStarted)]
-    assert sorted(started) == sorted((int(key.rsplit("/", 1)[1]), attempt) for key, attempt in ledger.calls)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
@@ -60,31 +59,6 @@ async def test_one_engine_dies_in_the_middle(mill: Cluster, moment: float, ledge
     assert len(completed) == len(set(completed)) == 1 + 4 + 8 + 1 + 1 + 1
     # The dead one reports nothing any more.
     assert await mill.of(run_id, ResultDiscarded) == []
-
-
-@simulated
-async def test_engines_that_keep_dying_get_everything_done(mill: Cluster) -> None:
-    """A worker is killed every few seconds for a while; a killed one's work is done again by the next."""
-    ledger, rng = Ledger(), random.Random(5)
-    client = await mill.process("client", work=False)
-    reference = await client.publish(
-        document(
-            call("a", args={"seconds": 1}),
-            call("m", "a", args={"seconds": 1, "value": "{{ item }}"}, map={"over": list(range(6)), "max_parallel": 3}),
-            call("z", "m", args={"seconds": 1}),
-        )
-    )
-    runs = [await client.start(reference) for _ in range(5)]
-    for number in range(8):
-        worker = await mill.process(f"w{number}", functions={"work": ledger.work}, lease_ms=3_000, concurrency=4)
-        await asyncio.sleep(rng.uniform(0.3, 4.0))
-        worker.kill()
-    await mill.process("survivor", functions={"work": ledger.work}, lease_ms=3_000)
-    for run_id in runs:
-        run = await client.end(run_id)
-        assert (run.status, run.nodes["m"]["output"]) == ("COMPLETED", list(range(6)))
-        assert len(await mill.of(run_id, NodeCompleted)) == 9
-    assert len(ledger.calls) > 5 * 8
 
 
 @simulated

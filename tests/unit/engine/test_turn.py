@@ -13,7 +13,7 @@ from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, re
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Cancel
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.stores.contract import Claim
@@ -178,14 +178,6 @@ async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mil
     order.append("started")
     await mill.until(lambda: len(order) == 2)
     assert (order, worker.faulty_store.claimed) == (["started", "node"], 0)
-
-
-@simulated
-async def test_ended_runs_leave_the_cache(mill: Cluster) -> None:
-    worker = await mill.process()
-    run_id = await worker.start(chain("a"))
-    await mill.until(lambda: worker.engine.worker is not None and worker.engine.worker.finished == 1)
-    assert worker.cached(run_id) is None
 
 
 @simulated
@@ -402,23 +394,6 @@ async def test_beginning_under_a_lost_lease_is_refused(mill: Cluster) -> None:
     assert (early.count("a"), late.count("a")) == (0, 1)
     assert [event.worker for event in await mill.of(run_id, NodeStarted)] == ["w2"]
     assert await mill.of(run_id, DeadLettered) == []
-
-
-@simulated
-async def test_a_refusal_leaves_no_trace(mill: Cluster) -> None:
-    worker = await mill.process()
-    run = await worker.run(chain("a", "b"))
-    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits))
-    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
-        with pytest.raises(Rejected) as refused:
-            await act(run.run_id)
-        assert refused.value.code == "run_ended"
-    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
-        with pytest.raises(Rejected) as refused:
-            await act("nobody")
-        assert refused.value.code == "run_unknown"
-    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits)) == before
-    assert [row.run_id for row in await mill.rows()] == [run.run_id]
 
 
 @simulated

@@ -354,27 +354,6 @@ def test_the_fate_of_a_node_without_an_output_can_be_asked_for() -> None:
     assert view.outputs == {"c": "SKIPPED nothing"}
 
 
-def test_a_key_does_not_care_how_a_mapping_was_written() -> None:
-    with tidemill.open("memory://") as mill:
-        mill.publish({"name": "one", "nodes": [{"id": "a", "type": "value", "config": 1}]})
-        first = mill.start("one", {"x": 1, "y": 2}, key="order-1")
-        assert mill.start("one", {"y": 2, "x": 1}, key="order-1") == first
-        with pytest.raises(tidemill.Rejected) as refused:
-            mill.start("one", {"x": 1, "y": 3}, key="order-1")
-    assert refused.value.code == "key_reused"
-
-
-@pytest.mark.parametrize("after", [-1, 99])
-def test_following_from_nowhere_is_refused(after: int) -> None:
-    with tidemill.open("memory://") as mill:
-        mill.publish({"name": "one", "nodes": [{"id": "a", "type": "value", "config": 1}]})
-        run = mill.start("one")
-        mill.result(run, timeout_s=10)
-        with pytest.raises(tidemill.Rejected) as refused:
-            list(mill.follow(run, after))
-    assert refused.value.code == "cursor_invalid"
-
-
 def test_a_document_of_odd_strings_is_refused_and_not_half_taken() -> None:
     class Name(str):
         pass

@@ -174,31 +174,6 @@ async def test_a_tolerated_item_s_entry_is_its_error(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Cluster, ledger: Ledger) -> None:
-    worker = await mill.process(functions={"work": ledger.quick})
-    run = await worker.run(
-        document(
-            call(
-                "n",
-                args={"value": "{{ iteration }}"},
-                loop={"condition": "output < 2", "max_iterations": 9, "break_path": []},
-                branch={"rules": [{"condition": "output == 2", "next_nodes": ["two"]}], "default": ["other"]},
-            ),
-            node("two", config="{{ n.output }}"),
-            node("other"),
-        )
-    )
-    assert run.outputs == {"two": 2}
-    assert (run.nodes["n"]["visits"], ledger.count("n")) == (3, 3)
-    routes = [event.route for event in await mill.of(run.run_id, NodeCompleted, "n")]
-    assert [(route.again, route.branch, route.rule) for route in routes if route is not None] == [
-        (True, None, -1),
-        (True, None, -1),
-        (False, ("two",), 0),
-    ]
-
-
-@simulated
 async def test_a_wait_on_a_routed_node_is_followed_by_the_route_phase(mill: Cluster) -> None:
     """The handler is not called again; a worker only evaluates the conditions over what the wait ended with."""
     worker = await mill.process()
@@ -331,17 +306,6 @@ async def test_a_template_that_has_no_json_value_fails_its_node_only(mill: Clust
     assert (await worker.run(document(node("c"), name="next"))).status == "COMPLETED"
 
 
-@pytest.mark.parametrize(
-    "outputs", [{"x": "{{ 1e308 * 10 }}"}, {"x": "{{ 1 / 0 }}"}, {"x": "{{ a.output.nothing.there }}"}]
-)
-@simulated
-async def test_outputs_without_a_json_value_fail_the_run(mill: Cluster, outputs: Any) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(node("a", config={}), outputs=outputs))
-    assert run.status == "FAILED"
-    assert run.error is not None and run.error["code"] == "outputs_failed"
-
-
 @pytest.mark.parametrize("levels", [190, 200, 201, 700, 940])
 @simulated
 async def test_what_can_be_stored_can_be_read_by_everyone(mill: Cluster, levels: int) -> None:
@@ -357,13 +321,6 @@ async def test_what_can_be_stored_can_be_read_by_everyone(mill: Cluster, levels:
         assert (run.status, run.nodes["b"]["output"]) == ("COMPLETED", value)
     else:
         assert run.nodes["a"]["error"]["code"] == "output_not_json"
-
-
-@simulated
-async def test_a_function_that_nobody_knows_fails_its_node(mill: Cluster) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(call("a", function="nobody", retry={"max_attempts": 5})))
-    assert (run.nodes["a"]["error"]["code"], run.nodes["a"]["attempts"]) == ("function_unknown", 1)
 
 
 @pytest.mark.parametrize(

@@ -184,16 +184,6 @@ async def test_a_surprise_stops_no_beat(mill: Cluster, caplog: pytest.LogCapture
 
 
 @simulated
-async def test_a_drain_without_a_store_still_ends(mill: Cluster) -> None:
-    worker = await mill.process()
-    await asyncio.sleep(1)
-    worker.faulty_store.always("beat", refuse)
-    await worker.stop()
-    assert worker.faulty_store.fired["beat"] >= 1
-    assert [row.name for row in await rows(mill)] == ["w1"]
-
-
-@simulated
 async def test_rows_of_a_later_format_are_left_alone(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     strange = Row(kind=WORKER, key="w9", sort=1, body=b"\x01")

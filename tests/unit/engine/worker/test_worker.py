@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, after_s, lose_reply, refuse
+from tests.fixtures.faulty_store import Call, FaultyStore, after_s, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -247,18 +247,6 @@ async def test_a_load_that_fails_is_not_a_lost_worker(mill: Cluster, times: int,
     assert worker.faulty_store.fired["load"] == times
     assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 1)
     assert await mill.of(run_id, NodeFailed) == []
-
-
-@simulated
-async def test_a_claim_whose_reply_is_lost_delays_and_loses_nothing(mill: Cluster, ledger: Ledger) -> None:
-    worker = mill.build(functions={"work": ledger.work})
-    worker.faulty_store.next("claim", lose_reply)
-    client = await mill.process("client", work=False)
-    run_id = await client.start(document(call("a")))
-    await worker.open()
-    run = await client.end(run_id)
-    assert worker.faulty_store.fired["claim"] == 1
-    assert run.status == "COMPLETED" and ledger.count("a") == 1
 
 
 @simulated
