@@ -91,9 +91,6 @@ def test_no_store_is_opened_without_need(inside: InProcessCli, tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-# `tidemill render`
-
-
 @pytest.mark.parametrize(
     ("template", "scope", "printed"),
     [

@@ -121,8 +121,6 @@ def test_why_gives_the_command_that_starts_a_worker(cli_store: CliStore) -> None
         assert f"tidemill worker --queues gpu --store {url}" in told
 
 
-# What is refused
-
 NOTHING = "answer = 42\n"
 RAISES = "raise OSError('no such key\\nsecond line')\n"
 WRONG = "functions = ['f']\n"

@@ -34,9 +34,6 @@ async def _alive(mill: Cluster, run_id: str) -> bool:
     return (await mill.state(run_id)).live
 
 
-# There and back
-
-
 @simulated
 async def test_a_childs_outputs_are_its_nodes_output(mill: Cluster) -> None:
     worker = await mill.process()
@@ -129,9 +126,6 @@ async def test_every_visit_has_a_child_of_its_own(mill: Cluster) -> None:
     assert {row.run_id for row in await mill.rows("parent:mum")} == {"mum.c.1", "mum.c.2", "mum.c.3"}
 
 
-# Failures
-
-
 @simulated
 async def test_a_failure_comes_up_with_its_causes(mill: Cluster) -> None:
     worker = await mill.process()
@@ -192,9 +186,6 @@ async def test_a_tolerated_child(mill: Cluster) -> None:
     run = await worker.run(document(child("m", "kid", inputs="{{ item }}", map=maps)))
     assert run.status == "COMPLETED"
     assert run.outputs["m"][1]["error"]["code"] == "child_failed"
-
-
-# Ending
 
 
 @simulated
@@ -267,9 +258,6 @@ async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Cluster) -> 
     assert run.error is not None
     assert (run.error["code"], run.error["causes"]) == ("child_failed", ["child_cancelled"])
     assert "by mistake" in run.error["message"]
-
-
-# Again
 
 
 @simulated

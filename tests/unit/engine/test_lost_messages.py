@@ -47,9 +47,6 @@ async def _job(mill: Cluster, run_id: str, kind: str) -> str:
     raise AssertionError(f"{run_id} has no job {kind}")
 
 
-# Killed
-
-
 @pytest.mark.parametrize("moment", ["before the child", "after the child", "before it is noted", "after it is noted"])
 @simulated
 async def test_a_worker_that_dies_while_it_starts_a_child(mill: Cluster, moment: str) -> None:
@@ -165,9 +162,6 @@ async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent
     await asyncio.sleep(60)
     assert await mill.jobs("r") == []
     assert (await mill.state("r.c.1")).live
-
-
-# Lost altogether
 
 
 @simulated

@@ -423,6 +423,3 @@ async def test_a_claim_that_nobody_heard_of_expires(mill: Cluster, ledger: Ledge
     assert 15 <= mill.loop.now - began <= 17
     assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
     assert ledger.calls == [(f"{run_id}/a/1/-1", 2)]
-
-
-# Races and outages

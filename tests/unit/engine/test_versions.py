@@ -40,9 +40,6 @@ async def with_versions(mill: Cluster, count: int, name: str = "c") -> tuple[Pro
     return client, client.engine.catalog
 
 
-# Versions
-
-
 @simulated
 async def test_a_version_knows_the_one_before_it(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 3)
@@ -93,9 +90,6 @@ async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Clu
     assert (await catalog.flow(TENANT, digest)).workflow is compiled.workflow
     assert b'"config":{"x":1}' in await mill.blobs.get(TENANT, text)
     assert await records(mill) == 0
-
-
-# Patches
 
 
 @simulated
@@ -200,9 +194,6 @@ async def test_too_many_publishers_at_once_are_not_waited_for(mill: Cluster) -> 
     with pytest.raises(Unavailable, match="too many"):
         await catalog.tag(TENANT, "test", "stable", 1)
     assert first.faulty_store.fired["commit"] == 32
-
-
-# Tags
 
 
 @simulated
@@ -347,9 +338,6 @@ async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Cluster) -> N
     assert (row.version, row.tags) == (2, {"latest": 2, "stable": 1})
 
 
-# References
-
-
 @pytest.mark.parametrize(
     ("reference", "code", "hint"),
     [
@@ -408,9 +396,6 @@ async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     assert (await catalog.find("other"))[0][0].digest != (await catalog.find(TENANT))[0][0].digest
 
 
-# Lists
-
-
 @simulated
 async def test_a_list_shows_what_a_workflow_is_now(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
@@ -442,9 +427,6 @@ async def test_lists_have_pages_and_terms(mill: Cluster) -> None:
     await catalog.untag(TENANT, "w1", "stable")
     assert await catalog.find(TENANT, ["tag:stable"]) == ([], None)
     assert (await refusal(catalog.find(TENANT, limit=0))).code == "limit_invalid"
-
-
-# Differences
 
 
 @simulated

@@ -114,9 +114,6 @@ def _refused(type_: str, config: Any) -> tuple[Problem, ...]:
     return refused.value.problems
 
 
-# Human
-
-
 async def test_people_are_asked_for_everything_that_is_configured() -> None:
     assert await called(HANDLERS_OF_WAITING["human"], WHOLE) == Pause(
         on="human",
@@ -265,9 +262,6 @@ def test_a_path_leads_to_a_node_that_exists(field: str) -> None:
     (problem,) = _refused("human", {field: ["nobody"]})
     assert problem.path.startswith(f"/nodes/0/config/{field}")
     assert "nobody" in problem.message
-
-
-# Signal, workflow, wait_until
 
 
 @pytest.mark.parametrize(("config", "name"), [(None, "n"), ({}, "n"), ({"name": "paid"}, "paid")])

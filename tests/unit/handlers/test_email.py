@@ -60,9 +60,6 @@ async def failed(mail: Mail, handler: Handler = EMAIL, **more: Any) -> Fail:
     return caught.value
 
 
-# What arrives
-
-
 async def test_a_message_arrives(mail: Mail) -> None:
     people: dict[str, Any] = {
         "to": ["Ada Lovelace <ada@example.com>", "bob@example.com"],
@@ -145,9 +142,6 @@ async def test_attempts_at_a_visit_have_one_message_id(mail: Mail) -> None:
     ids = [taken.message["Message-ID"] for taken in mail.taken]
     assert ids[0] == ids[1] and len(set(ids)) == 4
     assert all(each.endswith("@example.com>") for each in ids)
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -281,9 +275,6 @@ async def test_a_worker_without_a_server_leaves_it_to_others(mail: Mail) -> None
     assert caught.value.code == "smtp_server_missing" and "TIDEMILL_SMTP_URL" in caught.value.hint
 
 
-# What is tried again
-
-
 @pytest.mark.parametrize(
     ("verb", "answer", "code", "retryable", "unknown"),
     [
@@ -366,9 +357,6 @@ def test_a_message_that_was_cut_off_is_sent_again_with_the_same_id(monkeypatch: 
     assert len(mail.taken) == 2 and len({taken.message["Message-ID"] for taken in mail.taken}) == 1
     view, mail = asyncio.run(play("at_most_once"))
     assert (view.status, view.error["code"], len(mail.taken)) == ("FAILED", "unknown_outcome", 1)
-
-
-# Encryption and passwords
 
 
 @pytest.fixture(scope="module")
@@ -481,9 +469,6 @@ async def test_a_password_never_goes_over_an_open_line(mail: Mail) -> None:
     handler = email_handler(TcpConnector(ANYWHERE, resolver=at_home))
     fail = await failed(mail, handler, server=login(mail, tls="none"))
     assert fail.code == "config_invalid" and mail.connections == 0
-
-
-# The operator's server
 
 
 @pytest.mark.parametrize(

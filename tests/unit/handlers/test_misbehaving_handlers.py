@@ -32,9 +32,6 @@ def mill() -> Iterator[tidemill.Tidemill]:
         yield opened
 
 
-# What it raises
-
-
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
@@ -97,9 +94,6 @@ def test_leaving_the_program_from_a_process(mill: tidemill.Tidemill) -> None:
     assert output(in_process(mill, "add", args={"a": 1})) == 2
 
 
-# What it returns
-
-
 def test_what_is_not_json_is_refused_in_a_process(mill: tidemill.Tidemill) -> None:
     assert error(in_process(mill, "not_json", ONCE))["code"] == "output_not_json"
 
@@ -142,9 +136,6 @@ def test_megabytes_that_it_prints_are_cut_to_the_last(isolation: str) -> None:
         view = own.run(flow, timeout_s=30)
         kept = sum(len(line.text) for line in own.logs(view.run_id))
     assert output(view) == "printed" and 1 << 18 < kept <= 3 << 20
-
-
-# Copies of the process
 
 
 def test_a_copy_that_outlives_its_process_does_not_hide_its_death(mill: tidemill.Tidemill) -> None:

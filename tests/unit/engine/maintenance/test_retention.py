@@ -260,9 +260,6 @@ async def test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew(
     }
 
 
-# Interruptions
-
-
 class Killed(Exception):
     """The process is gone."""
 

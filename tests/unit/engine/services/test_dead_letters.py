@@ -41,9 +41,6 @@ async def _letters(process: Process, *terms: str) -> list[DeadLetterRow]:
     return (await process.engine.dead_letters.find(terms))[0]
 
 
-# Lists
-
-
 @simulated
 async def test_a_letter_is_listed_with_what_failed(mill: Cluster) -> None:
     worker = await _process(mill, RepairableFunction())
@@ -131,9 +128,6 @@ async def test_letters_of_items_and_of_tolerated_failures(mill: Cluster) -> None
     assert [(each.result, each.code, each.letters) for each in outcome.runs] == [("refused", "run_completed", 2)]
 
 
-# One letter
-
-
 @simulated
 async def test_a_letter_shows_what_the_node_was_given(mill: Cluster) -> None:
     worker = await _process(mill, RepairableFunction())
@@ -193,9 +187,6 @@ async def test_a_letter_shows_the_values_of_its_moment(mill: Cluster) -> None:
     for visit in (1, 2, 3):
         shown = await worker.engine.dead_letter(run.run_id, "f", visit=visit)
         assert (shown["visit"], shown["input"]["message"]) == (visit, f"pass {visit - 1}")
-
-
-# Again
 
 
 async def _failed_runs(worker: Process) -> None:

@@ -125,9 +125,6 @@ def _keeper(process: Process) -> Reconciler:
     return process.engine.reconciler
 
 
-# Following
-
-
 @simulated
 async def test_a_follower_who_comes_after_a_retry_stays_until_the_second_end(mill: Cluster) -> None:
     works = {"now": False}
@@ -196,9 +193,6 @@ async def test_following_what_was_said_behind_the_end_ends(mill: Cluster) -> Non
     assert await _kinds_followed(worker, run.run_id, run.events) == ["RunLabelled"]
     assert (await _kinds_followed(worker, run.run_id))[-2:] == ["RunCompleted", "RunLabelled"]
     assert (await worker.engine.result(run.run_id, timeout_s=5)).labels == {"k": "v"}
-
-
-# Runs that only wait
 
 
 async def _waiting_runs(mill: Cluster, process: Process, count: int) -> list[str]:

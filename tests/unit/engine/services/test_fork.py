@@ -155,9 +155,6 @@ async def test_a_fork_asks_people_and_children_of_its_own(mill: Cluster) -> None
     assert (await worker.engine.show(fork)).parent is None
 
 
-# Keys
-
-
 @simulated
 async def test_the_same_key_is_the_same_fork(mill: Cluster) -> None:
     worker = await mill.process()
@@ -183,9 +180,6 @@ async def test_a_key_that_belongs_to_a_run_of_its_own_is_refused(mill: Cluster) 
     assert await unchanged(mill, run_id, worker.engine.fork(run_id, node="b", key=run_id)) == "key_reused"
 
 
-# Refused
-
-
 @simulated
 async def test_forks_that_cannot_be(mill: Cluster) -> None:
     worker = await mill.process()
@@ -207,9 +201,6 @@ async def test_forks_that_cannot_be(mill: Cluster) -> None:
     ]:
         assert await unchanged(mill, run.run_id, asked) == code
     assert len(await mill.rows()) == 1, "a refused fork leaves nothing behind"
-
-
-# Side by side
 
 
 async def _pair(process: Process) -> tuple[str, str]:

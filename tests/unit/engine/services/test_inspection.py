@@ -131,9 +131,6 @@ async def test_tokens_add_up_to_the_counter_at_every_event(mill: Cluster) -> Non
     assert await worker.engine.tokens(run_id) == []
 
 
-# Why
-
-
 @simulated
 async def test_why_a_run_waits(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))

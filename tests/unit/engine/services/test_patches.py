@@ -131,9 +131,6 @@ async def test_a_published_patch(mill: Cluster) -> None:
         assert (await worker.end(each)).outputs == {"w": 9}
 
 
-# Refused
-
-
 @simulated
 async def test_every_problem_is_told_at_once(mill: Cluster) -> None:
     worker = await mill.process()
@@ -207,9 +204,6 @@ async def test_of_two_patches_at_once_one_is_too_late(mill: Cluster) -> None:
     assert set((await worker.end(run_id)).outputs) == {"one", "two"}
 
 
-# While it runs
-
-
 @simulated
 async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster, ledger: Ledger) -> None:
     """Workers that hold the old graph finish what they began, and go on under the new one."""
@@ -251,9 +245,6 @@ async def test_an_edge_from_a_finished_node_is_decided_by_what_it_did(mill: Clus
     assert (await worker.engine.show(run_id)).nodes["w"]["output"] == 1
 
 
-# The document
-
-
 @simulated
 async def test_the_document_has_all_patches_in_it(mill: Cluster) -> None:
     worker = await mill.process()
@@ -290,9 +281,6 @@ async def test_a_patched_document_is_in_its_normal_form_again(mill: Cluster) -> 
     await worker.engine.patch(run_id, [test, {"op": "add", "path": "/nodes/w/priority", "value": 2}])
     await worker.engine.patch(run_id, _add("v", "w"))
     assert (await worker.engine.document(run_id)).revision == 3
-
-
-# Types
 
 
 def _thing(major: int) -> Handler:

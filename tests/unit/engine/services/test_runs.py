@@ -380,9 +380,6 @@ async def test_children_and_forks_get_defaults_too(mill: Cluster) -> None:
     assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}
 
 
-# The cache of states
-
-
 @simulated
 async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Cluster) -> None:
     first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)

@@ -194,9 +194,6 @@ async def test_rows_of_a_later_format_are_left_alone(mill: Cluster) -> None:
     assert await mill.store.count(TENANT, WORKER) == 2
 
 
-# Why
-
-
 async def blocker(process: Process, run_id: str) -> Any:
     (found,) = (await process.engine.why(run_id)).blockers
     return found

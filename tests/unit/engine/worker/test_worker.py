@@ -110,9 +110,6 @@ async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill:
     assert await mill.of(run_id, NodeFailed) == []
 
 
-# Draining
-
-
 @simulated
 async def test_a_drain_lets_attempts_finish(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=30_000)
@@ -214,9 +211,6 @@ async def test_closing_what_was_never_opened_and_closing_twice(mill: Cluster) ->
         claims = worker.faulty_store.calls["claim"]
         await asyncio.sleep(10)
         assert worker.faulty_store.calls["claim"] == claims
-
-
-# Trouble with the store
 
 
 @simulated
