@@ -86,7 +86,7 @@ def test_the_cost_is_that_of_the_graph(shape: str) -> None:
             taken.append(time.process_time() - began)
         return min(taken)
 
-    assert seconds(8_000) <= 8 * 2.5 * seconds(1_000) + 0.05
+    assert seconds(4_000) <= 8 * 2.5 * seconds(500) + 0.05
 
 
 def test_hostile_words_stay_inside_their_quotes(inside: InProcessCli, tmp_path: Path) -> None:
