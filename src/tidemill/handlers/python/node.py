@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
-from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.contract import Ended, Handler, NodeContext, ended, object_schema
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
