@@ -15,27 +15,20 @@ from typing import Protocol
 
 
 class Ambient(Protocol):
-    """Time, sleep, ids and randomness of a process."""
-
     def now_ms(self) -> int:
         """Milliseconds since the epoch; may jump, so only displays may order by it."""
-        ...
 
     def monotonic_ms(self) -> float:
         """A clock that never goes back, for durations and limits."""
-        ...
 
     async def sleep(self, ms: float) -> None:
         """Let other tasks run for at least this long."""
-        ...
 
     def new_id(self) -> str:
         """A fresh, roughly time-ordered unique id."""
-        ...
 
     def chance(self) -> float:
         """A number in [0, 1), for jitter and sampling."""
-        ...
 
 
 def wall_clock_ms() -> int:
@@ -47,10 +40,8 @@ _last_tick = 0
 
 
 def uuid7() -> str:
-    """A UUID of version 7 (RFC 9562), greater than all earlier ones of this process.
-
-    The 60 bits of time count 4096ths of a millisecond; a second id within one takes the next.
-    """
+    """A UUID of version 7 (RFC 9562), greater than all earlier ones of this process."""
+    # The 60 bits of time count 4096ths of a millisecond; a second id within one takes the next.
     global _last_tick
     ms, rest = divmod(time.time_ns(), 1_000_000)
     with _id_lock:

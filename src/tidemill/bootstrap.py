@@ -195,11 +195,9 @@ NAMED_MEMORY = NamedMemory()
 
 
 def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Storage:
-    """The store behind a URL.
+    """The store behind a URL: `sqlite:///FILE`, `memory://` (a new one) or `memory://NAME` (shared by `named_memory`).
 
-    `sqlite:///FILE` is a file (four slashes begin an absolute path), with `?durability=relaxed` where the last
-    moments before a power cut may be lost. `memory://` is a new store, `memory://NAME` the same one for all
-    who use the same `named_memory`, by default everywhere in this process.
+    With `?durability=relaxed` the last moments of a file before a power cut may be lost.
     """
     try:
         parts = urlsplit(url)
@@ -276,10 +274,7 @@ def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:
 
 
 def archive_at(location: str | None, store_url: str) -> Archive | None:
-    """Where old runs go: a folder or `s3://BUCKET/PREFIX`; `none` is nowhere, and then they stay.
-
-    Without a location it is the one of the environment, and without that a folder beside the file of a store.
-    """
+    """Where old runs go: `location`, else that of the environment, else beside the store's file; `none`: nowhere."""
     from tidemill.blobs.archive import DirectoryArchive, S3Archive
 
     location = location or os.environ.get(ARCHIVE_VARIABLE)
@@ -347,10 +342,9 @@ def engine_at(
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
-    also while there are none. Runs that ended `retention_days` ago go to the
-    `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with
-    its process and something that no other has. `settings` are those of the configuration file and the environment
-    unless they are given; a worker whose operator lists no imports may import any function.
+    also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
+    `settings` are those of the configuration file and the environment unless they are given; where they list no imports, a worker
+    may import any function.
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
@@ -414,7 +408,6 @@ def os_user() -> str:
 FORMS = "write dir:///FOLDER or s3://BUCKET/PREFIX"
 OPTIONS = ("endpoint", "region", "sse", "kms_key_id")
 """Options of a bucket, spelled as in `Bucket`."""
-ENCRYPTIONS = ("AES256", "aws:kms")
 
 
 def place_of(url: str) -> Path | Bucket:
@@ -439,7 +432,7 @@ def _bucket(url: str, name: str, prefix: str, options: dict[str, str]) -> Bucket
         case "" | "AES256" | "aws:kms" as sse:
             pass
         case _:
-            raise _unknown_blobs(url, f"sse is {' or '.join(ENCRYPTIONS)}")
+            raise _unknown_blobs(url, "sse is AES256 or aws:kms")
     key = options.get("kms_key_id", "")
     if key and sse != "aws:kms":
         raise _unknown_blobs(url, "kms_key_id needs sse=aws:kms")

@@ -318,10 +318,7 @@ class Tidemill:
 
 
 class _BufferedIterator(Generic[T]):
-    """Reads ahead what a run has to say, so that a reader in another thread crosses over once per batch.
-
-    All of it runs in the loop's thread.
-    """
+    """Reads ahead in the loop's thread, so that a reader in another thread crosses over once per batch."""
 
     def __init__(self, source: AsyncIterator[T]) -> None:
         self._source = source

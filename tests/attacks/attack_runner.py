@@ -1,8 +1,4 @@
-"""Carries a volley of attacks out, in a process that may be lost, and reports each as a line of JSON.
-
-Every attack goes through the doors that the engine uses. An attack is announced before it begins, so that one which
-never ends, or takes the process with it, is known all the same.
-"""
+"""Carries a volley of attacks out, in a process that may be lost, and reports each as a line of JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Evaluates the same expressions thousands of times, and tells what this process and its children have kept of it.
-
-`python -m tests.attacks.leaks ROUNDS` prints, for each kind of expression, by how much memory, open files and
-processes have grown between the end of the warm-up and the end of the rounds.
-"""
+"""Evaluates the same expressions thousands of times, and tells what this process and its children have kept of it."""
 
 from __future__ import annotations
 

@@ -11,35 +11,19 @@ BROKEN = Refused(SYNTAX)
 MISSHAPEN = Refused(SHAPE)
 NO_BOOL = Failed(FAILED, "must return True or False")
 
+UNKNOWN_MODULES = """
+    subprocess socket ctypes importlib builtins inspect gc threading multiprocessing pickle urllib.request
+    http.client tidemill pydantic_monty signal resource shutil tempfile io codecs __main__
+"""
 IMPORTS = [
     *bodies(
         "import",
         BROKEN,
-        "import subprocess\nreturn True",
-        "import socket\nreturn True",
-        "import ctypes\nreturn True",
-        "import importlib\nreturn True",
-        "import builtins\nreturn True",
-        "import inspect\nreturn True",
-        "import gc\nreturn True",
-        "import threading\nreturn True",
-        "import multiprocessing\nreturn True",
-        "import pickle\nreturn True",
-        "import urllib.request\nreturn True",
-        "import http.client\nreturn True",
+        *(f"import {name}\nreturn True" for name in UNKNOWN_MODULES.split()),
         "import os.path as p, socket\nreturn True",
         "from os import *\nreturn True",
         "from . import x\nreturn True",
         "from .. import x\nreturn True",
-        "import tidemill\nreturn True",
-        "import pydantic_monty\nreturn True",
-        "import signal\nreturn True",
-        "import resource\nreturn True",
-        "import shutil\nreturn True",
-        "import tempfile\nreturn True",
-        "import io\nreturn True",
-        "import codecs\nreturn True",
-        "import __main__\nreturn True",
     ),
     *bodies(
         "import-at-run-time",

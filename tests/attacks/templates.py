@@ -137,32 +137,13 @@ FORMATS = each(
     ("{{ '%d' % ('9' * 5000)|int }}", Gives("0")),
 )
 
+UNKNOWN_NAMES = """
+    config request lipsum cycler joiner environment context get_flashed_messages url_for open eval exec globals
+    os __builtins__ __import__ l_0_range undefined Markup
+"""
 NAMES = each(
     "name",
-    *[
-        (f"{{{{ {name} }}}}", NAUGHT)
-        for name in (
-            "config",
-            "request",
-            "lipsum",
-            "cycler",
-            "joiner",
-            "environment",
-            "context",
-            "get_flashed_messages",
-            "url_for",
-            "open",
-            "eval",
-            "exec",
-            "globals",
-            "os",
-            "__builtins__",
-            "__import__",
-            "l_0_range",
-            "undefined",
-            "Markup",
-        )
-    ],
+    *[(f"{{{{ {name} }}}}", NAUGHT) for name in UNKNOWN_NAMES.split()],
     ("{{ lipsum(n=100000) }}", NAUGHT),
     ("{{ cycler('a', 'b').next() }}", NAUGHT),
     ("{{ joiner(',')() }}", NAUGHT),

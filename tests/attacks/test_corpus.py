@@ -1,8 +1,4 @@
-"""Every attack ends as it must: no escape, no hang, no lost process, and nothing of the bait in what is said.
-
-Each volley is carried out in a process of its own, because some of them would take it along if a
-guard were missing. The bait is a file, a variable of the environment, a secret of the scope and a web server.
-"""
+"""Every attack ends as it must: no escape, no hang, no lost process, and nothing of the bait in what is said."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A storm: workers at work, a client that starts runs, and everything that is done to them, chosen by a seed.
-
-The seed decides what is done in which order and after how long a pause. What the processes are doing at that moment
-is up to the machine, so a seed repeats a storm in kind, not to the letter.
-"""
+"""A storm: workers at work, a client that starts runs, and everything that is done to them, chosen by a seed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What must hold after a storm: the file, the logs in it, the ledger of effects and what was acknowledged agree.
-
-The judge reads the file with an engine that does no work. It believes the checker of the laws, which does not fold,
-the audit that compares logs with jobs and rows, and the ledger, which the engine knows nothing of.
-"""
+"""What must hold after a storm: the file, the logs in it, the ledger of effects and what was acknowledged agree."""
 
 from __future__ import annotations
 

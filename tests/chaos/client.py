@@ -1,8 +1,4 @@
-"""`python -m tests.chaos.client`: starts the planned runs and tells them what they wait for, again after every death.
-
-Whatever the engine has acknowledged is written down and synced before anything else happens, so that after any kill
-the file says less than was acknowledged, never more. What is not in it is asked again under the same key or id.
-"""
+"""`python -m tests.chaos.client`: starts the planned runs and tells them what they wait for, after every death anew."""
 
 from __future__ import annotations
 

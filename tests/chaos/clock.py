@@ -1,7 +1,4 @@
-"""A clock of a machine that somebody sets: as the real one, but hours or days ahead of it or behind, for everybody.
-
-How far is written in a few bytes of shared memory, so that all processes see a jump at the same instant.
-"""
+"""A clock of a machine that somebody sets: as the real one, but hours or days ahead of it or behind, for everybody."""
 
 from __future__ import annotations
 

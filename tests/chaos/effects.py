@@ -1,9 +1,4 @@
-"""What handlers really did, written down outside the engine: one line per beginning and end of an effect.
-
-A line is one `write` to a file opened for appending, so lines of many processes never mix, and what a process wrote
-before it was killed is there. The ledger only records; that a receiver which honours effect keys would have done
-each thing once is worked out by whoever reads it.
-"""
+"""What handlers really did, written down outside the engine: one line per beginning and end of an effect."""
 
 from __future__ import annotations
 

@@ -50,40 +50,35 @@ def test_nothing_is_wrong_with_a_calm_day(folder: Path) -> None:
     assert not finding.seen["attempts lost with their worker"]
 
 
-def test_an_effect_that_the_log_knows_nothing_of(folder: Path) -> None:
+def repeated(entries: list[Entry], key: str) -> list[Entry]:
+    return [*entries, next(entry for entry in entries if entry.key == key)._replace(nonce="another")]
+
+
+def left_out(entries: list[Entry], key: str) -> list[Entry]:
+    return [entry for entry in entries if entry.key != key]
+
+
+def of_another_call(entries: list[Entry], key: str) -> list[Entry]:
+    return [entry._replace(nonce="x") if entry.key == key else entry for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "words"),
+    [
+        ("chain-", repeated, "was called 2 times, the log admits to 1 attempts"),
+        ("/pay/", repeated, "at most once was promised"),
+        ("", left_out, "counts as done, and nobody did it"),
+        ("chain-", of_another_call, "comes from no call"),
+        ("/undo", left_out, "counts as done"),
+    ],
+)
+def test_effects_that_the_log_says_something_else_of(
+    folder: Path, part: str, change: Callable[[list[Entry], str], list[Entry]], words: str
+) -> None:
     entries = read_ledger(folder / "effects.jsonl")
-    twice = next(entry for entry in entries if entry.key.startswith("chain-"))
-    rewrite(folder, [*entries, twice._replace(nonce="another")])
-    (complaint,) = complaints(folder)
-    assert "was called 2 times, the log admits to 1 attempts" in complaint
-
-
-def test_at_most_once_that_happened_twice(folder: Path) -> None:
-    entries = read_ledger(folder / "effects.jsonl")
-    paid = next(entry for entry in entries if "/pay/" in entry.key)
-    rewrite(folder, [*entries, paid._replace(nonce="another")])
-    assert any("at most once was promised" in complaint for complaint in complaints(folder))
-
-
-def test_a_result_without_an_effect(folder: Path) -> None:
-    entries = read_ledger(folder / "effects.jsonl")
-    key = entries[0].key
-    rewrite(folder, [entry for entry in entries if entry.key != key])
-    assert any("counts as done, and nobody did it" in complaint for complaint in complaints(folder))
-
-
-def test_a_result_that_comes_from_no_call(folder: Path) -> None:
-    entries = read_ledger(folder / "effects.jsonl")
-    key = next(entry.key for entry in entries if entry.key.startswith("chain-"))
-    rewrite(folder, [entry._replace(nonce="x") if entry.key == key else entry for entry in entries])
-    assert any("comes from no call" in complaint for complaint in complaints(folder))
-
-
-def test_an_undoing_that_nobody_did(folder: Path) -> None:
-    entries = read_ledger(folder / "effects.jsonl")
-    key = next(entry.key for entry in entries if entry.key.endswith("/undo"))
-    rewrite(folder, [entry for entry in entries if entry.key != key])
-    assert any(f"{key} counts as done" in complaint for complaint in complaints(folder))
+    key = next(entry.key for entry in entries if part in entry.key)
+    rewrite(folder, change(entries, key))
+    assert any(key in complaint and words in complaint for complaint in complaints(folder))
 
 
 @pytest.mark.parametrize("act", ["decide", "signal", "cancel"])

@@ -1,7 +1,4 @@
-"""One file, several processes: what one leaves behind when it is killed or stopped, and that nobody is in the way.
-
-Each test makes one fault happen at one moment; storms make them happen at any.
-"""
+"""One file, several processes: what one leaves behind when it is killed or stopped, and that nobody is in the way."""
 
 from __future__ import annotations
 

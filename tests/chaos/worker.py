@@ -1,7 +1,4 @@
-"""`python -m tests.chaos.worker`: a worker process that can be watched from outside, on short leases.
-
-It says in a few bytes of shared memory, which outlive it, whether it is ready and whether a commit is under way.
-"""
+"""`python -m tests.chaos.worker`: a worker process that can be watched from outside, on short leases."""
 
 from __future__ import annotations
 

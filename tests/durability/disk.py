@@ -1,10 +1,4 @@
-"""A disk that can be watched, that fails when it is told to, and that forgets what was never synced.
-
-It is a layer (a VFS) between SQLite and the real file system: while one is installed, every connection that is opened
-goes through it, so the store under test is the real one, unchanged. Each write and each sync is written down. `fault`
-is asked before each of them and may raise. `power_cut` makes files as a real disk might leave them behind: everything
-that was synced, and of the rest what chance picks.
-"""
+"""A disk that can be watched, that fails when it is told to, and that forgets what was never synced."""
 
 from __future__ import annotations
 

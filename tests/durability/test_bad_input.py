@@ -383,9 +383,6 @@ def test_a_directory_that_may_not_be_written_to(reachable: Path, tmp_path: Path)
     assert not list(reachable.iterdir())
 
 
-# Two versions at once
-
-
 def migrated_by_a_newer_version(path: Path) -> None:
     sql(path, "INSERT INTO migrations VALUES (9999, 'from_the_future', 'x', 0)")
     sql(path, "PRAGMA user_version = 9999")
@@ -452,9 +449,6 @@ def test_a_store_in_use_is_not_migrated(tmp_path: Path) -> None:
     # Nobody is there any more, however they went: what keeps it from being applied is that it is there already.
     ended = process("migrate", "--store", f"sqlite:///{path}")
     assert "[store_in_use]" not in ended.err
-
-
-# What a run needs is gone
 
 
 async def test_a_missing_blob(tmp_path: Path) -> None:

@@ -1,9 +1,5 @@
 """A full disk: every call that cannot be done says so, nothing acknowledged is lost, and work goes on when there is
-room again, in the same process.
-
-Three ways: a disk that fails at the first, the second, the third … write, until the operation gets through; a limit
-on the size of files; and a small disk of its own where this machine lets us mount one.
-"""
+room again, in the same process."""
 
 from __future__ import annotations
 
@@ -186,9 +182,6 @@ async def test_a_disk_that_is_full_while_a_store_is_made(quick_path: Path) -> No
         if not fault.fired:
             return
     raise AssertionError("it never got through")
-
-
-# Real ones
 
 
 @contextlib.contextmanager

@@ -1,10 +1,4 @@
-"""One bit flips on the disk: nobody is ever given something wrong, and whoever is not concerned goes on.
-
-SQLite has no checksums of its own. Records, snapshots, jobs and rows are behind seals, so a flip in one of them is
-noticed where it is read: a record makes its run unreadable by name, a snapshot is not used, a job is dropped and put
-back by the keeper, a row is left out and written again by a reindex. A flip in the tree that holds them may make
-something vanish; then SQLite's own check of the file finds it.
-"""
+"""One bit flips on the disk: nobody is ever given something wrong, and whoever is not concerned goes on."""
 
 from __future__ import annotations
 
@@ -146,9 +140,6 @@ async def read_run(engine: Engine, stream: Stream, records: tuple[bytes, ...]) -
 def told(stream: Stream, problem: Problem) -> str:
     assert stream.key in problem.message or "damaged" in problem.message
     return "run missing" if problem.code == "run_unknown" else f"run refused [{problem.code}]"
-
-
-# Where the bits are
 
 
 def bodies(file: Whole, table: str, column: str = "body") -> list[tuple[int, int]]:

@@ -77,9 +77,6 @@ async def test_what_is_relaxed_is_not_synced(tmp_path: Path) -> None:
         await store.close()
 
 
-# A power cut
-
-
 async def worked(disk: Disk, path: Path, durability: Any) -> tuple[RecordingStore, Any]:
     """Runs in full flight."""
     store = RecordingStore(path, durability=durability)
@@ -114,9 +111,6 @@ async def test_a_power_cut(tmp_path: Path, quick_path: Path, durability: str) ->
     async with mill(left[0][0]) as engine:
         ends = await finish(engine)
         assert all(status == "COMPLETED" for status, _ in ends.values())
-
-
-# A sync that fails
 
 
 @pytest.mark.parametrize("sync_ms", [0.0, 1e9], ids=["in the loop", "in a thread"])

@@ -1,8 +1,4 @@
-"""Random changes to random documents: what a patch may bring, kept only if the result is a document.
-
-The spelling is that of `tests.model.documents`. Loops must stay well formed, a quorum must be possible, and every
-document has an entry; whether a change is allowed at the moment it is made is for the kernel to say.
-"""
+"""Random changes to random documents: what a patch may bring, kept only if the result is a document."""
 
 from __future__ import annotations
 
@@ -63,9 +59,6 @@ def _loops(shape: Shape, node: Json) -> bool:
         or shape.loops[at] == at
         or (shape.loops[at] in shape.nodes and at in shape.descendants(shape.loops[at]))
     )
-
-
-# Changes
 
 
 def _some(rng: random.Random, document: Document) -> Json:

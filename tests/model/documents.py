@@ -1,9 +1,4 @@
-"""Random workflow documents, valid by construction, and a translation of them into the IR.
-
-The shape comes first: blocks in series, in parallel and in loops, then extra edges and error paths, each kept only if
-every loop body still has one entry and one exit. Then each node is decorated: branches, paths, joins, maps, retries.
-The translation is independent of the compiler; it knows only the spelling that this generator writes.
-"""
+"""Random workflow documents, valid by construction, and a translation of them into the IR."""
 
 from __future__ import annotations
 
@@ -28,9 +23,6 @@ def random_document(rng: random.Random, size: int) -> dict[str, Json]:
 def random_ir(rng: random.Random, size: int) -> Workflow:
     """The IR of a random document, translated here."""
     return translate(random_document(rng, size))
-
-
-# Shape: nodes, edges, loops.
 
 
 class Shape:
@@ -173,9 +165,6 @@ class Shape:
                 if body & other and not (body <= other or other <= body):
                     return False
         return True
-
-
-# Decoration: what each node does.
 
 
 class _Decorator:
@@ -335,9 +324,6 @@ CONFIGS: dict[str, Any] = {
 def work(**given: Json) -> Json:
     """What the `python` nodes of random documents call."""
     return given
-
-
-# Translation into the IR.
 
 
 def _named(written: dict[str, Json]) -> list[str]:

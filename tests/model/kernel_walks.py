@@ -1,8 +1,4 @@
-"""Random walks of the kernel alone: whatever job the store would hold is worked off, in any order.
-
-The outcomes come from `tests.model.walks.Script`, so they depend on the activation and not on the order; the
-order comes from a list of numbers, which Hypothesis can shrink. Laws are checked after every step.
-"""
+"""Random walks of the kernel alone: whatever job the store would hold is worked off, in any order."""
 
 from __future__ import annotations
 

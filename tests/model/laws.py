@@ -1,8 +1,4 @@
-"""What must hold after every decision: the log obeys its laws, and the state agrees with the log.
-
-The log is read by the kernel's own `LogChecker`, which does not fold; here its books are compared with the state
-that `evolve` made, and what the state stores for speed (slots in use, the queue of held nodes) is counted again.
-"""
+"""What must hold after every decision: the log obeys its laws, and the state agrees with the log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Random walks with operators in the way: retries, rewinds, overrides and patches at random moments.
-
-A walk is one number: the document, the outcomes, the order of things and what operators do all follow from it.
-"""
+"""Random walks with operators in the way: retries, rewinds, overrides and patches at random moments."""
 
 from __future__ import annotations
 

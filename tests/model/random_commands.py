@@ -1,7 +1,4 @@
-"""Commands that make no sense: any type, any node, visit, index, fence and outcome, most of them wrong.
-
-Drawn from a `random.Random`, like everything random here, so that a seed replays them.
-"""
+"""Commands that make no sense: any type, any node, visit, index, fence and outcome, most of them wrong."""
 
 from __future__ import annotations
 

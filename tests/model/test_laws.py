@@ -182,9 +182,6 @@ def timeless(state: State) -> bytes:
     return encode_state(state)
 
 
-# Orders
-
-
 def orders(seed: int, size: int, script: int, trouble: float, many: int = 3) -> list[Walk]:
     """The same document and script, worked off in different orders."""
     workflow = random_flow(seed, size)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.model.documents import translate
-from tests.model.reference import Done, Expanded, Failed, Lost, Outcome, Reference, SkippedByWhen, TimedOut, Waits
+from tests.model.reference import Done, Expanded, Failed, Lost, Outcome, Reference, SkippedByWhen, Waits
 
 Json = Any
 
@@ -61,27 +61,6 @@ def edge(run: Reference, source: str, to: str) -> str:
     return run.edges()[source, to]
 
 
-# Tokens and the counter.
-
-
-def test_counter_of_a_diamond() -> None:
-    run = begin(n("a"), n("b", "a"), n("c", "a"), n("d", "b", "c"))
-    seen = [run.counter]
-    for at in "abcd":
-        end(run, at)
-        seen.append(run.counter)
-    assert seen == [1, 2, 2, 2, 0]
-    assert run.status == "COMPLETED"
-
-
-def test_outputs_hold_one_token() -> None:
-    run = begin(n("a"), outputs={"x": "{{ a.output }}"})
-    end(run, "a")
-    assert (run.status, run.counter, flying(run)) == ("RUNNING", 1, ":outputs")
-    end(run, "")
-    assert (run.status, run.counter) == ("COMPLETED", 0)
-
-
 # Joins. `t` takes the edge of the source, `d` kills it; sources end in order.
 
 
@@ -115,27 +94,6 @@ def test_join(join: Json, arrivals: str, verdicts: str) -> None:
     assert (run.status, run.counter) == ("COMPLETED", 0)
 
 
-def test_a_token_at_a_fired_join_is_absorbed() -> None:
-    run = begin(n("a"), n("b"), n("j", "a", "b", join="any"))
-    end(run, "a")
-    assert run.counter == 2
-    end(run, "b")
-    assert (run.counter, edge(run, "b", "j")) == (1, "taken")
-    end(run, "j")
-    assert run.nodes()["j"] == ("COMPLETED", 1, 1)
-
-
-def test_dead_edges_propagate() -> None:
-    run = begin(n("a", branch=choose("b", "c")), n("b"), n("c"), n("d", "c"), n("e", "b", "d"))
-    end(run, "a", Done(branch=("b",)))
-    assert [status(run, at) for at in "bcde"] == ["QUEUED", "SKIPPED", "SKIPPED", "PENDING"]
-    ends(run, "b", "e")
-    assert run.status == "COMPLETED"
-
-
-# Loops.
-
-
 @pytest.mark.parametrize(
     ("more", "last", "taken"),
     [
@@ -156,40 +114,9 @@ def test_the_ways_out_of_a_loop(more: Json, last: Done, taken: str) -> None:
     assert status(run, "a") == "COMPLETED"
 
 
-def test_exhaustion_without_a_path_fails_the_node_and_on_error_applies() -> None:
-    run = begin(n("a", loop=loop(1)))
-    end(run, "a", Done(again=True))
-    assert (run.status, run.error_code, run.nodes()["a"]) == ("FAILED", "loop_exhausted", ("FAILED", 1, 1))
-    run = begin(n("a", loop=loop(1, break_path=["b"]), on_error="continue"), n("b"), n("c", "a"))
-    end(run, "a", Done(again=True))
-    assert (flying(run), run.errors()) == ("b c", {"a": "loop_exhausted"})
-
-
 def diamond_loop(**more: Json) -> tuple[dict[str, Json], ...]:
     """e → (x, y) → l, looping back to e, then z."""
     return n("e"), n("x", "e"), n("y", "e"), n("l", "x", "y", loop=loop(3, "e"), **more), n("z", "l")
-
-
-def test_all_nodes_of_the_body_get_a_new_visit() -> None:
-    run = begin(*diamond_loop())
-    ends(run, "e", "x", "y")
-    assert run.counter == 2
-    end(run, "l", Done(again=True))
-    assert (run.counter, flying(run)) == (1, "e")
-    assert {at: run.nodes()[at][:2] for at in "exylz"} == {
-        "e": ("QUEUED", 2),
-        "x": ("PENDING", 2),
-        "y": ("PENDING", 2),
-        "l": ("PENDING", 2),
-        "z": ("PENDING", 1),
-    }
-    assert run.edges() == {
-        ("e", "x"): "undecided",
-        ("e", "y"): "undecided",
-        ("x", "l"): "undecided",
-        ("y", "l"): "undecided",
-        ("l", "z"): "undecided",
-    }
 
 
 def test_a_loop_continues_only_when_its_body_is_quiet() -> None:
@@ -200,9 +127,6 @@ def test_a_loop_continues_only_when_its_body_is_quiet() -> None:
     end(run, "y")
     assert (flying(run), run.counter, run.iteration("x")) == ("e", 1, 1)
     assert run.outcomes()["l", 1] == "COMPLETED"
-
-
-# Error edges that leave a loop.
 
 
 def escaping(join: Json = "all") -> tuple[dict[str, Json], ...]:
@@ -228,27 +152,6 @@ def test_an_escape_is_undecided_until_its_loop_is_over() -> None:
     assert (edge(run, "b", "h"), status(run, "h")) == ("dead", "SKIPPED")
 
 
-# Errors.
-
-
-def test_route_takes_only_the_error_edges() -> None:
-    run = begin(n("a", on_error={"route": ["h"]}, branch=choose("b", default=["b"])), n("b"), n("p", "a"), n("h"))
-    end(run, "a", Failed("x"))
-    assert (flying(run), run.visible("h", "a"), run.errors()) == ("h", "value:1", {"a": "x"})
-    run = begin(n("a", on_error={"route": ["h"]}), n("p", "a"), n("h"))
-    end(run, "a")
-    assert (flying(run), status(run, "h")) == ("p", "SKIPPED")
-
-
-@pytest.mark.parametrize("outcome", [Failed("flaky", retryable=True), TimedOut()])
-def test_attempts_are_used_up(outcome: Outcome) -> None:
-    run = begin(n("a", retry={"max_attempts": 2}))
-    end(run, "a", outcome)
-    assert (run.nodes()["a"], flying(run)) == (("QUEUED", 1, 1), "a")
-    end(run, "a", outcome)
-    assert (run.nodes()["a"], run.status) == (("FAILED", 1, 2), "FAILED")
-
-
 def test_lost_workers_do_not_use_up_attempts_but_five_in_a_row_fail() -> None:
     run = begin(n("a", retry={"max_attempts": 2}))
     for outcome in [Lost()] * 4 + [Failed("x", True)] + [Lost()] * 4:
@@ -256,16 +159,6 @@ def test_lost_workers_do_not_use_up_attempts_but_five_in_a_row_fail() -> None:
     assert (run.status, run.nodes()["a"]) == ("RUNNING", ("QUEUED", 1, 9))
     end(run, "a", Lost())
     assert (run.error_code, run.nodes()["a"]) == ("worker_killer", ("FAILED", 1, 10))
-
-
-def test_at_most_once_never_repeats_an_unknown_outcome() -> None:
-    for outcome in (Lost(), TimedOut()):
-        run = begin(n("a", delivery="at_most_once"))
-        end(run, "a", outcome)
-        assert (run.error_code, run.nodes()["a"]) == ("unknown_outcome", ("FAILED", 1, 1))
-    run = begin(n("a", delivery="at_most_once"))
-    end(run, "a", Failed("flaky", True))
-    assert flying(run) == "a"
 
 
 def test_descendants_fail_over_any_edge_and_live_ones_are_cancelled() -> None:
@@ -287,16 +180,6 @@ def test_descendants_fail_over_any_edge_and_live_ones_are_cancelled() -> None:
     assert {at: status(run, at) for at in "cjuv"} == dict.fromkeys("cjuv", "CANCELLED")
 
 
-# Limits.
-
-
-def test_the_visit_beyond_max_visits_is_not_dispatched() -> None:
-    run = begin(n("a"), n("b", "a"), n("c", "a"), n("s", "a"), limits={"max_visits": 3})
-    end(run, "a")
-    assert (run.status, run.error_code, run.error_node) == ("FAILED", "max_visits_exceeded", "s")
-    assert {at: status(run, at) for at in "bcs"} == dict.fromkeys("bcs", "CANCELLED")
-
-
 def test_max_parallel_holds_ready_nodes_in_order() -> None:
     run = begin(n("a"), n("b"), n("c"), n("d", "a"), limits={"max_parallel": 2})
     assert (flying(run), status(run, "c"), run.counter) == ("a b", "PENDING", 3)
@@ -306,9 +189,6 @@ def test_max_parallel_holds_ready_nodes_in_order() -> None:
     assert flying(run) == "b c"
     end(run, "c")
     assert flying(run) == "b d"
-
-
-# Maps.
 
 
 def mapped(**more: Json) -> dict[str, Json]:
@@ -341,9 +221,6 @@ def test_a_map_fails_at_the_first_failure_beyond_tolerate() -> None:
     assert (flying(run), run.errors(), run.nodes()["a"]) == ("b", {"a": "two"}, ("FAILED", 1, 1))
 
 
-# Acts on the run.
-
-
 def test_cancel_and_deadline_end_everything() -> None:
     flow = (n("a"), n("b", "a"), n("s"), n("t", "s"))
     for act, expected in (("cancel", ("CANCELLED", None)), ("deadline", ("FAILED", "deadline_exceeded"))):
@@ -369,9 +246,6 @@ def test_nothing_is_dispatched_while_paused() -> None:
     run.pause()
     end(run, "r")
     assert run.status == "COMPLETED"
-
-
-# What is seen.
 
 
 def test_a_reference_sees_the_latest_ended_visit() -> None:

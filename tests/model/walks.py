@@ -1,8 +1,4 @@
-"""Random outcomes for the activations of a run, and walks that feed them to the reference.
-
-An outcome drawn by `Script` depends only on the seed, the activation and how often it ended before, never on the
-order of events, so the same script can be played in any order and against any implementation.
-"""
+"""Random outcomes for the activations of a run, and walks that feed them to the reference."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The fault catalogue, and a store that suffers from it.
-
-Every fault that fires is counted under its name, so a run of the simulator can show that each of them did.
-A `FaultyStore` stands between one simulated process and the shared store; crashing or stopping the process
-means that this door stays shut, at exactly the await where it happened.
-"""
+"""The fault catalogue, and a store that suffers from it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Operators, approvers and other runs' messengers: whatever people do to a run, at any moment, several at a time.
-
-They use the façade, as people do; when they get no answer they ask again with the same command id. A refusal is a
-fine answer, as long as it is one. What was acknowledged is remembered, and must be in the log at the end.
-"""
+"""Operators, approvers and other runs' messengers: whatever people do to a run, at any moment, several at a time."""
 
 from __future__ import annotations
 

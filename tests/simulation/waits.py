@@ -1,8 +1,4 @@
-"""Documents whose nodes wait for people, signals and children, and undo what they did: put into the random ones.
-
-The generator of the kernel's lockstep knows no world outside; here some of its nodes are given one. A document
-that the compiler refuses after that is used as it was.
-"""
+"""Documents whose nodes wait for people, signals and children, and undo what they did: put into the random ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One simulated world: a shared store, processes with workers and keepers, clients, and everything that goes wrong.
-
-A world is a function of its seed. While it is troubled, faults fire and clients meddle; then it is healed and
-every run must come to an end within bounded time. The laws are checked after every commit.
-"""
+"""One simulated world: a shared store, processes with workers and keepers, clients, and everything that goes wrong."""
 
 from __future__ import annotations
 

@@ -88,17 +88,6 @@ def test_a_run_from_its_start_to_its_end(mill: Tidemill) -> None:
     assert [event["seq"] for event in mill.follow(run_id, after=3)] == list(range(4, view.events + 1))
 
 
-def test_pause_resume_and_cancel(mill: Tidemill) -> None:
-    mill.publish(ASLEEP)
-    run_id = mill.start("asleep")
-    mill.pause(run_id)
-    assert mill.show(run_id).status == "PAUSED"
-    mill.resume(run_id)
-    assert mill.show(run_id).status == "RUNNING"
-    mill.cancel(run_id, reason="enough")
-    assert mill.result(run_id).status == "CANCELLED"
-
-
 def test_errors_are_the_engines_own(mill: Tidemill) -> None:
     with pytest.raises(tidemill.Rejected) as unknown:
         mill.start("nothing")

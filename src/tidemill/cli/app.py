@@ -39,7 +39,6 @@ def app(context: click.Context, version: bool) -> int:
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Parse the arguments and run the command they name."""
     try:
         code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
@@ -54,7 +53,6 @@ def run_app(arguments: Sequence[str]) -> int:
 
 
 def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
-    """Print what is wrong with the arguments; with --json as a list of problems."""
     from tidemill.cli.render.terminal import sanitize
 
     context = getattr(error, "ctx", None)

@@ -35,7 +35,6 @@ def read_blob_source(file: str) -> tuple[bytes | Path, str]:
 
 
 def guessed_type(name: str) -> str:
-    """The media type that a file's name promises."""
     import mimetypes
 
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -43,10 +42,7 @@ def guessed_type(name: str) -> str:
 
 @contextmanager
 def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], str]]:
-    """Where bytes are to be written, and its name unless it is standard output.
-
-    A file appears under its name when all of it is there; what broke off leaves nothing, and what was there stays.
-    """
+    """Yield where to write bytes, and its name unless it is stdout. A file appears under its name when complete."""
     if output is None or output == STDIN:
         if as_json:
             message = "standard output cannot hold both the bytes and JSON"
@@ -132,7 +128,6 @@ def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
 
 
 def _nearby(name: str) -> str:
-    """The file that was probably meant."""
     from difflib import get_close_matches
     from itertools import islice
 

@@ -89,7 +89,15 @@ def _explain(error: Exception, as_json: bool) -> int:
         # Foreign code has broken the process; the text says how.
         print(f"tidemill: {error}", file=sys.stderr)
         return BUG
-    return _bug(error)
+    if os.environ.get(TRACEBACK):
+        import traceback
+
+        traceback.print_exception(error)
+    from tidemill.cli.render.terminal import sanitize
+
+    text = sanitize(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    print(f"tidemill: this is a bug: {text} (set {TRACEBACK}=1 to see where, and please report it)", file=sys.stderr)
+    return BUG
 
 
 def _report(code: str, message: str, hint: str, as_json: bool) -> None:
@@ -101,15 +109,3 @@ def _report(code: str, message: str, hint: str, as_json: bool) -> None:
     from tidemill.errors import Problem
 
     report_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
-
-
-def _bug(error: Exception) -> int:
-    from tidemill.cli.render.terminal import sanitize
-
-    if os.environ.get(TRACEBACK):
-        import traceback
-
-        traceback.print_exception(error)
-    text = sanitize(f"{type(error).__name__}: {error}".splitlines()[0][:300])
-    print(f"tidemill: this is a bug: {text} (set {TRACEBACK}=1 to see where, and please report it)", file=sys.stderr)
-    return BUG

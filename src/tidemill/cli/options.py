@@ -21,7 +21,6 @@ STORE_VARIABLE = "TIDEMILL_STORE"
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 PAGE = 20
 """Rows of a list, unless the caller asks for more."""
-RETENTION_DAYS_DEFAULT = 30.0
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -213,7 +212,7 @@ retention_days = option(
     "--retention-days",
     metavar="DAYS",
     type=Numbers(0),
-    default=RETENTION_DAYS_DEFAULT,
+    default=30.0,
     about="How long finished runs stay, unless their workflow says.",
 )
 keep_runs = flag("--keep-runs", about="Keep finished runs for ever, unless their workflow says.")
@@ -259,14 +258,11 @@ COMMANDS = {
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
+    **dict.fromkeys(("archive", "blobs", "verify-log", "reindex"), "storage"),
     "dlq": "dead_letters",
-    "archive": "storage",
-    "blobs": "storage",
     "nodes": "documents",
     "workers": "worker",
     "why": "runs",
-    "verify-log": "storage",
-    "reindex": "storage",
 }
 """The module in `commands` that defines a group or command, where it is not called like the group."""
 

@@ -33,14 +33,10 @@ CLOSE_SECONDS_MAX = 0.3
 PRIVATE_STORE = "memory://"
 ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
-_FORMAT = "v"
-"""The field with the format of a stored row, which is not printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSession:
-    """Which store to open, and in which form to answer."""
-
     store: str
     as_json: bool = False
     archive: str | None = None
@@ -106,7 +102,6 @@ class StoreSession:
 
     @property
     def is_private_store(self) -> bool:
-        """Whether the store lives in this process only."""
         return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:
@@ -123,7 +118,8 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, msgspec.Struct):
-        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != _FORMAT}
+        # `v` is the format of a stored row, which is not printed.
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != "v"}
         config = value.__struct_config__
         return {"kind": str(config.tag), **fields} if config.tag_field == "kind" else fields
     if isinstance(value, Mapping):

@@ -72,7 +72,6 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> bool:
-        """Whether anything was written."""
         return self.version != self.was
 
 
@@ -103,9 +102,9 @@ class Catalog:
         blobs: Blobs,
         ambient: Ambient,
         types: Mapping[str, Sequence[NodeType]],
-        in_vain: Sequence[str] = (),
+        unusable: Sequence[str] = (),
     ) -> None:
-        self._store, self._blobs, self._ambient, self._types, self._in_vain = store, blobs, ambient, types, in_vain
+        self._store, self._blobs, self._ambient, self._types, self._unusable = store, blobs, ambient, types, unusable
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
@@ -117,7 +116,7 @@ class Catalog:
         # Imported here, because the compiler is large and only publishing needs it.
         from tidemill.kernel.compile.compiler import compile_document
 
-        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._in_vain)
+        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._unusable)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; returns the digests of both."""
@@ -179,9 +178,9 @@ class Catalog:
         for _ in range(RACES_MAX):
             history = await self._history(tenant, name)
             offer = await make(history)
-            known = history.of_content(offer.digest)
+            known = next((version for version in history.versions if version.digest == offer.digest), None)
             if known is not None:
-                return _published(known, offer, created=False)
+                return _published(known, offer.compiled.warnings, created=False)
             version = Version(
                 name=name,
                 version=len(history.versions) + 1,
@@ -195,20 +194,15 @@ class Catalog:
                 description=offer.compiled.workflow.description[:DESCRIPTION_LENGTH_MAX],
             )
             if await self._append(tenant, history, version):
-                return _published(version, offer, created=True)
+                return _published(version, offer.compiled.warnings, created=True)
         raise Unavailable(f"workflow {name} is being published by too many at once")
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
         """Write the record that follows a history, and the row of both; false when another writer was faster."""
-        expected = history.length
+        expected, stream = history.length, Stream(tenant, WORKFLOW, history.name)
         history.add(record)
-        commit = Commit(
-            stream=Stream(tenant, WORKFLOW, history.name),
-            expected=expected,
-            records=(encode_record(record),),
-            rows=(history.row(),),
-        )
-        (result,) = await self._store.commit([commit])
+        records, rows = (encode_record(record),), (history.row(),)
+        (result,) = await self._store.commit([Commit(stream=stream, expected=expected, records=records, rows=rows)])
         return isinstance(result, Committed)
 
     # Tags
@@ -229,7 +223,12 @@ class Catalog:
         check_words(actor=actor, message=message)
         for _ in range(RACES_MAX):
             history = await self._known(tenant, name)
-            was, version = history.tags.get(tag, 0), _tag_target(history, tag, to)
+            was, version = history.tags.get(tag, 0), 0
+            if to is not None:
+                history.check_new_tag(tag)
+                version = history.numbered(to).version
+            elif not any(move.tag == tag for move in history.moves):
+                history.tagged(tag)
             answer = Tagged(name=name, tag=tag, version=version, was=was)
             if not answer.moved:
                 return answer
@@ -241,7 +240,6 @@ class Catalog:
         raise Unavailable(f"the tags of {name} are being moved by too many at once")
 
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
-        """Where each tag of a workflow points, including `latest`."""
         return (await self._known(tenant, name)).all_tags()
 
     async def tag_history(self, tenant: str, name: str, tag: str | None = None) -> list[TagMoved]:
@@ -255,7 +253,6 @@ class Catalog:
     # Lookup
 
     async def versions(self, tenant: str, name: str) -> list[Version]:
-        """All versions of a workflow, oldest first."""
         return (await self._history(tenant, name)).versions
 
     async def resolve(self, tenant: str, reference: str) -> Version:
@@ -297,7 +294,6 @@ class Catalog:
         )
 
     async def document(self, tenant: str, version: Version) -> Any:
-        """The document of a version in its normal form."""
         return decode_value(await self._blobs.get(tenant, version.document))
 
     async def patch_of(self, tenant: str, version: Version) -> Any:
@@ -345,21 +341,7 @@ class Catalog:
             self._flows.popitem(last=False)
 
 
-def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
+def _published(version: Version, warnings: tuple[Problem, ...], *, created: bool) -> Published:
     return Published(
-        name=version.name,
-        version=version.version,
-        digest=version.digest,
-        created=created,
-        warnings=offer.compiled.warnings,
+        name=version.name, version=version.version, digest=version.digest, created=created, warnings=warnings
     )
-
-
-def _tag_target(history: History, tag: str, to: int | None) -> int:
-    """The version that the tag shall point to, checked against the history; 0 removes it."""
-    if to is not None:
-        history.check_new_tag(tag)
-        return history.numbered(to).version
-    if not any(move.tag == tag for move in history.moves):
-        history.tagged(tag)
-    return 0

@@ -8,6 +8,7 @@ reconciler notices lost messages and delivers them by the same methods.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
@@ -97,18 +98,8 @@ class ChildRunMessenger:
             return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
         if not entry.state.live:
             return await self._ended(child, entry)
-        found = entry.state
-        return ChildBegan(
-            node=node,
-            visit=visit,
-            index=index,
-            child=wait.name,
-            workflow=found.workflow,
-            version=found.version,
-            digest=found.digest,
-            close=wait.close,
-            attempt=act.attempt,
-        )
+        began = {"child": wait.name, "close": wait.close, "attempt": act.attempt, **_content_of(entry.state)}
+        return ChildBegan(node=node, visit=visit, index=index, **began)
 
     async def _find(self, child: Stream) -> CachedRun | None:
         return (await self._runs.refresh([child])).get(child)
@@ -152,10 +143,8 @@ class ChildRunMessenger:
         return entry
 
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
-        """Retry a child that failed or was cancelled, once per attempt of the parent.
-
-        A child that still runs records the attempt, so that a close for an earlier one is ignored.
-        """
+        """Retry a child that failed or was cancelled, once per attempt of the parent."""
+        # A child that still runs records the attempt, so that a close for an earlier one is ignored.
         if entry.state.status == "COMPLETED":
             return entry
         again = Retry(id=command_id, reason="its parent tries again")
@@ -202,9 +191,7 @@ class ChildRunMessenger:
             output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
             error=error if state.status != "COMPLETED" else None,
             attempt=served(state.commands),
-            workflow=state.workflow,
-            version=state.version,
-            digest=state.digest,
+            **_content_of(state),
         )
 
     async def _outputs(self, child: Stream, entry: CachedRun) -> Payload:
@@ -224,17 +211,18 @@ class ChildRunMessenger:
             ours = child is not None and child.state.parent == (stream.key, node, visit, index)
             if child is not None and ours and not child.state.live:
                 await self._turns.command(stream, await self._ended(Stream(stream.tenant, RUN, wait.name), child))
-        if entry.state.parent is not None and entry.state.close != ABANDON:
-            await self._look_for_parent(stream, entry.state)
-
-    async def _look_for_parent(self, stream: Stream, state: State) -> None:
-        assert state.parent is not None
-        run_id, node, visit, index = state.parent
+        if entry.state.parent is None or entry.state.close == ABANDON:
+            return
+        run_id, node, visit, index = entry.state.parent
         parent = await self._find(Stream(stream.tenant, RUN, run_id))
         if parent is not None:
             act = _activation(parent.state, node, visit, index)
             attempt = 0 if act is None else act.attempt
             await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
+
+
+def _content_of(state: State) -> dict[str, Any]:
+    return {"workflow": state.workflow, "version": state.version, "digest": state.digest}
 
 
 def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:

@@ -14,7 +14,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.expressions.conditions import Condition, compiled
-from tidemill.kernel.document.normalize import ContentReference, borrowed_in
+from tidemill.kernel.document.normalize import borrowed_in
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
 
@@ -27,10 +27,7 @@ CONTENT_BYTES_MAX = 8 * 1024 * 1024
 
 
 async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
-    """Inline the content that a document refers to: schemas and code of conditions, and configurations.
-
-    Raises Rejected with everything that cannot be read.
-    """
+    """Inline the content that a document refers to; raises Rejected with everything that cannot be read."""
     return await _with_configs(await _with_conditions(document, tenant, blobs), tenant, blobs)
 
 
@@ -38,29 +35,20 @@ async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
     if not borrowed_in(document):
         return document
     copy, problems = deepcopy(document), []
-    for each in borrowed_in(copy):
-        problem = await _fill(each, tenant, blobs)
-        problems += [problem] if problem is not None else []
+    for borrowed in borrowed_in(copy):
+        if borrowed.digest is None:
+            problems.append(borrowed.misspelt())
+            continue
+        try:
+            body = await _content(tenant, borrowed.digest, blobs)
+            borrowed.fill(body.decode() if borrowed.field == "code" else decode_value(body))
+        except (Unavailable, ValueError) as error:
+            message = f"{borrowed.key} refers to something that cannot be read: {error}"
+            hint = f"store it first (`tidemill blobs put`), or write it into the document as {borrowed.field}"
+            problems.append(Problem(code="condition_ref_unreadable", message=message, path=borrowed.path, hint=hint))
     if problems:
         raise Rejected(tuple(problems))
     return copy
-
-
-async def _fill(borrowed: ContentReference, tenant: str, blobs: Blobs) -> Problem | None:
-    digest = borrowed.digest
-    if digest is None:
-        return borrowed.misspelt()
-    try:
-        body = await _content(tenant, digest, blobs)
-        borrowed.fill(body.decode() if borrowed.field == "code" else decode_value(body))
-    except (Unavailable, ValueError) as error:
-        return Problem(
-            code="condition_ref_unreadable",
-            message=f"{borrowed.key} refers to something that cannot be read: {error}",
-            path=borrowed.path,
-            hint=f"store it first (`tidemill blobs put`), or write it into the document as {borrowed.field}",
-        )
-    return None
 
 
 async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
@@ -74,25 +62,19 @@ async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
         return document
     for number, node in enumerate(normal["nodes"]):
         digest = node.pop("config_ref", None)
-        if digest is not None:
-            node["config"] = await _config(tenant, digest, f"/nodes/{number}/config_ref", node["id"], blobs)
+        if digest is None:
+            continue
+        try:
+            node["config"] = decode_value(await _content(tenant, digest, blobs))
+        except (Unavailable, ValueError) as error:
+            message = f"node {node['id']} refers to a configuration that cannot be read: {error}"
+            hint = "store the blob first, or write the configuration into the document"
+            path = f"/nodes/{number}/config_ref"
+            raise rejected("config_ref_unreadable", message, path=path, hint=hint) from None
     return normal
 
 
-async def _config(tenant: str, digest: str, path: str, node: str, blobs: Blobs) -> Any:
-    try:
-        return decode_value(await _content(tenant, digest, blobs))
-    except (Unavailable, ValueError) as error:
-        raise rejected(
-            "config_ref_unreadable",
-            f"node {node} refers to a configuration that cannot be read: {error}",
-            path=path,
-            hint="store the blob first, or write the configuration into the document",
-        ) from None
-
-
 async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
-    """Read a whole blob, up to the limit."""
     known = await blobs.stat(tenant, digest)
     if known is not None and known.size > CONTENT_BYTES_MAX:
         raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
@@ -113,22 +95,24 @@ class CompiledNode:
 class CompiledWorkflow:
     """A workflow and its expressions, each compiled on first use."""
 
-    __slots__ = ("_outputs", "_programs", "_undoing", "workflow")
+    __slots__ = ("_programs", "_templates", "workflow")
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self._programs: dict[str, CompiledNode] = {}
-        self._outputs: Template | None = None
-        self._undoing: dict[str, Template] = {}
+        self._templates: dict[str, Template] = {}
+        """Configs of compensators by node, and the outputs under an empty name."""
 
     def undoing(self, node: Node) -> Template:
-        """The config of the node's compensator."""
-        known = self._undoing.get(node.id)
+        assert node.compensator is not None
+        return self._template(node.id, node.compensator.config)
+
+    def _template(self, name: str, source: Any) -> Template:
+        known = self._templates.get(name)
         if known is None:
-            assert node.compensator is not None
             from tidemill.expressions.templates.template import compile_template
 
-            known = self._undoing[node.id] = compile_template(node.compensator.config)
+            known = self._templates[name] = compile_template(source)
         return known
 
     def program(self, node: Node) -> CompiledNode:
@@ -139,11 +123,7 @@ class CompiledWorkflow:
 
     @property
     def outputs(self) -> Template:
-        if self._outputs is None:
-            from tidemill.expressions.templates.template import compile_template
-
-            self._outputs = compile_template(self.workflow.outputs)
-        return self._outputs
+        return self._template("", self.workflow.outputs)
 
 
 def _compile(node: Node) -> CompiledNode:

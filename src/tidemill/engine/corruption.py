@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.stores.contract import Stream, Tail
 
-RESTORE = "restore the store from a backup"
 UNREADABLE = frozenset({"event_unreadable", "event_newer"})
 
 
@@ -25,9 +24,8 @@ def require_intact(tail: Tail) -> Tail:
 
 
 def corrupt_stream(stream: Stream, why: object) -> Rejected:
-    """The refusal of unreadable records."""
     message = f"the records of {stream.kind} {stream.key} are damaged: {why}"
-    return rejected("event_unreadable", message, hint=RESTORE)
+    return rejected("event_unreadable", message, hint="restore the store from a backup")
 
 
 @contextmanager

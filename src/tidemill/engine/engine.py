@@ -145,14 +145,7 @@ class Engine:
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
         self.context = ServiceContext(
-            store=store,
-            blobs=blobs,
-            ambient=ambient,
-            catalog=self.catalog,
-            run_cache=self.run_cache,
-            turns=self.turns,
-            tenant=tenant,
-            input_bytes_max=input_bytes_max,
+            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max
         )
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user)
@@ -163,12 +156,8 @@ class Engine:
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days)
-        self._runtime = ProcessRuntime(
-            self.workers.another_may_have,
-            isolation or NoSandbox(),
-            secrets or ChainedSecrets(),
-            OutputBroadcaster(store, ambient),
-        )
+        another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
+        self._runtime = ProcessRuntime(another, isolation or NoSandbox(), secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None
@@ -179,7 +168,6 @@ class Engine:
                 self.retention = RetentionTask(self.maintenance.retention_sweep(), ambient)
 
     def _add_worker(self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int) -> None:
-        """Make the worker of this process, its registry entry and the reconciler."""
         context = self.context
         messenger = ChildRunMessenger(self.run_cache, self.turns, self.catalog, context.blobs)
         self.worker = Worker(
@@ -189,9 +177,9 @@ class Engine:
             blobs=context.blobs,
             ambient=context.ambient,
             handlers={handler.type.key: handler for handler in handlers},
-            errands=messenger,
+            messenger=messenger,
             options=options,
-            around=self._runtime,
+            runtime=self._runtime,
         )
         self.workers.registry = self.registry = Registry(
             tenant=context.tenant,
@@ -200,7 +188,7 @@ class Engine:
             worker=self.worker,
             options=options,
             types=(handler.type.key for handler in handlers),
-            lacks=self._runtime.lacks,
+            missing=self._runtime.missing,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
         self.reconciler = Reconciler(
@@ -208,37 +196,29 @@ class Engine:
             store=context.store,
             runs=self.run_cache,
             turns=self.turns,
-            errands=messenger,
+            messenger=messenger,
             ambient=context.ambient,
             sampling=AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor, ambient=context.ambient),
             every_ms=audit_every_ms,
         )
 
     async def open(self) -> Engine:
-        """Begin; idempotent through the store."""
         await self._store.open()
         await self._blobs.open()
         if self._ownership is not None:
-            await self._claim_blobs(self._ownership)
+            try:
+                await self._ownership.verify_or_claim()
+            except BaseException:
+                await self._blobs.close()
+                await self._store.close()
+                raise
         self.turns.open()
         if self.worker is not None:
             self._runtime.open()
-            self.worker.open()
-        if self.registry is not None:
-            self.registry.open()
-        if self.reconciler is not None:
-            self.reconciler.open()
-        if self.retention is not None:
-            self.retention.open()
+        for part in (self.worker, self.registry, self.reconciler, self.retention):
+            if part is not None:
+                part.open()
         return self
-
-    async def _claim_blobs(self, ownership: BlobPlaceOwnership) -> None:
-        try:
-            await ownership.verify_or_claim()
-        except BaseException:
-            await self._blobs.close()
-            await self._store.close()
-            raise
 
     def drain(self) -> None:
         """Take on no more work from this moment on, and let others know; `close` waits for what is in hand."""
@@ -248,20 +228,11 @@ class Engine:
             self.registry.announce()
 
     async def close(self) -> None:
-        """Drain the worker and let go of the store."""
         self.drain()
-        if self.reconciler is not None:
-            await self.reconciler.close()
-        if self.retention is not None:
-            await self.retention.close()
-        if self.worker is not None:
-            await self.worker.close()
-        await self._runtime.close()
-        if self.registry is not None:
-            await self.registry.close()
-        await self.turns.close()
-        await self._blobs.close()
-        await self._store.close()
+        parts = (self.reconciler, self.retention, self.worker, self._runtime, self.registry)
+        for part in (*parts, self.turns, self._blobs, self._store):
+            if part is not None:
+                await part.close()
 
     async def __aenter__(self) -> Engine:
         return await self.open()

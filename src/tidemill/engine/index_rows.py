@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
+from operator import attrgetter
 from sys import intern
 
 import msgspec
@@ -111,8 +112,6 @@ class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A failure that is not retried automatically."""
-
     run_id: str
     workflow: str
     node: str
@@ -146,11 +145,8 @@ def quiet_day(state: State) -> int:
 
 
 def retention_term(day: int, retention: Retention) -> str:
-    """The term by which retention finds an ended run.
-
-    Without retention in the workflow it is the day of the end, because the default is a setting that may change; with
-    it, the first day on which the run is no longer kept.
-    """
+    """The term by which retention finds an ended run."""
+    # Without retention in the workflow it is the day of the end: the default is a setting that may change.
     if retention.keep:
         return "kept"
     return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
@@ -174,11 +170,16 @@ def run_terms(
         terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:
         terms.append(f"by:{state.submitted_by}")
-    if stuck:
-        terms.append("stuck")
-    if idle:
-        terms.append("idle")
+    terms += ["stuck"] * stuck + ["idle"] * idle
     return tuple(terms)
+
+
+_FIRST = attrgetter("workflow", "version", "digest", "status", "created_ms", "last_ms", "counter", "seq")
+_SECOND = attrgetter(
+    "tag_used", "submitted_by", "labels", "correlation_id", "started_ms", "ended_ms", "tolerated", "dead_letters",
+    "discarded",
+)  # fmt: skip
+"""What a run's row has of its state, before and after the format number."""
 
 
 def run_row(
@@ -191,40 +192,14 @@ def run_row(
     idle: bool = False,
     stuck_reason: str = "",
 ) -> Row:
-    """The row of a run after a commit."""
+    parent = state.parent[0] if state.parent else ""
+    forked_from = state.forked_from[0] if state.forked_from else ""
+    error_code = state.error.code if state.error else ""
     # The fields of `RunRow` in order, encoded without the struct: this runs at every start and end of a run.
     body = (
-        stream.key,
-        state.workflow,
-        state.version,
-        state.digest,
-        state.status,
-        state.created_ms,
-        state.last_ms,
-        state.counter,
-        state.seq,
-        ROW_FORMAT,
-        state.tag_used,
-        state.submitted_by,
-        state.labels,
-        state.correlation_id,
-        state.started_ms,
-        state.ended_ms,
-        state.tolerated,
-        state.dead_letters,
-        state.discarded,
-        waiting_for,
-        state.parent[0] if state.parent else "",
-        state.forked_from[0] if state.forked_from else "",
-        stuck,
-        idle,
-        state.failed_node,
-        state.error.code if state.error else "",
-        state.rollback,
-        state.revision,
-        "",
-        stuck_reason,
-    )
+        stream.key, *_FIRST(state), ROW_FORMAT, *_SECOND(state), waiting_for, parent, forked_from, stuck, idle,
+        state.failed_node, error_code, state.rollback, state.revision, "", stuck_reason,
+    )  # fmt: skip
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
 
 
@@ -243,10 +218,7 @@ Key = tuple[str, int, int]
 
 
 def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[tuple[str, str], Row]]:
-    """Fold a whole log; returns the state and every row of an approval or dead letter.
-
-    The rows equal what `rows_beside` wrote commit by commit, however the events were grouped.
-    """
+    """Fold a whole log; returns the state and every row that `rows_beside` wrote, however the events were grouped."""
     state, rows = State(), dict[tuple[str, str], Row]()
     own_from = 0
     for event in events:
@@ -294,6 +266,13 @@ def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
     return events[first.forked_from[1] :] if isinstance(first, RunCreated) and first.forked_from else events
 
 
+_COPIED = (
+    "status", "title", "approvers", "quorum", "requested_ms", "requester", "four_eyes", "delegated", "expires_ms",
+    "escalated", "url", "decision", "decided_by", "decided_ms", "comments",
+)  # fmt: skip
+"""The fields of an approval that its row has unchanged."""
+
+
 def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) -> Row:
     node, visit, index = key
     body = ApprovalRow(
@@ -302,25 +281,11 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
         node=node,
         visit=visit,
         index=index,
-        status=approval.status,
-        title=approval.title,
         description=approval.description[:DESCRIPTION_SHOWN_MAX],
-        approvers=approval.approvers,
-        quorum=approval.quorum,
-        requested_ms=approval.requested_ms,
-        requester=approval.requester,
-        four_eyes=approval.four_eyes,
         votes=tuple(vote.by for vote in approval.votes),
-        delegated=approval.delegated,
-        expires_ms=approval.expires_ms,
         # Interned, because msgspec omits a default only by identity, and equal rows must be equal bytes.
         on_timeout=intern(approval.on_timeout),
-        escalated=approval.escalated,
-        url=approval.url,
-        decision=approval.decision,
-        decided_by=approval.decided_by,
-        decided_ms=approval.decided_ms,
-        comments=approval.comments,
+        **{name: getattr(approval, name) for name in _COPIED},
     )
     asked = {*(approval.approvers or (ANYONE,)), *(to for _, to in approval.delegated)}
     terms = [f"status:{approval.status}", f"run:{stream.key}", f"workflow:{state.workflow}"]
@@ -332,34 +297,29 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
 
 
 def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> Iterator[Row]:
-    """One row for each failure that was given up on or resolved in this commit."""
     for event in events:
         if isinstance(event, (DeadLettered, DeadLetterClosed)):
             letter = state.letters.get(key_at(event.node, event.visit, event.index))
             if letter is not None:
-                yield _letter_row(_letter(stream, state, event, letter))
+                yield _letter_row(stream, state, event, letter)
 
 
-def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: DeadLetter) -> DeadLetterRow:
-    row = DeadLetterRow(
+def _letter_row(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, failure: DeadLetter) -> Row:
+    letter = DeadLetterRow(
         run_id=stream.key,
         workflow=state.workflow,
         node=event.node,
         visit=event.visit,
         index=event.index,
-        attempts=letter.attempts,
-        code=letter.error.code,
-        message=letter.error.message,
-        at_ms=letter.at_ms,
+        attempts=failure.attempts,
+        code=failure.error.code,
+        message=failure.error.message,
+        at_ms=failure.at_ms,
     )
-    if isinstance(event, DeadLettered):
-        return row
-    return msgspec.structs.replace(
-        row, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
-    )
-
-
-def _letter_row(letter: DeadLetterRow) -> Row:
+    if isinstance(event, DeadLetterClosed):
+        letter = msgspec.structs.replace(
+            letter, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
+        )
     return Row(
         kind=DEAD_LETTER,
         key=f"{letter.run_id}/{key_at(letter.node, letter.visit, letter.index)}",

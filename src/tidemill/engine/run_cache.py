@@ -33,16 +33,8 @@ KNOWN_FOR_MS = 600_000
 
 class CachedRun:
     __slots__ = (
-        "digest",
-        "flow",
-        "indexed_facts",
-        "map_inputs",
-        "row_ms",
-        "seen_ms",
-        "since_snapshot",
-        "state",
-        "terms",
-    )
+        "digest", "flow", "indexed_facts", "map_inputs", "row_ms", "seen_ms", "since_snapshot", "state", "terms",
+    )  # fmt: skip
 
     def __init__(self, state: State, flow: CompiledWorkflow, since_snapshot: int = 0) -> None:
         self.state = state
@@ -61,10 +53,7 @@ class CachedRun:
         """When the store last reported the run as active, by the store's clock."""
 
     def apply_committed(self, decision: Decision, expected: int, flows: Sequence[CompiledWorkflow] = ()) -> None:
-        """A decision taken at version `expected` is durable: make it the state.
-
-        A reload may already have applied its events, and later ones, in the meantime.
-        """
+        """Make a durable decision the state, unless a reload has applied its events, and later ones, already."""
         if self.state.seq == expected:
             self.state = adopt(decision.after)
             self.since_snapshot += len(decision.events)
@@ -79,8 +68,6 @@ class CachedRun:
 
 
 class RunCache:
-    """A bounded cache over the store's streams."""
-
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
         self._entries: OrderedDict[Stream, CachedRun] = OrderedDict()

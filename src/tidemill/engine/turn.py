@@ -189,7 +189,6 @@ class HandoverTarget(Protocol):
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker."""
-        ...
 
 
 class PlannedCommit(msgspec.Struct):
@@ -203,8 +202,6 @@ class PlannedCommit(msgspec.Struct):
 
 
 class TurnLoop:
-    """Commits the commands of one process, batch by batch."""
-
     def __init__(
         self, store: Store, runs: RunCache, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
     ) -> None:
@@ -368,7 +365,13 @@ class TurnLoop:
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             except Exception as error:
-                await self._isolate(batch, error)
+                if isinstance(error, TidemillError) or len(batch) == 1:
+                    resolve_all(all_pending(batch), self._as_error(error))
+                    return
+                # One by one, so that a bug in one commit does not affect the others that shared the call.
+                mark_unknown_outcome(all_pending(batch))
+                for stream, commands in batch.items():
+                    await self._process_batch({stream: commands}, (stream,))
                 return
             answers = iter(results)
             batch = {}
@@ -388,19 +391,9 @@ class TurnLoop:
                     resolve_all(all_pending(batch), Unavailable("too many lost races"))
                     return
 
-    async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
-        """Process the runs one by one, so that a bug in one commit does not affect the others that shared the call."""
-        if isinstance(error, TidemillError) or len(batch) == 1:
-            resolve_all(all_pending(batch), self._as_error(error))
-            return
-        mark_unknown_outcome(all_pending(batch))
-        for stream, commands in batch.items():
-            await self._process_batch({stream: commands}, (stream,))
-
     async def _plan(
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
     ) -> list[PlannedCommit]:
-        """Load the runs and decide their commands."""
         load = dict.fromkeys(unsure)
         self._reserve(0)
         self._runs.forget_unseen()
@@ -443,7 +436,6 @@ class TurnLoop:
         return plans
 
     def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
-        """Turn the commands of a run into one commit."""
         state = entry.state
         decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
         plan = PlannedCommit(stream, entry, commands, decision, problems)
@@ -516,8 +508,17 @@ class TurnLoop:
 
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
+        entry, decision, commit = plan.entry, plan.decision, plan.commit
         try:
-            self._update_cache(plan)
+            if decision.events and commit is not None and commit.expected is not None:
+                if commit.snapshot is not None:
+                    entry.since_snapshot = 0
+                patched = decision.after.digest != entry.digest
+                flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
+                entry.apply_committed(decision, commit.expected, flows)
+                self.commits += 1
+                self.gathered += len(plan.commands) - 1
+            self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.
             self.report(error)
@@ -525,23 +526,11 @@ class TurnLoop:
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
             pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
         if result.kept and self.handover_target is not None:
-            if plan.commit is not None and plan.commit.acks:
+            if commit is not None and commit.acks:
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.
                 asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
-
-    def _update_cache(self, plan: PlannedCommit) -> None:
-        entry, events = plan.entry, plan.decision.events
-        if events and plan.commit is not None and plan.commit.expected is not None:
-            if plan.commit.snapshot is not None:
-                entry.since_snapshot = 0
-            patched = plan.decision.after.digest != entry.digest
-            flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
-            entry.apply_committed(plan.decision, plan.commit.expected, flows)
-            self.commits += 1
-            self.gathered += len(plan.commands) - 1
-        self._runs.put(plan.stream, entry)
 
 
 def _job(put: JobSpec, seq: int) -> Job:

@@ -31,11 +31,7 @@ async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, by
 
 
 def with_defaults(inputs: Any, schema: Any) -> Any:
-    """The inputs with the `default` of every missing property; the argument is not changed.
-
-    An object that is present, or is itself a default, is completed too. A missing object without a default stays
-    missing.
-    """
+    """The inputs with the `default` of every missing property, at any depth; the argument is not changed."""
     if not isinstance(schema, dict) or b'"default"' not in msgspec.json.encode(schema):
         return {} if inputs is None else inputs
     if inputs is None:
@@ -44,10 +40,7 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
 
 
 def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
-    """Complete a value with the defaults of all schemas that apply to it.
-
-    `root` resolves references. It is None inside a default, where a recursive reference would never end.
-    """
+    """Complete a value with the defaults of all schemas that apply; `root` resolves references, not in a default."""
     parts = _applied(schemas, root)
     if isinstance(value, list):
         items = [part["items"] for part in parts if "items" in part]
@@ -86,7 +79,6 @@ def _applied(schemas: list[Any], root: Any) -> list[dict[str, Any]]:
 async def packed(
     tenant: str, value: Any, blobs: Blobs, *, code: str, path: str, bytes_max: int | None = None
 ) -> Payload:
-    """Encode a caller's value as the log stores it."""
     try:
         text = encode_given(value)
     except NotJson as error:
@@ -114,21 +106,17 @@ LABEL_LENGTH_MAX = 200
 
 def check_run_id(run_id: Any) -> None:
     if not isinstance(run_id, str) or not run_id.isprintable() or not 0 < len(run_id.encode()) <= RUN_ID_BYTES_MAX:
-        raise rejected(
-            "run_key_invalid",
+        message, hint = (
             "a run's key is 1 to 200 bytes of printable text",
-            hint="use an id of your own request, e.g. an order number",
+            "use an id of your own request, e.g. an order number",
         )
+        raise rejected("run_key_invalid", message, hint=hint)
 
 
 def check_command_id(command_id: Any) -> None:
     if command_id is not None and (not _is_text(command_id, LABEL_LENGTH_MAX) or not command_id):
-        raise rejected(
-            "command_id_invalid",
-            f"a command id is text of at most {LABEL_LENGTH_MAX} characters",
-            path="/command_id",
-            hint="use an id of your own request",
-        )
+        message = f"a command id is text of at most {LABEL_LENGTH_MAX} characters"
+        raise rejected("command_id_invalid", message, path="/command_id", hint="use an id of your own request")
 
 
 def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
@@ -142,10 +130,11 @@ def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
 def check_roles(roles: Any) -> None:
     """Refuse roles that are not a sequence of names; a single string is iterable but no sequence of names."""
     if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):
-        hint = "pass a list of names, also for a single one"
-        raise rejected(
-            "text_invalid", f"roles are names in a list, not {type(roles).__name__}", path="/roles", hint=hint
+        message, hint = (
+            f"roles are names in a list, not {type(roles).__name__}",
+            "pass a list of names, also for a single one",
         )
+        raise rejected("text_invalid", message, path="/roles", hint=hint)
     for role in roles:
         check_words(roles=role)
 

@@ -83,8 +83,6 @@ _ROW = msgspec.msgpack.Decoder(WorkflowRow)
 
 
 class History:
-    """The records of a workflow, oldest first."""
-
     __slots__ = ("moves", "name", "tags", "versions")
 
     def __init__(self, name: str, records: Iterable[Record] = ()) -> None:
@@ -110,9 +108,6 @@ class History:
             self.tags[record.tag] = record.version
         else:
             self.tags.pop(record.tag, None)
-
-    def of_content(self, digest: str) -> Version | None:
-        return next((version for version in self.versions if version.digest == digest), None)
 
     def numbered(self, number: int | str) -> Version:
         """The version of a number, as a caller gave it."""

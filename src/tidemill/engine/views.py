@@ -7,7 +7,7 @@ from typing import Any
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.kernel.activation import Approval, Vote, Wait, items_merged
+from tidemill.kernel.activation import Approval, Wait, items_merged
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
@@ -42,41 +42,30 @@ class RunView:
         """What the run waits for, in a few words each."""
         self.stuck = ""
         """Why a worker gave up on the run for now."""
-        self.rollback = {"status": state.rollback, "undone": _undone(state), "left": list(state.undo_left)}
+        done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]
+        done.sort(key=lambda undo: -undo.seq)
+        undone = [key_at(undo.node, undo.visit, undo.index) for undo in done]
+        self.rollback = {"status": state.rollback, "undone": undone, "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "version": self.version,
-            "revision": self.revision,
-            "status": self.status,
-            "outputs": self.outputs,
-            "error": self.error,
-            "counter": self.counter,
-            "events": self.events,
-            "rollback": self.rollback,
-            "failed_node": self.failed_node,
-            "waiting_for": list(self.waiting_for),
-            "created_ms": self.created_ms,
-            "ended_ms": self.ended_ms,
-            "last_event_ms": self.last_event_ms,
-            "submitted_by": self.submitted_by,
-            "labels": self.labels,
-            "parent": self.parent,
-            "forked_from": self.forked_from,
-            "nodes": self.nodes,
-            **({"stuck": self.stuck} if self.stuck else {}),
-            **({"outputs_missing": self.outputs_missing} if self.outputs_missing else {}),
-        }
+        shown = {name: getattr(self, name) for name in _RUN_FIELDS}
+        shown["waiting_for"] = list(self.waiting_for)
+        return shown | {name: getattr(self, name) for name in ("stuck", "outputs_missing") if getattr(self, name)}
 
 
-def _undone(state: State) -> list[str]:
-    """What a rollback has compensated, in its order."""
-    done = (undo for undo in items_merged(state.undo).values() if undo.status == "done")
-    return [key_at(undo.node, undo.visit, undo.index) for undo in sorted(done, key=lambda undo: -undo.seq)]
+_RUN_FIELDS = (
+    "run_id", "workflow", "version", "revision", "status", "outputs", "error", "counter", "events", "rollback",
+    "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by", "labels", "parent",
+    "forked_from", "nodes",
+)  # fmt: skip
+_APPROVAL_FIELDS = (
+    "status", "title", "description", "form", "approvers", "quorum", "four_eyes", "requester", "requested_ms",
+    "expires_ms", "on_timeout", "escalate_to", "escalated", "url", "votes", "delegated", "decision", "decided_by",
+    "on_behalf_of", "decided_ms", "comments",
+)  # fmt: skip
+"""The keys that `to_dict` answers, in this order."""
 
 
 class ApprovalView:
@@ -93,48 +82,36 @@ class ApprovalView:
             "node": self.node,
             "visit": self.visit,
             "index": None if self.index < 0 else self.index,
-            "status": approval.status,
-            "title": approval.title,
-            "description": approval.description,
-            "form": decode_value(approval.form) if isinstance(approval.form, bytes) else None,
+            **{name: getattr(approval, name) for name in _APPROVAL_FIELDS},
+            "form": _form(approval.form),
             "approvers": list(approval.approvers),
-            "quorum": approval.quorum,
-            "four_eyes": approval.four_eyes,
-            "requester": approval.requester,
-            "requested_ms": approval.requested_ms,
-            "expires_ms": approval.expires_ms,
-            "on_timeout": approval.on_timeout,
             "escalate_to": list(approval.escalate_to),
-            "escalated": approval.escalated,
-            "url": approval.url,
-            "votes": [_vote_view(vote) for vote in approval.votes],
+            "votes": [
+                {
+                    "by": vote.by,
+                    "on_behalf_of": vote.on_behalf_of or None,
+                    "comments": vote.comments,
+                    "form": _form(vote.form),
+                }
+                for vote in approval.votes
+            ],
             "delegated": [{"by": by, "to": to} for by, to in approval.delegated],
-            "decision": approval.decision or None,
-            "decided_by": approval.decided_by or None,
-            "on_behalf_of": approval.on_behalf_of or None,
-            "decided_ms": approval.decided_ms,
-            "comments": approval.comments,
+            **{name: getattr(approval, name) or None for name in ("decision", "decided_by", "on_behalf_of")},
         }
 
 
-def _vote_view(vote: Vote) -> dict[str, Any]:
-    form = decode_value(vote.form) if isinstance(vote.form, bytes) else None
-    return {"by": vote.by, "on_behalf_of": vote.on_behalf_of or None, "comments": vote.comments, "form": form}
+def _form(form: Payload | None) -> Any:
+    return decode_value(form) if isinstance(form, bytes) else None
 
 
 def error_view(error: Error | None) -> dict[str, Any] | None:
     """An error without the fields that only debugging needs."""
     if error is None:
         return None
-    shown: dict[str, Any] = {"code": error.code, "message": error.message}
-    for name in ("type", "hint"):
-        if getattr(error, name):
-            shown[name] = getattr(error, name)
-    if error.causes:
-        shown["causes"] = list(error.causes)
-    if error.index >= 0:
-        shown["index"] = error.index
-    return shown
+    optional = {"type": error.type, "hint": error.hint, "causes": list(error.causes)}
+    index = {"index": error.index} if error.index >= 0 else {}
+    given = {name: value for name, value in optional.items() if value}
+    return {"code": error.code, "message": error.message, **given, **index}
 
 
 async def view_run(
@@ -157,7 +134,7 @@ async def view_run(
 async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
     """What a COMPLETED run returns."""
     nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
-    return (await _outputs(stream, state, workflow, nodes, blobs))[0]
+    return (await _outputs(stream, state, workflow, nodes, blobs, gaps=False))[0]
 
 
 async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
@@ -189,18 +166,9 @@ async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) 
 
 
 async def _outputs(
-    stream: Stream,
-    state: State,
-    workflow: Workflow,
-    nodes: dict[str, dict[str, Any]],
-    blobs: Blobs,
-    *,
-    gaps: bool = False,
+    stream: Stream, state: State, workflow: Workflow, nodes: dict[str, dict[str, Any]], blobs: Blobs, *, gaps: bool
 ) -> tuple[Any, str]:
-    """Declared outputs, else those of the terminal nodes that have one, and why any of them is missing.
-
-    They are null until the run is COMPLETED.
-    """
+    """The outputs of a COMPLETED run: declared ones, else those of terminal nodes; and why any of them is missing."""
     if state.status != "COMPLETED":
         return None, ""
     if state.outputs is not None:

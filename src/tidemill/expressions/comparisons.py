@@ -184,18 +184,9 @@ class Computation(msgspec.Struct, frozen=True):
     """An expression in CEL in which every number is a double."""
 
     program: Cel
-
-    @property
-    def references(self) -> References:
-        return self.program.references
-
-    @property
-    def light(self) -> bool:
-        return self.program.light
-
-    @property
-    def deadline_ms(self) -> int:
-        return self.program.deadline_ms
+    references: References
+    light: bool
+    deadline_ms: int
 
     def normal(self) -> Json:
         return {"type": "cross_node_comparison", "expression": self.program.expression}
@@ -215,7 +206,6 @@ class Computation(msgspec.Struct, frozen=True):
 
 
 def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison | Computation | None:
-    """Read a comparison in either form, or report every problem with it."""
     if "expression" in raw:
         no_other_keys(raw, ("type", "expression"), path, problems)
         expression = raw["expression"]
@@ -226,7 +216,9 @@ def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison
             )
             return None
         program = parse_cel(expression, f"{path}/expression", problems, doubles=True)
-        return None if program is None else Computation(program)
+        if program is None:
+            return None
+        return Computation(program, program.references, program.light, program.deadline_ms)
     no_other_keys(raw, ("type", "left", "operator", "right"), path, problems)
     known = len(problems)
     operator = raw.get("operator")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -66,8 +66,6 @@ class Leaf(Protocol):
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
-    """A condition to be decided in another process before its deadline."""
-
     leaf: Leaf
     scope: Scope
     deadline_ms: int
@@ -125,12 +123,10 @@ Raw = dict[str, Json]
 
 
 def shape(message: str, path: str, hint: str = "") -> Problem:
-    """Report that a condition is not written as its kind wants it."""
     return Problem(code="condition_shape", message=message, path=path, hint=hint)
 
 
 def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Problem]) -> None:
-    """Report every key that the kind does not know."""
     for key in raw:
         if key not in known:
             hint = meant(str(key), known) or f"known keys: {listing(known)}"
@@ -179,16 +175,15 @@ def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[P
 def compiled(raw: Json) -> Condition:
     """Return the compiled form of a stored condition, from a cache; raise `ExpressionError` if it has none."""
     if isinstance(raw, str):
-        return _compiled_text(raw)
+        return _compiled(raw)
     try:
         key = msgspec.json.encode(raw, order="sorted")
     except (TypeError, ValueError, RecursionError) as error:
         raise condition_failed(f"the condition is not JSON: {shorten(str(error))}") from None
-    return _compiled_bytes(key)
+    return _compiled(key)
 
 
 def normal(condition: Condition) -> Json:
-    """Write a condition in the one form in which it is stored."""
     if isinstance(condition, Composite):
         parts = [normal(part) for part in condition.parts]
         return {"type": "composite", "operator": condition.operator, "conditions": parts}
@@ -211,10 +206,7 @@ def meaning(condition: Condition) -> Hashable:
 
 
 def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
-    """Decide a condition, stopping at what must be decided elsewhere.
-
-    Raises `ExpressionError` if it is neither true nor false.
-    """
+    """Decide a condition, yielding requests for other processes; raise `ExpressionError` if it has no answer."""
     if isinstance(condition, Composite):
         return (yield from _decide_parts(condition, scope))
     value = yield from decide_leaf(condition, scope)
@@ -243,18 +235,9 @@ def _decide_parts(composite: Composite, scope: Scope) -> EvaluationSteps[Verdict
     return Verdict(not deciding, every, tuple(asked))
 
 
-@lru_cache(maxsize=4096)
-def _compiled_text(expression: str) -> Condition:
-    return _sound(expression)
-
-
-@lru_cache(maxsize=4096)
-def _compiled_bytes(encoded: bytes) -> Condition:
-    return _sound(msgspec.json.decode(encoded))
-
-
-def _sound(raw: Json) -> Condition:
-    condition, problems = parse_condition(raw)
+@lru_cache(maxsize=8192)
+def _compiled(stored: str | bytes) -> Condition:
+    condition, problems = parse_condition(stored if isinstance(stored, str) else msgspec.json.decode(stored))
     if condition is not None:
         return condition
     first = problems[0]
@@ -321,7 +304,9 @@ def _parsed_text(expression: str, path: str, problems: list[Problem]) -> Cel | N
 
 def _parsed_composite(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
     no_other_keys(raw, ("type", "operator", "conditions"), path, problems)
-    operator = _operator(raw.get("operator"), path, problems)
+    operator: Operator | None = next((each for each in get_args(Operator) if each == raw.get("operator")), None)
+    if operator is None:
+        problems.append(shape("operator is AND, OR or NOT", f"{path}/operator"))
     conditions = raw.get("conditions")
     if not isinstance(conditions, list) or not conditions:
         problems.append(shape("conditions is a list with at least one condition", f"{path}/conditions"))
@@ -340,11 +325,3 @@ def _parsed_composite(raw: Raw, path: str, problems: list[Problem], depth: int) 
     ]
     found = tuple(part for part in parts if part is not None)
     return Composite(operator, found) if operator is not None and len(found) == len(parts) else None
-
-
-def _operator(given: Json, path: str, problems: list[Problem]) -> Operator | None:
-    for operator in get_args(Operator):
-        if given == operator:
-            return cast(Operator, operator)
-    problems.append(shape("operator is AND, OR or NOT", f"{path}/operator"))
-    return None

@@ -119,7 +119,11 @@ def _references(function: ast.FunctionDef, tree: ast.Module) -> References:
     inside = [node for statement in function.body for node in ast.walk(statement)]
     output, context = names
     read_output = any(isinstance(each, ast.Name) and each.id == output for each in inside)
-    nodes, dynamic = _nodes(inside, context)
+    # Node ids that are constants; any other use of the context may reach any node.
+    constant = {id(name): key for node in inside for name, key in _looked_up(node)}
+    uses = [node for node in inside if isinstance(node, ast.Name) and node.id == context]
+    nodes = {constant[id(use)] for use in uses if id(use) in constant}
+    dynamic = any(id(use) not in constant for use in uses) or any(_binds(node, context) for node in inside)
     roots = {"output"} if read_output else set()
     roots |= {"ctx"} if nodes or dynamic else set()
     return References(nodes=frozenset(nodes), roots=frozenset(roots), dynamic=dynamic)
@@ -131,15 +135,6 @@ def _is_what_is_called(function: ast.FunctionDef, tree: ast.Module) -> bool:
     overwritten = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function.name]
     others = (node for node in ast.walk(tree) if node not in overwritten)
     return not function.decorator_list and not any(_binds(node, "evaluate") for node in others)
-
-
-def _nodes(inside: list[ast.AST], context: str) -> tuple[set[str], bool]:
-    """Return the node ids that are constants, and whether there is any other use of the context."""
-    constant = {id(name): key for node in inside for name, key in _looked_up(node)}
-    uses = [node for node in inside if isinstance(node, ast.Name) and node.id == context]
-    nodes = {constant[id(use)] for use in uses if id(use) in constant}
-    dynamic = any(id(use) not in constant for use in uses) or any(_binds(node, context) for node in inside)
-    return nodes, dynamic
 
 
 def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Name, str]]:
@@ -223,7 +218,6 @@ class Sandbox(msgspec.Struct, frozen=True):
 
 
 def parse_sandbox(raw: Raw, path: str, problems: list[Problem]) -> Sandbox | None:
-    """Read a condition in Python, or report every problem with it; nothing is run."""
     found = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     if find_spec("pydantic_monty") is None:

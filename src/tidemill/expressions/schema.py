@@ -110,7 +110,7 @@ class Schema:
             return [Problem(code=code, message=f"it is nested more than {DEPTH_MAX} levels deep", path=path)]
         if self._knotted:
             # Listing the errors would take unbounded time and memory.
-            is_open = wildcard is not None and _holds(value, wildcard)
+            is_open = wildcard is not None and holds_wildcard(value, wildcard)
             return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
             found = self._validator.iter_errors(value)
@@ -131,7 +131,8 @@ class Schema:
                 known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
-                    yield Problem(code=code, message=message, path=pointer(place, key), hint=_guess(key, known))
+                    hint = meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
+                    yield Problem(code=code, message=message, path=pointer(place, key), hint=hint)
             case ValidationErrorKind.Required(key):
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
             case ValidationErrorKind.Enum(options):
@@ -141,8 +142,10 @@ class Schema:
                 hint = meant(value, names) if isinstance(value, str) else ""
                 yield Problem(code=code, message=message, path=place, hint=hint)
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
-                message = f"it is none of: {_branches(self._at(error.schema_path))}"
-                yield Problem(code=code, message=shorten(message, 300), path=place, hint=_alternatives(error))
+                schemas = self._at(error.schema_path)
+                wanted = ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
+                message = shorten(f"it is none of: {wanted}", 300)
+                yield Problem(code=code, message=message, path=place, hint=_alternatives(error))
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)
 
@@ -167,7 +170,6 @@ def compile_schema(schema: Json) -> Schema:
 
 
 def check_schema(schema: Json, path: str = "") -> list[Problem]:
-    """Report everything that is wrong with a schema itself."""
     problems = _shape_problems(schema, path)
     if problems:
         return problems
@@ -180,11 +182,6 @@ def check_schema(schema: Json, path: str = "") -> list[Problem]:
 def _encoded_and_compiled(schema: Json) -> Schema | tuple[Problem, ...]:
     encoded = msgspec.json.encode(schema, order="sorted")
     return _cached(encoded) if len(encoded) <= CACHED_BYTES_MAX else _compiled(encoded)
-
-
-@lru_cache(maxsize=1024)
-def _cached(encoded: bytes) -> Schema | tuple[Problem, ...]:
-    return _compiled(encoded)
 
 
 def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
@@ -207,6 +204,9 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
         return (_invalid(shorten(str(error)), ""),)
     # The library may understand references that were not followed here.
     return (_invalid(found.problem, "", _DEFS_HINT),) if found.problem else Schema(source, validator, found)
+
+
+_cached = lru_cache(maxsize=1024)(_compiled)
 
 
 def _are_light(patterns: frozenset[str]) -> bool:
@@ -309,15 +309,12 @@ def _reference_place(source: Json, target: str) -> str:
             waiting += [(below, pointer(path, key)) for key, below in each.items()]
         elif isinstance(each, list):
             waiting += [(below, pointer(path, number)) for number, below in enumerate(each)]
-        elif isinstance(each, str) and path.endswith(("/$ref", "/$dynamicRef")) and _leads_to(each, target):
-            return path
+        elif isinstance(each, str) and path.endswith(("/$ref", "/$dynamicRef")):
+            # The URI in the library's error is absolute and has no fragment.
+            name = urldefrag(each)[0]
+            if name and target.endswith(name.removeprefix("./")):
+                return path
     return ""
-
-
-def _leads_to(reference: str, target: str) -> bool:
-    """Compare with the URI in the library's error, which is absolute and has no fragment."""
-    name = urldefrag(reference)[0]
-    return bool(name) and target.endswith(name.removeprefix("./"))
 
 
 def _invalid(message: str, path: str, hint: str = "") -> Problem:
@@ -328,15 +325,6 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
     for step in steps:
         base = pointer(base, step)
     return base
-
-
-def _guess(key: str, known: list[str]) -> str:
-    return meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
-
-
-def _branches(schemas: Json) -> str:
-    """Say what the branches of an `anyOf` or `oneOf` ask for."""
-    return ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
 
 
 def _wanted(schema: Json) -> str:
@@ -363,6 +351,13 @@ def _alternatives(error: ValidationError) -> str:
     return ""
 
 
+_OF_WHOLE_VALUES = (
+    *(ValidationErrorKind.OneOfMultipleValid, ValidationErrorKind.Not, ValidationErrorKind.Contains),
+    *(ValidationErrorKind.UniqueItems, ValidationErrorKind.Constant, ValidationErrorKind.Enum),
+    *(ValidationErrorKind.UnevaluatedProperties, ValidationErrorKind.UnevaluatedItems),
+)
+
+
 def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
     """True if an error may vanish once the wildcards have their values."""
     if wildcard(error.instance):
@@ -370,27 +365,15 @@ def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
     match error.kind:
         case ValidationErrorKind.AnyOf(context) | ValidationErrorKind.OneOfNotValid(context):
             return any(all(_open(each, wildcard, value) for each in branch) for branch in context)
-        case (
-            ValidationErrorKind.OneOfMultipleValid()
-            | ValidationErrorKind.Not()
-            | ValidationErrorKind.Contains()
-            | ValidationErrorKind.UniqueItems()
-            | ValidationErrorKind.Constant()
-            | ValidationErrorKind.Enum()
-            | ValidationErrorKind.UnevaluatedProperties()
-            | ValidationErrorKind.UnevaluatedItems()
-        ):
-            return _holds(error.instance, wildcard)
+    if isinstance(error.kind, _OF_WHOLE_VALUES):
+        return holds_wildcard(error.instance, wildcard)
     # Which branch of an `if` applies is unknown while the value holds a wildcard.
-    return _is_conditional(error.schema_path) and _holds(value, wildcard)
+    steps = zip(["", *error.schema_path], error.schema_path, strict=False)
+    conditional = any(step in ("then", "else") and before != "properties" for before, step in steps)
+    return conditional and holds_wildcard(value, wildcard)
 
 
-def _is_conditional(schema_path: list[str | int]) -> bool:
-    steps = zip(["", *schema_path], schema_path, strict=False)
-    return any(step in ("then", "else") and before != "properties" for before, step in steps)
-
-
-def _holds(value: Json, wildcard: Wildcard) -> bool:
+def holds_wildcard(value: Json, wildcard: Wildcard) -> bool:
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -460,7 +443,6 @@ class Matching(msgspec.Struct, frozen=True):
 
 
 def parse_matching(raw: Raw, path: str, problems: list[Problem]) -> Matching | None:
-    """Compile the schema, or report every problem with it and with what is written around it."""
     known = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     invert = raw.get("invert", False)

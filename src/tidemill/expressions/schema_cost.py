@@ -86,13 +86,12 @@ def cost_bound(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
         if isinstance(step.schema, dict):
             waiting += _below(step, cost)
     knotted = cost.is_knotted()
-    endless = knotted and cost.is_forgetful()
+    # Where recursion stays at its place or passes unevaluated parts, the validator was seen not to end.
+    endless = knotted and (cost.has_rest or any(() in places for places in cost.returns.values()))
     return Reach(steps, cost.refers, knotted, endless, frozenset(cost.patterns), cost.problem)
 
 
 class SchemaCost:
-    """What the expansion of one schema finds."""
-
     def __init__(self, root: Json, known: frozenset[str]) -> None:
         self.root, self.known = root, known
         self.base = str(root.get("$id", "")) if isinstance(root, dict) else ""
@@ -159,10 +158,6 @@ class SchemaCost:
             if len(places) > _RETURNS_MAX or any(_meet(*pair) for pair in combinations(places, 2)):
                 return True
         return False
-
-    def is_forgetful(self) -> bool:
-        """True if recursion stays at its place or passes unevaluated parts: the validator was seen not to end."""
-        return self.has_rest or any(() in places for places in self.returns.values())
 
 
 def _meet(one: Place, other: Place) -> bool:

@@ -134,8 +134,6 @@ _LITERALS = ("null", "bool", "int", "uint", "double", "string", "bytes")
 
 
 class Mismatch(NamedTuple):
-    """Something that can never work, and what to do about it."""
-
     message: str
     hint: str
 
@@ -252,7 +250,6 @@ def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
 
 
 def mismatches(tree: ast.Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
-    """Find everything in an expression that can never work."""
     checker = _Checker(tree, roots, look)
     found = list(checker.check(tree, frozenset()))
     whole = checker.side(tree, frozenset())

@@ -419,3 +419,8 @@ def _traceback(error: BaseException) -> str:
         return ending("".join(traceback.format_exception(error)), TRACEBACK_MAX)
     except BaseException:
         return ""
+
+
+def object_schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these fields and no others."""
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}

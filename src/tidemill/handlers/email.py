@@ -15,8 +15,8 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers import smtp
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, time_ms
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 

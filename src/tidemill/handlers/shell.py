@@ -23,8 +23,17 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, ending, truncate
-from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Ended,
+    Fail,
+    Handler,
+    NodeContext,
+    Return,
+    ending,
+    object_schema,
+    truncate,
+)
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for

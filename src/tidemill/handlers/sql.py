@@ -22,8 +22,16 @@ import msgspec
 
 from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.contract import (
+    Cancelled,
+    CapabilityMissing,
+    Ended,
+    Fail,
+    Handler,
+    NodeContext,
+    Return,
+    object_schema,
+)
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement

@@ -55,24 +55,17 @@ class Approval(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     decided_ms: int | None = None
 
 
+_REQUESTED = (
+    *("title", "description", "form", "approvers", "quorum", "four_eyes", "requester"),
+    *("timeout_ms", "expires_ms", "on_timeout", "escalate_to", "url"),
+)
+"""Fields that an approval copies from its request."""
+
+
 def folded(approval: Approval | None, event: AnyEvent) -> Approval | None:
     """The approval after one of its own events; any other event leaves it as it is."""
     if isinstance(event, events.ApprovalRequested):
-        return Approval(
-            title=event.title,
-            description=event.description,
-            form=event.form,
-            approvers=event.approvers,
-            quorum=event.quorum,
-            four_eyes=event.four_eyes,
-            requester=event.requester,
-            timeout_ms=event.timeout_ms,
-            expires_ms=event.expires_ms,
-            on_timeout=event.on_timeout,
-            escalate_to=event.escalate_to,
-            url=event.url,
-            requested_ms=event.at_ms,
-        )
+        return Approval(requested_ms=event.at_ms, **{name: getattr(event, name) for name in _REQUESTED})
     if approval is None:
         return None
     replace = msgspec.structs.replace
@@ -226,10 +219,7 @@ CHUNK_ITEMS = 64
 
 
 class MapState(msgspec.Struct, array_like=True, gc=False):
-    """The items of a map in its latest visit. Items from `next` on are not queued yet.
-
-    After a retry some of those have ended already; they are skipped.
-    """
+    """The items of a map in its latest visit. Those from `next` on are not queued yet; ended ones are skipped."""
 
     count: int
     items: Payload

@@ -342,40 +342,9 @@ class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
     reason: str = ""
 
 
-InfrequentCommand = (
-    Decide
-    | Delegate
-    | Signal
-    | ChildBegan
-    | ChildEnded
-    | Retry
-    | Rewind
-    | Override
-    | Patch
-    | Fork
-    | Rollback
-    | CompensationResult
-    | CompensationWorkerLost
-    | CloseDeadLetter
-)
-"""Commands of people, other runs and rollbacks."""
-
 AnyCommand = (
-    Start
-    | Pause
-    | Resume
-    | Cancel
-    | DeadlineReached
-    | Repair
-    | Result
-    | AttemptStarted
-    | WorkerLost
-    | Checkpoint
-    | TimerFired
-    | WaitExpired
-    | RequeueJob
-    | OutputsRendered
-    | Delivered
-    | Relabel
-    | InfrequentCommand
-)
+    Start | Pause | Resume | Cancel | DeadlineReached | Repair | Result | AttemptStarted | WorkerLost | Checkpoint
+    | TimerFired | WaitExpired | RequeueJob | OutputsRendered | Delivered | Relabel | Decide | Delegate | Signal
+    | ChildBegan | ChildEnded | Retry | Rewind | Override | Patch | Fork | Rollback | CompensationResult
+    | CompensationWorkerLost | CloseDeadLetter
+)  # fmt: skip

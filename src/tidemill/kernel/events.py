@@ -246,19 +246,9 @@ class CompensationFailed(NodeEvent, frozen=True, array_like=True, kw_only=True, 
 
 
 ActEvents = (
-    RunRetried
-    | RunRewound
-    | RunPatched
-    | RunForked
-    | RunLabelled
-    | NodeOverridden
-    | DeadLetterClosed
-    | RollbackStarted
-    | RollbackFinished
-    | CompensationScheduled
-    | CompensationCompleted
-    | CompensationFailed
-)
+    RunRetried | RunRewound | RunPatched | RunForked | RunLabelled | NodeOverridden | DeadLetterClosed
+    | RollbackStarted | RollbackFinished | CompensationScheduled | CompensationCompleted | CompensationFailed
+)  # fmt: skip
 
 
 # Visits and items
@@ -397,19 +387,9 @@ class DeadLettered(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="D
 
 
 NodeEvents = (
-    NodeScheduled
-    | NodeStarted
-    | NodeCheckpointed
-    | NodeExpanded
-    | NodeWaiting
-    | NodeCompleted
-    | NodeFailed
-    | NodeSkipped
-    | NodeCancelled
-    | LoopContinued
-    | ResultDiscarded
-    | DeadLettered
-)
+    NodeScheduled | NodeStarted | NodeCheckpointed | NodeExpanded | NodeWaiting | NodeCompleted | NodeFailed
+    | NodeSkipped | NodeCancelled | LoopContinued | ResultDiscarded | DeadLettered
+)  # fmt: skip
 
 
 # A run as a whole
@@ -579,14 +559,9 @@ class ChildFinished(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="
 
 
 ApprovalEvents = (
-    ApprovalRequested
-    | ApprovalVoted
-    | ApprovalDelegated
-    | ApprovalReturned
-    | ApprovalDecided
-    | ApprovalEscalated
+    ApprovalRequested | ApprovalVoted | ApprovalDelegated | ApprovalReturned | ApprovalDecided | ApprovalEscalated
     | ApprovalExpired
-)
+)  # fmt: skip
 WaitEvents = ApprovalEvents | SignalReceived | ChildStarted | ChildFinished
 
 

@@ -33,7 +33,6 @@ def evolve(state: State, event: AnyEvent) -> State:
 
 
 def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
-    """The state after the first `until` events (all by default)."""
     state = State()
     for event in events:
         if until is not None and state.seq >= until:
@@ -69,29 +68,17 @@ def _run_repaired(state: State, event: events.RunRepaired) -> None:
     state.repairs += 1
 
 
-def _run_completed(state: State, event: events.RunCompleted) -> None:
-    state.outputs = event.outputs
-    _run_ended(state, event, "COMPLETED")
-
-
-def _run_failed(state: State, event: events.RunFailed) -> None:
-    state.error, state.failed_node = event.error, event.node
-    _run_ended(state, event, "FAILED")
-
-
-def _run_cancelled(state: State, event: events.RunCancelled) -> None:
-    state.reason = event.reason
-    _run_ended(state, event, "CANCELLED")
-
-
-def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | events.RunCancelled, status: Any) -> None:
-    state.status, state.ended_ms, state.rendering = status, event.at_ms, False
+def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | events.RunCancelled) -> None:
+    if isinstance(event, events.RunCompleted):
+        state.status, state.outputs = "COMPLETED", event.outputs
+    elif isinstance(event, events.RunFailed):
+        state.status, state.error, state.failed_node = "FAILED", event.error, event.node
+    else:
+        state.status, state.reason = "CANCELLED", event.reason
+    state.ended_ms, state.rendering = event.at_ms, False
     state.ended_seq = state.seq
     state.counter -= event.consumed
     state.first_held = state.last_held = ""
-
-
-# Retry, rewind, override
 
 
 def run_retried(state: State, event: events.RunRetried) -> None:
@@ -167,10 +154,7 @@ def run_rewound(state: State, event: events.RunRewound) -> None:
 
 
 def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event: events.RunRewound) -> Visit:
-    """A node's next visit; inbound edges from nodes that are not reset stay decided.
-
-    Only the node that the run was rewound to can still hold a start token.
-    """
+    """A node's next visit; edges from nodes that are not reset stay decided, only the target keeps a start token."""
     old = state.peek(reopened.node)
     own = old.has_start_token and reopened.node == event.node
     state.items -= 0 if old.map is None else old.map.next
@@ -206,7 +190,16 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
         settled = key_at(event.node, event.visit, event.index)
         state.unknown = tuple(key for key in state.unknown if key != settled)
     if event.status == "QUEUED":
-        _queue_overridden(state, visit, event)
+        visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
+        if visit.approval is not None:
+            visit.approval = closed(visit.approval)
+        if not visit.fired:
+            visit.fired = True
+            visit.hop += 1
+            state.visits += 1
+        visit.tokens += event.emitted
+        state.counter += event.emitted
+        state.in_flight += 1
         return
     act.output = event.output
     state.size += event.size
@@ -216,22 +209,6 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
     over(state, visit, act, event, status)
     if visit.map is not None and event.index != NOT_AN_ITEM:
         pass_over_ended(state, visit.map)
-
-
-def _queue_overridden(state: State, visit: Visit, event: events.NodeOverridden) -> None:
-    visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
-    if visit.approval is not None:
-        visit.approval = closed(visit.approval)
-    if not visit.fired:
-        visit.fired = True
-        visit.hop += 1
-        state.visits += 1
-    visit.tokens += event.emitted
-    state.counter += event.emitted
-    state.in_flight += 1
-
-
-# Patch, fork, labels, dead letters
 
 
 def run_patched(state: State, event: events.RunPatched) -> None:
@@ -249,21 +226,17 @@ def run_patched(state: State, event: events.RunPatched) -> None:
         state.items -= 0 if old.map is None else old.map.next
         state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
     for join in event.joins:
-        _rejoin(state, join)
+        visit = state.edit(join.node)
+        visit.edges = dict(join.edges)
+        visit.taken = sum(visit.edges.values())
+        visit.dead = len(visit.edges) - visit.taken
+        visit.tokens, visit.has_start_token = join.tokens, join.own
+        if not join.own:
+            visit.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + visit.fired
     for name in event.relisted:
         visit = state.edit(name)
         state.items -= 0 if visit.map is None else visit.map.next
         visit.map = None
-
-
-def _rejoin(state: State, join: events.Join) -> None:
-    visit = state.edit(join.node)
-    visit.edges = dict(join.edges)
-    visit.taken = sum(visit.edges.values())
-    visit.dead = len(visit.edges) - visit.taken
-    visit.tokens, visit.has_start_token = join.tokens, join.own
-    if not join.own:
-        visit.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + visit.fired
 
 
 def run_forked(state: State, event: events.RunForked) -> None:
@@ -372,9 +345,9 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     events.RunPaused: _run_paused,
     events.RunResumed: _run_resumed,
     events.RunRepaired: _run_repaired,
-    events.RunCompleted: _run_completed,
-    events.RunFailed: _run_failed,
-    events.RunCancelled: _run_cancelled,
+    events.RunCompleted: _run_ended,
+    events.RunFailed: _run_ended,
+    events.RunCancelled: _run_ended,
     events.NodeScheduled: evolve_nodes.node_scheduled,
     events.NodeStarted: evolve_nodes.node_started,
     events.NodeCheckpointed: evolve_nodes.node_checkpointed,

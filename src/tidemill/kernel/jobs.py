@@ -87,7 +87,6 @@ def system_job(
 
 
 def close_job(node: str, visit: int, index: int, attempt: int) -> JobSpec:
-    """The message to a child run that an attempt no longer waits for it."""
     task = JobBody("close", node, visit, index, attempt=attempt)
     return JobSpec(task.key, task)
 

@@ -78,8 +78,6 @@ class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """A node with everything that its visits need."""
-
     id: str
     type: str
     """Name and pinned major version, e.g. `http@1`."""
@@ -197,8 +195,6 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong with a config; `path` points to the field."""
-
     path: str
     message: str
     hint: str

@@ -22,16 +22,13 @@ def told(route: ev.Route | None, taken: Sequence[str]) -> str:
     """What the conditions of a visit decided, in words; empty if it has none. `taken`: the edges it took."""
     if route is None:
         return ""
-    return "; ".join(part for part in (_loop_text(route, taken), route.reason) if part)
-
-
-def _loop_text(route: ev.Route, taken: Sequence[str]) -> str:
-    if route.again is None:
-        return ""
-    # Only the last pass takes edges.
-    continued = "the loop has no pass left" if taken else "the loop goes on"
-    text = continued if route.again else "the loop ended"
-    return f"{text}: {route.again_reason}" if route.again_reason else text
+    loop = ""
+    if route.again is not None:
+        # Only the last pass takes edges.
+        continued = "the loop has no pass left" if taken else "the loop goes on"
+        loop = continued if route.again else "the loop ended"
+        loop += f": {route.again_reason}" if route.again_reason else ""
+    return "; ".join(part for part in (loop, route.reason) if part)
 
 
 def _why(event: ev.Ending) -> str:
@@ -53,8 +50,6 @@ def _reads(event: ev.Ending) -> tuple[ev.Reading, ...]:
 
 
 class VisibleOutput(NamedTuple):
-    """The output that a reader sees, with its visit and how that ended."""
-
     payload: ev.Payload
     visit: int
     status: str
@@ -93,7 +88,6 @@ def _output_or_reason(status: str, output: ev.Payload | None, visit: int) -> Vis
 
 
 def iteration(state: State, node: Node) -> int:
-    """Completed passes of the innermost loop around a node."""
     return state.peek(node.loops[0]).passes if node.loops else 0
 
 

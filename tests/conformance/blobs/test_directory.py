@@ -53,13 +53,6 @@ async def test_a_blob_is_a_file_of_its_tenant(blobs: DirectoryBlobs) -> None:
     assert path.read_bytes() == b"body"
 
 
-async def test_damaged_bytes_are_not_handed_out(blobs: DirectoryBlobs) -> None:
-    digest = await blobs.put(TENANT, b"whole")
-    files(blobs.root)[0].write_bytes(b"torn")
-    with pytest.raises(Unavailable, match="damaged"):
-        await blobs.get(TENANT, digest)
-
-
 async def test_old_leftovers_are_swept_and_young_ones_stay(blobs: DirectoryBlobs) -> None:
     old, young = blobs.root / ".tmp" / "old", blobs.root / ".tmp" / "young"
     for leftover in (old, young):

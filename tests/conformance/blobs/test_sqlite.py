@@ -70,15 +70,6 @@ async def test_a_deleted_blob_leaves_no_pieces(blobs: DatabaseBlobs, tmp_path: P
     look.close()
 
 
-async def test_damaged_bytes_are_not_handed_out(blobs: DatabaseBlobs, tmp_path: Path) -> None:
-    digest = await blobs.put(TENANT, b"whole")
-    look = apsw.Connection(str(tmp_path / "store.db"))
-    look.execute("UPDATE blob_pieces SET body = x'00'")
-    look.close()
-    with pytest.raises(Unavailable, match="damaged"):
-        await blobs.get(TENANT, digest)
-
-
 async def test_two_processes_share_a_file(blobs: DatabaseBlobs, tmp_path: Path) -> None:
     other = DatabaseBlobs(tmp_path / "store.db", connect, translate_error)
     await other.open()

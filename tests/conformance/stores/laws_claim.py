@@ -241,17 +241,8 @@ class ClaimLaws:
     async def test_tenants_take_turns_within_a_claim(self, sut: StoreUnderTest) -> None:
         await self._crowd(sut, acme=6, zeta=2, beta=1)
         claimed = await sut.claim(9)
-        assert [lease.stream.tenant for lease in claimed] == [
-            "acme",
-            "beta",
-            "zeta",
-            "acme",
-            "zeta",
-            "acme",
-            "acme",
-            "acme",
-            "acme",
-        ]
+        turns = [lease.stream.tenant for lease in claimed]
+        assert turns == ["acme", "beta", "zeta", "acme", "zeta", "acme", "acme", "acme", "acme"]
         assert keys([lease for lease in claimed if lease.stream.tenant == "acme"]) == [f"{n}" for n in range(6)]
 
     async def test_tenants_take_turns_between_claims(self, sut: StoreUnderTest) -> None:

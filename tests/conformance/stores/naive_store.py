@@ -1,7 +1,4 @@
-"""A second store model, so simple that it is right by looking: flat lists, linear scans, no index of anything.
-
-It is slow, never waits for work, and exists only to disagree with `MemoryStore`. It shares no line with it.
-"""
+"""A second store model, so simple that it is right by looking: flat lists, linear scans, no index of anything."""
 
 from __future__ import annotations
 

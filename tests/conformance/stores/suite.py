@@ -1,14 +1,4 @@
-"""The one conformance suite of all stores.
-
-A store joins by one class in a test module of its own:
-
-    class TestMyStore(StoreConformance):
-        @pytest_asyncio.fixture
-        async def sut(self) -> AsyncIterator[StoreUnderTest]:
-            ...
-
-Nothing here names a store; what a law needs to know about one (its clock) it asks the `StoreUnderTest`.
-"""
+"""The one conformance suite of all stores; a store joins by a subclass with a fixture `sut` in its test module."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ def naive_under_test(kind: type[NaiveStore] = NaiveStore) -> StoreUnderTest:
 
 
 class TestMemoryBesideNaive(DifferentialSuite):
+    seeds = range(80)
+
     async def pair(self) -> tuple[StoreUnderTest, StoreUnderTest]:
         return naive_under_test(), memory_under_test()
 

@@ -54,7 +54,7 @@ class TestSqliteStoreInRealTime(StoreConformance):
 
 
 class TestSqliteBesideMemory(DifferentialSuite):
-    seeds = range(400)
+    seeds = range(32)
 
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:

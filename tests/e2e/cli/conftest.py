@@ -1,10 +1,28 @@
+import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fixtures.cli_store import CliStore, opened
 from tests.fixtures.command_line import InProcessCli
+from tidemill.handlers import discovery
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _entry_points_read_once() -> Iterator[None]:
+    """Reading what all installed packages offer takes longer than most commands."""
+
+    @cache
+    def found(group: str, path: tuple[str, ...]) -> Any:
+        return entry_points(group=group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(discovery, "entry_points", lambda group: found(group, tuple(sys.path)))
+        yield
 
 
 @pytest.fixture(autouse=True)

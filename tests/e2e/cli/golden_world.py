@@ -95,6 +95,7 @@ def prepare(folder: Path, clock: Clock) -> None:
     for example in ("hello", "loops", "showcase", "branches", "map"):
         shutil.copy(EXAMPLES / f"{example}.yaml", folder)
     shutil.copy(EXAMPLES / "showcase_steps.py", folder)
+    shutil.copytree(Path(__file__).parent / "documents", folder, dirs_exist_ok=True)
     here = Path.cwd()
     os.chdir(folder)
     sys.path.insert(0, str(folder))

@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,63 +17,6 @@ from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import COMMAND, Conversation, InProcessCli, environment, eventually
 from tidemill.cli import main
 from tidemill.cli.render.progress import Lines
-
-PLAIN: dict[str, Any] = {
-    "name": "plain",
-    "nodes": [
-        {"id": "ok", "type": "human", "config": {"title": "Fine?", "rejection_path": ["no"], "changes_path": ["redo"]}},
-        {"id": "no", "type": "value", "config": "rejected"},
-        {"id": "redo", "type": "value", "config": "changes"},
-    ],
-}
-
-
-def codes(problems: list[dict[str, str]]) -> list[str]:
-    return [problem["code"] for problem in problems]
-
-
-def plain(cli_store: CliStore) -> str:
-    run_id = cli_store.start(PLAIN)
-    cli_store.until(run_id, lambda view: view.nodes["ok"]["status"] == "WAITING")
-    return run_id
-
-
-def test_approvals_are_found_by_what_they_are(cli_store: CliStore) -> None:
-    release, other = cli_store.asking(), plain(cli_store)
-    cli_store.mill.decide(other, "ok", "approve", actor="eve")
-
-    def found(*options: str) -> list[str]:
-        return sorted(row["run_id"] for row in cli_store.json("approvals", "list", *options)["approvals"])
-
-    assert found() == [release]
-    assert found("--status", "all") == sorted([release, other])
-    assert found("--status", "decided") == [other]
-    assert found("--approver", "user:ada") == [release]
-    assert found("--approver", "anyone", "--status", "all") == [other]
-    assert found("--run", other) == []
-    assert found("--workflow", "release") == [release]
-    shown = cli_store.fine("approvals", "list", "--status", "decided").splitlines()
-    assert re.search(r"  ok  +approved  ", shown[1])
-    assert re.fullmatch(r"  Fine\? · by user:eve (just now|\d s ago)", shown[2])
-    cursor = cli_store.json("approvals", "list", "--status", "all", "--limit", "1")["next"]
-    assert found("--status", "all", "--limit", "1", "--after", cursor) == [release]
-
-
-def test_two_people_agree(cli_store: CliStore) -> None:
-    run_id = cli_store.asking()
-    decide = ("approvals", "decide", run_id, "review", "approve")
-    first = cli_store.fine(*decide, "--as", "ada", "-f", "window=night", "--comment", "fine")
-    assert first == "✓ review: your vote counts, 1 of 2 agree so far\n"
-    again = cli_store.fine(*decide, "--as", "ada", "-f", "window=night")
-    assert again == first
-    assert "agreed     user:ada\n" in cli_store.fine("approvals", "show", run_id, "review")
-    second = cli_store.fine(*decide, "--as", "carl", "--role", "ops", "--form", "window=day", "--form", "count=3")
-    assert second == "✓ review: approved by user:carl\n"
-    output = cli_store.mill.show(run_id).nodes["review"]["output"]
-    assert (output["decided_by"], output["form"]) == ("user:carl", {"window": "day", "count": 3})
-    told = cli_store.fine("approvals", "show", run_id, "review")
-    assert "decision   approved\n" in told and "decided    by user:carl " in told
-    assert "→" not in told
 
 
 def test_a_form_from_a_file(cli_store: CliStore, tmp_path: Path) -> None:
@@ -85,31 +27,6 @@ def test_a_form_from_a_file(cli_store: CliStore, tmp_path: Path) -> None:
         "approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", f"@{form}", "-f", "count=2"
     )
     assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "outputs"),
-    [
-        ("reject", "rejected", {"no": "rejected"}),
-        ("changes", "changes requested", {"redo": "changes"}),
-    ],
-)
-def test_other_decisions(cli_store: CliStore, verb: str, words: str, outputs: Any) -> None:
-    run_id = plain(cli_store)
-    told = cli_store.fine("approvals", "decide", run_id, "ok", verb, "--as", "eve", "--reason", "not yet")
-    assert told == f"✓ ok: {words} by user:eve\n"
-    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
-    assert cli_store.mill.show(run_id).outputs == outputs
-    shown = cli_store.json("approvals", "show", run_id, "ok")
-    assert (shown["decision"], shown["comments"]) == (verb, "not yet")
-
-
-def test_a_contrary_decision_is_a_conflict(cli_store: CliStore) -> None:
-    run_id = plain(cli_store)
-    cli_store.fine("approvals", "decide", run_id, "ok", "reject", "--as", "eve")
-    assert codes(cli_store.refused("approvals", "decide", run_id, "ok", "approve", "--as", "eve")) == [
-        "decision_conflict"
-    ]
 
 
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:

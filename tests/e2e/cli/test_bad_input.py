@@ -80,11 +80,6 @@ def test_documents_that_cannot_be_read(inside: InProcessCli, tmp_path: Path, cas
     assert code in {problem["code"] for problem in refused["problems"]}
 
 
-def test_the_file_that_was_meant_is_named(inside: InProcessCli, tmp_path: Path) -> None:
-    file(FLOW)(tmp_path)
-    assert "did you mean" in inside("validate", str(tmp_path / "flwo.yaml")).out
-
-
 INPUTS: dict[str, tuple[list[str], str]] = {
     "no equals sign": (["n"], "input_invalid"),
     "no name": (["=1"], "input_invalid"),
@@ -120,20 +115,6 @@ def test_inputs_that_make_no_sense(
     as_json = inside("run", path, *options, "--json")
     assert as_json.code == main.REFUSED
     assert as_json.json["problems"][0]["code"] == code
-
-
-def test_all_inputs_are_checked_at_once(inside: InProcessCli, tmp_path: Path) -> None:
-    (path,) = file(FLOW)(tmp_path)
-    ended = inside("run", path, "-i", "one", "-i", "=two", "-i", "@three.json")
-    assert "3 problems" in ended.err
-
-
-@pytest.mark.parametrize("url", ["nonsense", "postgres://nowhere", "", "://"])
-def test_stores_that_nobody_knows(inside: InProcessCli, tmp_path: Path, url: str) -> None:
-    (path,) = file(FLOW)(tmp_path)
-    ended = inside("run", path, "--store", url, "-i", "n=1")
-    assert (ended.code, ended.out) == (main.REFUSED, "")
-    assert "[store_unknown]" in ended.err
 
 
 def test_hostile_text_cannot_reach_the_terminal(inside: InProcessCli, tmp_path: Path) -> None:

@@ -32,15 +32,6 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db"
 
 
-def test_a_file_goes_in_and_comes_out(cli_store: CliStore, picture: Path, tmp_path: Path) -> None:
-    assert cli_store.fine("blobs", "put", str(picture)) == f"{digest_of(BYTES)}\n"
-    out = tmp_path / "out.bin"
-    told = cli_store.fine("blobs", "get", digest_of(BYTES), "-o", str(out))
-    assert told == f"{len(BYTES)} bytes written to {out}\n"
-    assert out.read_bytes() == BYTES
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.bin", "sunset.png"]
-
-
 def test_bytes_pass_through_pipes_unchanged(url: str) -> None:
     put = subprocess.run(
         [*COMMAND, "blobs", "put", "-", "--store", url], input=BYTES, capture_output=True, env=environment(), check=True
@@ -112,52 +103,6 @@ def test_a_collection_tells_what_it_did(cli_store: CliStore, picture: Path) -> N
     assert f"1 deleted, {size_of(len(BYTES))}" in cli_store.fine("blobs", "gc")
     (problem,) = cli_store.refused("blobs", "show", digest_of(BYTES))
     assert problem["code"] == "blob_unknown"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("show", "sha256:12"), "digest_invalid"),
-        (("show", digest_of(b"never put")), "blob_unknown"),
-        (("get", "../../etc/passwd"), "digest_invalid"),
-        (("get", digest_of(b"never put"), "-o", "x"), "blob_unknown"),
-        (("list", "--after", "x"), "bad_cursor"),
-        (("gc", "--grace", "0.5"), "grace_too_short"),
-        (("gc", "--grace", "inf"), "grace_too_long"),
-        (("put", "no/such/file"), "blob_file_unreadable"),
-        (("put", "/"), "blob_file_unreadable"),
-    ],
-)
-def test_bad_requests_are_refused(cli_store: CliStore, arguments: tuple[str, ...], code: str) -> None:
-    (problem,) = cli_store.refused("blobs", *arguments)
-    assert problem["code"] == code
-    assert "return" not in problem["hint"]
-
-
-def test_a_file_that_cannot_be_written_is_refused(cli_store: CliStore, picture: Path) -> None:
-    cli_store.fine("blobs", "put", str(picture))
-    (problem,) = cli_store.refused("blobs", "get", digest_of(BYTES), "-o", "no/such/folder/file")
-    assert problem["code"] == "output_unwritable"
-
-
-def test_a_stored_file_may_be_a_configuration(cli_store: CliStore, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text('{"rate": 7}')
-    digest = cli_store.fine("blobs", "put", str(config), "--keep").strip()
-    view = cli_store.mill.run({"name": "by-reference", "nodes": [{"id": "a", "type": "value", "config_ref": digest}]})
-    assert view.outputs == {"a": {"rate": 7}}
-
-
-@pytest.mark.parametrize("scheme", ["", "cas://"])
-def test_a_stored_file_may_be_the_schema_of_a_condition(cli_store: CliStore, tmp_path: Path, scheme: str) -> None:
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "object", "required": ["rate"]}')
-    digest = scheme + cli_store.fine("blobs", "put", str(schema)).strip()
-    rule = {"condition": {"type": "schema_validation", "schema_ref": digest}, "next_nodes": ["yes"]}
-    first = {"id": "a", "type": "value", "config": {"rate": 1}, "branch": {"rules": [rule], "default": ["no"]}}
-    nodes = [first, {"id": "yes", "type": "value", "config": 1}, {"id": "no", "type": "value"}]
-    view = cli_store.mill.run({"name": "by-schema", "nodes": nodes})
-    assert view.outputs == {"yes": 1}
 
 
 def test_a_run_shows_its_files_readably(url: str) -> None:

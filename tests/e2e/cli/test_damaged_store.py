@@ -22,7 +22,7 @@ FLOW: dict[str, Any] = {
 }
 
 
-class Waiters:
+class StoreFile:
     """A store in a file with three runs, of which two are as good as any."""
 
     def __init__(self, path: Path, inside: InProcessCli) -> None:
@@ -44,13 +44,13 @@ class Waiters:
 
 
 @pytest.fixture
-def yard(inside: InProcessCli, tmp_path: Path) -> Waiters:
-    return Waiters(tmp_path / "mill.db", inside)
+def cli(inside: InProcessCli, tmp_path: Path) -> StoreFile:
+    return StoreFile(tmp_path / "mill.db", inside)
 
 
-def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Waiters) -> None:
-    assert yard.change("DELETE FROM blobs WHERE size BETWEEN 100000 AND 100100 AND id = (SELECT max(id) FROM blobs)")
-    shown, told = yard("runs", "show", "r1"), yard("runs", "show", "r1", "--json")
+def test_a_run_with_a_missing_value_is_shown_all_the_same(cli: StoreFile) -> None:
+    assert cli.change("DELETE FROM blobs WHERE size BETWEEN 100000 AND 100100 AND id = (SELECT max(id) FROM blobs)")
+    shown, told = cli("runs", "show", "r1"), cli("runs", "show", "r1", "--json")
     assert (shown.code, told.code) == (main.OK, main.OK)
     assert "output missing: blob sha256:" in shown.out and "small" in shown.out
     assert told.json["nodes"]["large"]["output"] is None
@@ -59,17 +59,17 @@ def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Waiters) -> None
     assert "output_missing" not in told.json["nodes"]["small"]
 
 
-def test_logs_that_cannot_be_read_are_told_by_reindex(yard: Waiters) -> None:
-    assert yard.change("UPDATE records SET body = x'00' WHERE stream IN (SELECT id FROM streams WHERE key = 'r2')")
-    found, told = yard("reindex"), yard("reindex", "--json")
+def test_logs_that_cannot_be_read_are_told_by_reindex(cli: StoreFile) -> None:
+    assert cli.change("UPDATE records SET body = x'00' WHERE stream IN (SELECT id FROM streams WHERE key = 'r2')")
+    found, told = cli("reindex"), cli("reindex", "--json")
     assert (found.code, told.code, told.json["unreadable"]) == (main.FAILED, main.FAILED, ["r2"])
     assert "✗ 1 of 4 logs cannot be read; their rows are left" in found.out
     assert "3 rows of 3 logs: these lists say what their logs say" in found.out
-    assert "finding" in (said := yard("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
+    assert "finding" in (said := cli("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
 
 
-def test_a_collection_counts_what_something_refers_to(yard: Waiters) -> None:
-    with tidemill.open(f"sqlite:///{yard.path}", work=False) as mill:
+def test_a_collection_counts_what_something_refers_to(cli: StoreFile) -> None:
+    with tidemill.open(f"sqlite:///{cli.path}", work=False) as mill:
         mill.put_blob(b"nothing refers to this")
         told = mill.collect_blobs(dry_run=True)
         there = len(mill.blobs()[0])

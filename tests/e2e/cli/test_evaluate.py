@@ -24,24 +24,6 @@ COMPOSITE = {
 SANDBOX = "def evaluate(output, context):\n    return output > context['a']['output']\n"
 
 
-def test_the_parts_that_were_asked_are_listed(inside: InProcessCli) -> None:
-    given = ("eval", "-c", json.dumps(COMPOSITE), "--output", '{"score": 87}', "--context", '{"a": 4}')
-    answer = inside(*given, "--json").json
-    assert answer["result"] is True
-    assert [(part["path"], part["type"], part["result"]) for part in answer["parts"]] == [
-        ("/conditions/0", "cel", False),
-        ("/conditions/1", "composite", True),
-        ("/conditions/1/conditions/0", "cel", False),
-    ]
-    assert all(part["reason"] for part in answer["parts"])
-    assert inside(*given).out.splitlines() == [
-        "true  OR, part 2 of 3: NOT: ctx.a.output == 3 is false",
-        "  false  /conditions/0  output.score > 90",
-        "  true   /conditions/1  NOT: ctx.a.output == 3 is false",
-        "  false  /conditions/1/conditions/0  ctx.a.output == 3",
-    ]
-
-
 @pytest.mark.parametrize(
     ("condition", "context"),
     [
@@ -74,89 +56,6 @@ def test_values_and_conditions_from_files(
         assert inside("eval", "-c", condition, *given).json["result"] is True
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"score": 91}')))
     assert inside("eval", "-c", "output.score == 91", "--output", "-", "--json").json["result"] is True
-
-
-@pytest.mark.parametrize(
-    ("condition", "words"),
-    [
-        ("output.scor > 80", "known keys: score"),
-        ("output.score", "true or false"),
-        ("ctx.nope.output > 1", "nope"),
-        ("output.score > 'x'", "output.score > 'x'"),
-    ],
-)
-def test_a_condition_without_an_answer(inside: InProcessCli, condition: str, words: str) -> None:
-    ended = inside("eval", "-c", condition, "--output", '{"score": 87}')
-    assert (ended.code, ended.out) == (main.FAILED, "")
-    assert words in ended.err and "[condition_failed]" in ended.err
-    ended = inside("eval", "-c", condition, "--output", '{"score": 87}', "--json")
-    assert ended.code == main.FAILED
-    (problem,) = ended.json["problems"]
-    assert problem["code"] == "condition_failed" and words in problem["message"] + problem["hint"]
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "output.score > 1",
-        '{"type": "jsonpath", "query": "$.score", "operator": ">", "value": 1}',
-        '{"type": "schema_validation", "schema": {"type": "object"}}',
-    ],
-)
-def test_an_output_that_was_not_given_can_be(inside: InProcessCli, condition: str) -> None:
-    ended = inside("eval", "-c", condition)
-    assert ended.code == main.FAILED
-    assert "output is not available here" in ended.err and "→ give it one: --output JSON" in ended.err
-
-
-def test_a_part_that_fails_is_named(inside: InProcessCli) -> None:
-    inner = {"type": "composite", "operator": "OR", "conditions": ["output.n > 5", "output.nope > 1"]}
-    condition = {"type": "composite", "operator": "AND", "conditions": ["output.n == 1", inner]}
-    ended = inside("eval", "-c", json.dumps(condition), "--output", '{"n": 1}', "--json")
-    assert ended.json["problems"][0]["path"] == "/conditions/1/conditions/1"
-
-
-@pytest.mark.parametrize(("given", "hint"), [("o.json", "→ a file is written @o.json"), ("{", ""), ("@nope.json", "")])
-def test_the_name_of_a_file_is_not_json(inside: InProcessCli, given: str, hint: str) -> None:
-    ended = inside("eval", "-c", "output > 1", "--output", given)
-    assert ended.code == main.REFUSED
-    assert hint in ended.err
-    assert bool(hint) is ("a file is written" in ended.err)
-
-
-def test_everything_that_is_wrong_is_told_at_once(inside: InProcessCli) -> None:
-    condition = '{"type": "composite", "operator": "XOR", "conditions": ["output >", {"type": "nope"}]}'
-    given = ("--output", "{", "--context", "[]", "--inputs", "3")
-    ended = inside("eval", "-c", condition, *given, "--json")
-    assert ended.code == main.REFUSED
-    assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [
-        ("condition_shape", "/operator"),
-        ("condition_syntax", "/conditions/0"),
-        ("condition_unknown_kind", "/conditions/1/type"),
-        ("json_syntax", ""),
-        ("option_invalid", ""),
-        ("option_invalid", ""),
-    ]
-    ended = inside("eval", "-c", condition, *given)
-    assert (ended.code, ended.out) == (main.REFUSED, "")
-    assert "refused: 6 problems" in ended.err and "--output: line 1" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("condition", "code"),
-    [
-        ("missing.yaml", "file_missing"),
-        ("@missing", "file_missing"),
-        ('{"type": "cel"', "json_syntax"),
-        ("output.score >", "condition_syntax"),
-        ("nope.score > 1", "condition_unknown_name"),
-        ("x" * 5000 + "\0", "condition_syntax"),
-    ],
-)
-def test_a_condition_that_is_none(inside: InProcessCli, condition: str, code: str) -> None:
-    ended = inside("eval", "-c", condition, "--json")
-    assert ended.code == main.REFUSED
-    assert code in [problem["code"] for problem in ended.json["problems"]]
 
 
 def test_what_takes_long_is_decided_in_another_process() -> None:
@@ -192,9 +91,6 @@ def test_no_store_is_opened_without_need(inside: InProcessCli, tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-# `tidemill render`
-
-
 @pytest.mark.parametrize(
     ("template", "scope", "printed"),
     [
@@ -216,51 +112,6 @@ def test_no_store_is_opened_without_need(inside: InProcessCli, tmp_path: Path, m
 )
 def test_a_template_is_filled_in(inside: InProcessCli, template: str, scope: dict[str, Any], printed: str) -> None:
     assert inside("render", template, "--scope", json.dumps(scope)) == (main.OK, printed, "")
-
-
-def test_a_rendering_that_fails(inside: InProcessCli, tmp_path: Path) -> None:
-    file = tmp_path / "value.json"
-    file.write_text('{"a": ["{{ enrich.scor }}"]}')
-    ended = inside("render", f"@{file}", "--scope", '{"enrich": {"score": 3}}')
-    assert (ended.code, ended.out) == (main.FAILED, "")
-    assert 'enrich.output has no key "scor" (known keys: score) [template_failed]' in ended.err
-    assert 'did you mean "score"?' in ended.err
-    ended = inside("render", f"@{file}", "--scope", '{"enrich": {"score": 3}}', "--json")
-    assert ended.code == main.FAILED
-    assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [("template_failed", "/a/0")]
-
-
-def test_render_everything_that_is_wrong_is_told_at_once(inside: InProcessCli, tmp_path: Path) -> None:
-    file = tmp_path / "value.json"
-    file.write_text('{"a": "{{ x | }}", "b": "{{ x | nope }}"}')
-    ended = inside("render", f"@{file}", "--scope", '{"secrets": {}}', "--json")
-    assert ended.code == main.REFUSED
-    assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [
-        ("template_syntax", "/a"),
-        ("template_syntax", "/b"),
-        ("option_invalid", ""),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("scope", "words"),
-    [
-        ("{", "--scope: line 1"),
-        ("[]", "--scope is not a JSON object"),
-        ("@missing.json", "no file missing.json"),
-        ('{"nodes": []}', "--scope: nodes is not a JSON object"),
-        ('{"run": 1}', "--scope: run is not a JSON object"),
-        ('{"index": -1}', "--scope: index is a whole number"),
-        ('{"iteration": true}', "--scope: iteration is a whole number"),
-        ('{"output": 1}', "cannot see output"),
-        ('{"nodes": {"a": {"output": 1, "meta": 2}}}', "meta of a is not a JSON object"),
-        ('{"a": NaN}', "--scope"),
-    ],
-)
-def test_a_scope_that_is_none(inside: InProcessCli, scope: str, words: str) -> None:
-    ended = inside("render", "x", "--scope", scope)
-    assert (ended.code, ended.out) == (main.REFUSED, "")
-    assert words in ended.err
 
 
 def test_a_file_that_cannot_be_read(inside: InProcessCli, tmp_path: Path) -> None:

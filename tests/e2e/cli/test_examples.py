@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 import tidemill
-from tests.fixtures.command_line import COMMAND, EXAMPLES, SECONDS_MAX, environment, process
+from tests.e2e.cli.golden_world import forget
+from tests.fixtures.command_line import EXAMPLES, SECONDS_MAX, Ended, InProcessCli, environment, process
 from tidemill.cli import main
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
@@ -169,6 +171,8 @@ HEADER = re.compile(
 )
 """A command in the head of an example, with a remark behind it in parentheses."""
 FAILS = {"tidemill run examples/saga.yaml"}
+SHOWCASE = "tidemill run examples/showcase.yaml"
+"""Takes some seconds, and is run above."""
 
 
 def _headers() -> list[tuple[str, str]]:
@@ -187,22 +191,32 @@ def _headers() -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize(("command", "exported"), _headers())
-def test_the_command_in_the_header_works_as_it_stands(command: str, exported: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "exported"), [each for each in _headers() if each[0] != SHOWCASE])
+def test_the_command_in_the_header_works_as_it_stands(
+    inside: InProcessCli, command: str, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMILL_STORE")
+    if exported:
+        monkeypatch.setenv(*exported.split("=", 1))
     program, *arguments = shlex.split(command)
-    name, _, value = exported.partition("=")
-    ended = subprocess.run(
-        [*(COMMAND if program == "tidemill" else [sys.executable]), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment({name: value} if name else None) | {"HOME": os.fspath(tmp_path)},
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    assert ended.returncode == (main.FAILED if command in FAILS else main.OK), ended.stdout + ended.stderr
+    if program == "tidemill":
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        ended = inside(*arguments)
+        forget(tmp_path)
+    else:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment({"HOME": os.fspath(tmp_path)}),
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        ended = Ended(done.returncode, done.stdout, done.stderr)
+    assert ended.code == (main.FAILED if command in FAILS else main.OK), ended
 
 
 def test_every_example_has_a_command_that_was_tried() -> None:

@@ -67,11 +67,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> InProcessCli:
-    return InProcessCli(capsys)
-
-
 def flow_of(folder: Path, function: str) -> str:
     file = folder / f"{function}.yaml"
     config = f'{{function: "talker_fns:{function}"}}'
@@ -109,23 +104,6 @@ def test_lines_say_whose_they_are(folder: Path, inside: InProcessCli) -> None:
     assert [json.loads(line) for line in followed] == lines
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("nobody",), "run_unknown"),
-        (("RUN", "c"), "node_unknown"),
-        (("RUN", "c", "-f"), "node_unknown"),
-        (("RUN", "b", "--attempt", "2"), "attempt_unknown"),
-        (("RUN", "b", "--visit", "2"), "attempt_unknown"),
-    ],
-)
-def test_what_is_not_there_is_refused(folder: Path, inside: InProcessCli, words: tuple[str, ...], code: str) -> None:
-    run_id = run_id_of(folder)
-    said = inside("runs", "logs", *(run_id if word == "RUN" else word for word in words), "--json")
-    assert said.code == 2
-    assert said.json["problems"][0]["code"] == code
-
-
 def test_lines_are_followed_while_another_process_works(folder: Path) -> None:
     """The follower is told before the run has ended, and ends with it."""
     assert process("publish", flow_of(folder, "told"), cwd=folder).code == 0
@@ -157,13 +135,6 @@ def test_parts_are_printed_as_they_come(folder: Path) -> None:
     ended = process("run", flow_of(folder, "breaks"), "--stream", "a", cwd=folder)
     assert (ended.code, ended.out) == (1, "begun\n")
     assert "cut" in ended.err
-
-
-def test_a_node_that_is_not_there_has_no_parts(folder: Path) -> None:
-    ended = process("run", flow_of(folder, "parts"), "--stream", "b", cwd=folder)
-    assert ended.code == 2 and "node_unknown" in ended.err
-    ended = process("run", flow_of(folder, "parts"), "--stream", "a", "--quiet", cwd=folder)
-    assert ended.code == 2 and "option_invalid" in ended.err
 
 
 def test_a_live_display_is_not_overheard(folder: Path, inside: InProcessCli) -> None:

@@ -48,11 +48,6 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("sender_app", None)
 
 
-@pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str]) -> InProcessCli:
-    return InProcessCli(capsys)
-
-
 def test_types_are_listed(inside: InProcessCli, app: str) -> None:
     said = inside("nodes", "list", "--app", app)
     assert said.code == 0
@@ -80,23 +75,6 @@ def test_a_type_is_shown_with_its_fields(inside: InProcessCli, app: str) -> None
     assert fields["auth.token"] == "string required, may hold secrets"
     assert fields["rows"] == "array of object"
     assert fields["rows.*.n"] == "integer | null"
-
-
-@pytest.mark.parametrize(
-    ("name", "defaults"),
-    [
-        ("sql", {"database": "store"}),
-        ("shell", {"expect": "[0]", "parse": "text", "limits.output_bytes": "1048576"}),
-        ("http", {"parse": "auto", "idempotency_header": "Idempotency-Key", "pagination.max_pages": "100"}),
-        ("pipeline", {"report": "false", "max_rows": "100000"}),
-        ("human", {"quorum": "1", "on_timeout": "fail"}),
-    ],
-)
-def test_what_a_field_is_when_it_is_left_out(inside: InProcessCli, name: str, defaults: dict[str, str]) -> None:
-    lines = inside("nodes", "show", name).out.splitlines()
-    place = next(line.index("DEFAULT") for line in lines if line.startswith("FIELD"))
-    shown = {line.split()[0]: line[place:].split("  ")[0].strip() for line in lines if line[place:].strip()}
-    assert {field: shown.get(field) for field in defaults} == defaults
 
 
 def test_programs_get_everything(inside: InProcessCli, app: str) -> None:

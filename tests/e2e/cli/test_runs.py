@@ -12,70 +12,9 @@ from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import EXAMPLES, process
 from tidemill.cli import main
 
-AGO = r"(just now|\d+ s ago)"
-MOMENT = AGO + r" \(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\)"
-
 
 def matches(pattern: str, text: str) -> bool:
     return re.search(pattern, text, re.MULTILINE) is not None
-
-
-def test_runs_are_listed_newest_first_with_what_matters(cli_store: CliStore) -> None:
-    failed = cli_store.failed(labels={"customer": "acme"})
-    waiting = cli_store.asking()
-    lines = cli_store.fine("runs", "list").splitlines()
-    assert lines[0].split() == ["RUN", "STATUS", "WORKFLOW", "STARTED"]
-    assert re.fullmatch(rf"{waiting}  RUNNING  release@1  {AGO}", lines[1])
-    assert lines[2] == "  waits for human (review)"
-    assert re.fullmatch(rf"{failed}  FAILED   payment@1  {AGO}", lines[3])
-    assert lines[4] == "  failed at transfer [no_account] · customer=acme"
-    assert len(lines) == 5
-
-
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        (("--status", "failed"), ["one", "two"]),
-        (("--status", "RUNNING"), ["asks"]),
-        (("--workflow", "release"), ["asks"]),
-        (("--label", "customer=acme"), ["one"]),
-        (("--label", "customer=acme", "--status", "COMPLETED"), []),
-        (("--term", "live"), ["asks"]),
-        (("--term", "by:bob", "--term", "status:FAILED"), ["two"]),
-    ],
-)
-def test_runs_are_found_by_what_they_are(cli_store: CliStore, options: tuple[str, ...], found: list[str]) -> None:
-    cli_store.failed(key="one", labels={"customer": "acme"})
-    cli_store.failed(key="two", labels={"customer": "other"}, submitted_by="bob")
-    cli_store.asking(key="asks")
-    assert sorted(row["run_id"] for row in cli_store.json("runs", "list", *options)["runs"]) == found
-
-
-def test_a_list_says_how_to_get_its_next_page(cli_store: CliStore) -> None:
-    for number in range(3):
-        cli_store.failed(key=f"run-{number}")
-    first = cli_store.fine("runs", "list", "--limit", "2")
-    cursor = first.splitlines()[-1].partition("--after ")[2]
-    assert first.splitlines()[-1].startswith("→ next page: --after ")
-    second = cli_store.fine("runs", "list", "--limit", "2", "--after", cursor)
-    assert [line.split()[0] for line in (first + second).splitlines() if line.startswith("run-")] == [
-        "run-2",
-        "run-1",
-        "run-0",
-    ]
-    assert "next page" not in second
-    assert cli_store.json("runs", "list", "--limit", "2")["next"] == cursor
-
-
-def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
-    listed = process("runs", "list", "--store", "memory://")
-    assert (listed.code, listed.out.splitlines()) == (
-        main.OK,
-        ["no run matches", "→ memory:// begins empty in every process: use --store, or TIDEMILL_STORE"],
-    )
-    missing = process("runs", "show", "x", "--store", "memory://")
-    assert missing.code == main.REFUSED
-    assert "use --store" in missing.err
 
 
 def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
@@ -118,28 +57,6 @@ def test_events_are_followed_to_the_end(cli_store: CliStore) -> None:
     assert "RunCreated" not in text and text.splitlines()[-1].endswith("RunCompleted")
 
 
-def test_the_way_a_run_went(cli_store: CliStore) -> None:
-    run_id = cli_store.failed()
-    assert cli_store.fine("runs", "path", run_id).splitlines() == [
-        "NODE      VISIT  STATUS     WENT",
-        "receive       1  COMPLETED  → transfer",
-        "transfer      1  FAILED",
-        "  no such account [no_account]",
-        "book          1  FAILED",
-        "  node transfer failed [upstream_failed]",
-    ]
-    assert cli_store.json("runs", "path", run_id)[0] == {
-        "node": "receive",
-        "visit": 1,
-        "status": "COMPLETED",
-        "went": ["transfer"],
-        "why": "",
-        "reads": {},
-    }
-    assert cli_store.json("runs", "path", run_id, "--at", "4") == cli_store.json("runs", "path", run_id)[:1]
-    assert cli_store.fine("runs", "path", run_id, "--at", "1") == "nothing has happened yet\n"
-
-
 def test_commands_that_are_recommended_name_the_store(cli_store: CliStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = cli_store.failed()
     monkeypatch.delenv("TIDEMILL_STORE")
@@ -165,11 +82,6 @@ def test_the_document_of_a_run_can_be_published_again(cli_store: CliStore) -> No
     assert text.splitlines()[:2] == [f"# release@1, {found['digest']}", "name: release"]
     again = cli_store.mill.publish(text)
     assert (again.version, again.created) == (1, False)
-
-
-def test_runs_of_different_graphs_are_compared(cli_store: CliStore) -> None:
-    told = cli_store.fine("runs", "compare", cli_store.failed(), cli_store.asking())
-    assert matches(r"^build +\(not there\) +COMPLETED$", told)
 
 
 def test_a_run_that_failed_as_a_whole_is_listed_as_such(cli_store: CliStore) -> None:
@@ -222,10 +134,12 @@ def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> No
     assert "held back" in told and "max_parallel" not in told
 
 
-def test_programs_are_told_an_index_of_items_only(cli_store: CliStore) -> None:
-    failed, asked = cli_store.failed(), cli_store.asking()
-    (letter,) = cli_store.json("dlq", "list")["dead_letters"]
-    (approval,) = cli_store.json("approvals", "list")["approvals"]
-    assert letter["index"] is approval["index"] is None
-    assert cli_store.json("why", failed)["first_cause"]["index"] is None
-    assert {blocker["index"] for blocker in cli_store.json("why", asked)["blockers"]} == {None}
+def test_retry_lets_a_run_go_on(cli_store: CliStore) -> None:
+    flow = {"name": "flaky", "nodes": [{"id": "a", "type": "fail", "config": {"attempts": 1, "value": "up"}}]}
+    run_id = cli_store.start(flow)
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    assert cli_store.fine("runs", "retry", run_id, "--reason", "once more").startswith("✓ retried; run ")
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    assert [event["reason"] for event in cli_store.mill.events(run_id) if event["type"] == "RunRetried"] == [
+        "once more"
+    ]

@@ -55,6 +55,9 @@ def rows(*lines: str) -> list[Row]:
     return [Row(line) for line in lines]
 
 
+SCORED = ("publish credit.yaml", "start credit --key c-1 -i least=80", "run credit.yaml --resume c-1 -q")
+REVIEWED = tuple(command.replace("=80", "=84") for command in SCORED)
+"""A run with a loop and a branch, whose last node is skipped or happens."""
 DISCARD = "dlq discard pay-1 transfer --reason 'too old' --as ada"
 PUT = "blobs put note.txt"
 LONG = "sha256:" + "a" * 64
@@ -88,6 +91,8 @@ TABLE: dict[str, list[Row]] = {
         "graph loops.yaml --format text",
         "graph branches.yaml --format mermaid",
         "graph showcase.yaml --format text",
+        "graph order.yaml --format text",
+        "graph order.yaml --format mermaid",
         "graph bad.yaml",
         "graph hello.yaml --format png",
         "graph hello.yaml --format",
@@ -103,6 +108,11 @@ TABLE: dict[str, list[Row]] = {
         *rows("eval -c 'inputs.a == fetch.output.b' --inputs '{\"a\": 1}' --context '{\"fetch\": {\"b\": 1}}'"),
         *rows("eval -c 'iteration > 2' --iteration 3", "eval -c true --iteration -1", "eval -c true --iteration x"),
         *rows("eval -c true --inputs '[1]'", "eval -c nope.json", "eval -c 'output.missing > 1' --output '{}'"),
+        *both("eval -c composite.json --output '{\"score\": 87}' --context '{\"a\": 4}'"),
+        *both("eval -c composite-bad.json --output '{' --context '[]' --inputs 3"),
+        *both("eval -c composite-fails.json --output '{\"n\": 1}'"),
+        *rows("eval -c output.n --output '{\"n\": 1}'", "eval -c 'ctx.nope.output > 1'", "eval -c 'nope.n > 1'"),
+        *rows("eval -c 'output.n > 1'", "eval -c true --output scope.json", "eval -c @nope", "eval -c '{\"a\": '"),
         Row("eval -c 'output > 1' --output -", stdin="2"),
     ],
     "render": [
@@ -111,6 +121,15 @@ TABLE: dict[str, list[Row]] = {
         *rows("render '{{ fetch.output.status }}' --scope @scope.json", "render", "render '{{ nope'"),
         *rows("render '{{ inputs.missing.x }}'", "render x --scope nope", "render x --scope '[1]'"),
         *rows("render @nope.yaml", "render '{{ 1 / 0 }}' --json"),
+        *both("render @template-bad.json --scope '{\"secrets\": {}}'"),
+        *both("render @template-fails.json --scope @scope.json"),
+        *[
+            Row(f"render x --scope '{scope}'")
+            for scope in (
+                *("{", "@nope.json", '{"nodes": []}', '{"run": 1}', '{"index": -1}', '{"iteration": true}'),
+                *('{"output": 1}', '{"nodes": {"a": {"output": 1, "meta": 2}}}', '{"a": NaN}'),
+            )
+        ],
     ],
     "run": [
         *rows("run hello.yaml", "run hello.yaml --json", "run hello.yaml -q", "run hello.yaml -i name=Ada -q"),
@@ -122,6 +141,8 @@ TABLE: dict[str, list[Row]] = {
         *rows("run hello.yaml --resume pay-1", "run hello.yaml --resume hi-1", "run bad.yaml", "run bad.yaml --json"),
         *rows("run", "run --nope x.yaml", "run --sotre x hello.yaml", "run hello.yaml extra", "run hello.yaml --store"),
         *rows("run nope.yaml", "run hello.yaml --store memory:// -q", "run hello.yaml --app nope.py"),
+        *rows("run warned.yaml --json", "run hello.yaml --stream nope", "run hello.yaml --stream greet -q"),
+        *rows("run asking.yaml -i n=1 --store ''", "run asking.yaml -i n=1 --store postgres://nowhere"),
         Row("run - -q", stdin="name: x\nnodes: [{id: a, type: value, config: 7}]\n"),
         Row("run hello.yaml", real=True),
     ],
@@ -138,6 +159,7 @@ TABLE: dict[str, list[Row]] = {
         *both("start hello -i name=Cy --key hi-3 -l team=ops --correlation c-1 --as cy"),
         *both("start nope"),
         *rows("start payment:stable --key k", "start payment@1 --key k", "start payment@9", "start payment:nope"),
+        Row("runs show hi-3", ("start hello -i name=Cy --key hi-3 -l team=ops --correlation c-1 --as cy",)),
         *rows("start hello --key hi-1", "start pay-1 --key pay-1", "start hello -l nothing", "start hello -i x"),
         *rows("start", "start hello --store sqlite:///nope.db", "start hello --store memory://", "start payment@x"),
     ],
@@ -151,6 +173,9 @@ TABLE: dict[str, list[Row]] = {
         "worker --store nonsense",
         "worker --heartbeat 10 --dead-after 5",
         "worker --queues , --json",
+        "worker --queues a,,b",
+        "worker --dead-after inf",
+        "worker --dead-after nan --json",
         "worker --app nope.py",
         "worker --retention-days -1",
         "worker extra",
@@ -164,6 +189,8 @@ TABLE: dict[str, list[Row]] = {
         *[row for run in ("hi-1", "pay-1", "rel-1", "rel-2", "rel-3", "rel-4") for row in both(f"why {run}")],
         *both("why pay-1 transfer"),
         *both("why rel-1 ship"),
+        *[Row(f"why c-1 {node}", SCORED) for node in ("ask", "score", "refuse", "review --json")],
+        Row("why c-1 review", REVIEWED),
         *rows("why pay-1 book", "why rel-2 review", "why nope", "why nope --json", "why pay-1 nope", "why"),
         *rows("why hi-1 --store sqlite:///nope.db", "why hi-1 --store memory://"),
     ],
@@ -183,7 +210,7 @@ TABLE: dict[str, list[Row]] = {
         ),
         *rows("runs list --limit x --json", "runs list --after nonsense", "runs list -l nothing", "runs list --term x"),
         *rows("runs list --limit", "runs list extra", "runs list --status", "runs list --limt 3"),
-        Row("runs list --store sqlite:///nope.db"),
+        *rows("runs list --store sqlite:///nope.db", "runs list --store memory://"),
     ],
     "runs show": [
         *[row for run in ("hi-1", "pay-1", "rel-1", "batch-1", "rel-3") for row in both(f"runs show {run}")],
@@ -205,16 +232,21 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs events hi-1 --follow", "runs events hi-1 -f --json --last 2", "runs events hi-1 --live --last 1"),
         *rows("runs events nope", "runs events nope -f --json", "runs events hi-1 --after -1", "runs events"),
         Row("runs events hi-1 --last 0"),
+        *both("runs events c-1", *SCORED),
+        Row("runs events c-1", REVIEWED),
     ],
     "runs logs": [
         *both("runs logs talk-1"),
         *both("runs logs talk-1 talk --attempt 1 -t"),
+        *rows("runs logs talk-1 nope -f --json", "runs logs talk-1 talk --attempt 2"),
         *rows("runs logs hi-1", "runs logs nope", "runs logs talk-1 nope", "runs logs talk-1 --attempt 0"),
         *rows("runs logs talk-1 --visit 2", "runs logs talk-1 --index 1", "runs logs talk-1 --follow", "runs logs"),
     ],
     "runs path": [
         *both("runs path pay-1"),
         *both("runs path rel-1 --tokens"),
+        *both("runs path c-1", *SCORED),
+        Row("runs path pay-1 --at 1"),
         *rows("runs path hi-1 --at 3", "runs path nope", "runs path hi-1 --tokens", "runs path"),
     ],
     "runs why": rows("runs why pay-1", "runs why pay-1 transfer --json", "runs why nope"),
@@ -267,6 +299,7 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs signal rel-2 go", "runs signal rel-2 nope", "runs signal hi-1 go", "runs signal nope go"),
         *rows("runs signal rel-2 go @nope.json", "runs signal rel-2", "runs signal rel-2 go @scope.json --key s-2"),
         Row("runs events rel-2 --last 2", ("runs signal rel-2 go hello --key s-1 --as ada",)),
+        Row("runs events rel-2 --last 2 --json", ("runs signal rel-2 go @scope.json --key s-1",)),
     ],
     "runs override": [
         *both("runs override pay-1 transfer --value '{\"paid\": true}' --reason seen"),
@@ -276,6 +309,8 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs override pay-1 transfer --skip --next book", "runs override pay-1 transfer --skip --visit 0"),
         *rows("runs override pay-1 transfer --skip --visit 7", "runs override pay-1 transfer --skip --item 0"),
         *rows("runs override nope x --skip", 'runs override pay-1 transfer --value \'{"a": 1, "a": 2}\' --json'),
+        Row("runs show pay-1 --json", ("runs override pay-1 transfer --value null",)),
+        Row("runs show pay-1", ("runs override pay-1 transfer --skip",)),
         Row("runs events pay-1 --last 3", ("runs override pay-1 transfer --value 1 --reason seen --as ada",)),
     ],
     "runs fork": [
@@ -296,6 +331,9 @@ TABLE: dict[str, list[Row]] = {
         *rows(
             "runs patch pay-1 --set nope", "runs patch pay-1 --set /nodes/nope/config=1", "runs patch hi-1 list.yaml"
         ),
+        *rows("runs patch pay-1 --set /nodes/receive/config=1 --retry", "runs patch pay-1 repair.json"),
+        *rows("runs patch pay-1 broken.json", "runs patch rel-1 template.yaml --set /nodes/ship/config=1 --dry-run"),
+        *rows("runs patch rel-1 --set /nodes/ship/config=1 --dry-run --json", "runs patch pay-1 --set nodes=1"),
         *rows("runs patch pay-1 --set /nodes/transfer/type=vlaue --json", "runs patch rel-1 repair.json"),
         Row("runs patch pay-1 - --dry-run", stdin='[{"op": "remove", "path": "/nodes/book"}]'),
     ],
@@ -303,6 +341,7 @@ TABLE: dict[str, list[Row]] = {
         *both("approvals list"),
         *both("approvals list --status all --limit 2"),
         *rows("approvals list --run rel-1", "approvals list --workflow nope", "approvals list --approver role:ops"),
+        Row("approvals list --approver anyone --status all --json"),
         *rows("approvals list --status decided", "approvals list --status cancelled", "approvals list --status nope"),
         *rows("approvals list --after nonsense"),
     ],
@@ -347,6 +386,7 @@ TABLE: dict[str, list[Row]] = {
         *both("dlq retry --workflow payment --dry-run"),
         *rows("dlq retry", "dlq retry --run nope", "dlq retry --code no_account --patch repair.json", "dlq retry x"),
         *rows("dlq retry --run pay-1 --config 1", "dlq retry --run pay-1 --node transfer --config '{\"attempts\": 0}'"),
+        *both("dlq retry --run pay-1 --patch finished.json"),
         *rows("dlq retry --run pay-1 --patch bad-patch.json", "dlq retry --run pay-1 --patch nope.json"),
         *rows("dlq retry --run pay-1 --limit 0", "dlq retry --run pay-1 --limit 100001", "dlq retry --node x --json"),
     ],
@@ -376,6 +416,7 @@ TABLE: dict[str, list[Row]] = {
         *both("archive sweep"),
         *both("archive sweep --dry-run"),
         *archived("runs show hi-1", "archive sweep --dry-run", "archive sweep --keep-runs"),
+        Row("archive sweep --store memory://nothing --json"),
         *rows("archive sweep --retention-days -1", "archive sweep --retention-days x", "archive sweep x"),
     ],
     "blobs put": [
@@ -396,12 +437,18 @@ TABLE: dict[str, list[Row]] = {
         *both("blobs list"),
         *both("blobs list", PUT),
         *both("blobs list --state active --limit 1", PUT, "blobs put scope.json --keep"),
-        *rows("blobs list --state nope", "blobs list --limit 0", "blobs list --state grace"),
+        *rows("blobs list --after x", "blobs list --state nope", "blobs list --limit 0", "blobs list --state grace"),
     ],
     "blobs gc": [
         *both("blobs gc", PUT),
         *both("blobs gc --grace 0 --dry-run", PUT),
-        *rows("blobs gc --grace -1", "blobs gc --grace x", "blobs gc extra"),
+        *rows(
+            "blobs gc --grace 0.5",
+            "blobs gc --grace inf",
+            "blobs gc --grace -1",
+            "blobs gc --grace x",
+            "blobs gc extra",
+        ),
     ],
     "nodes list": [
         *both("nodes list"),
@@ -410,6 +457,7 @@ TABLE: dict[str, list[Row]] = {
     "nodes show": [
         *both("nodes show value"),
         *[Row(f"nodes show {name}") for name in ("http", "human", "python", "llm", "sql", "pipeline", "fail")],
+        Row("nodes show python@1 --json"),
         *rows("nodes show vlaue", "nodes show value@9", "nodes show nope --json", "nodes show"),
     ],
     "workflows list": [

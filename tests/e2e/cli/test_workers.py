@@ -9,9 +9,8 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import eventually, process
+from tests.fixtures.command_line import eventually
 from tests.fixtures.scripted_functions import Ledger
-from tidemill.cli import main
 from tidemill.cli.commands.worker import without_password
 from tidemill.engine.worker.registry import WORKER
 
@@ -31,13 +30,6 @@ def test_workers_are_listed(cli_store: CliStore) -> None:
     (found,) = cli_store.json("workers")["workers"]
     assert (found["name"], found["state"], found["held"]) == (worker.name, "alive", [])
     assert set(worker.types) == set(found["types"]) and "v" not in found
-
-
-def test_nobody_is_there(cli_store: CliStore) -> None:
-    url = cli_store.url + "-empty"
-    told = cli_store.fine("workers", "--store", url)
-    assert told == f"no worker is running\n→ tidemill worker --store {url}\n"
-    assert cli_store.json("workers", "--store", url) == {"workers": []}
 
 
 def test_a_worker_is_shown_with_what_it_holds(cli_store: CliStore) -> None:
@@ -129,8 +121,6 @@ def test_why_gives_the_command_that_starts_a_worker(cli_store: CliStore) -> None
         assert f"tidemill worker --queues gpu --store {url}" in told
 
 
-# What is refused
-
 NOTHING = "answer = 42\n"
 RAISES = "raise OSError('no such key\\nsecond line')\n"
 WRONG = "functions = ['f']\n"
@@ -178,34 +168,6 @@ def test_code_that_cannot_be_used_is_refused(
     (problem,) = cli_store.refused("worker", "--app", name)
     assert (problem["code"], said in problem["message"]) == (code, True), problem
     assert problem["hint"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--store", "memory://"), "store_private"),
-        (("--store", "nowhere://x"), "store_unknown"),
-        (("--queues", "a,,b"), "option_invalid"),
-        (("--heartbeat", "5", "--dead-after", "5"), "option_invalid"),
-        (("--dead-after", "inf"), "option_invalid"),
-        (("--dead-after", "nan"), "usage"),
-        (("--heartbeat", "0.1", "--dead-after", "0.5"), "usage"),
-        (("--concurrency", "0"), "usage"),
-        (("--grace", "-1"), "usage"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(cli_store: CliStore, arguments: tuple[str, ...], code: str) -> None:
-    ended = cli_store("worker", *arguments, "--json")
-    assert (ended.code, ended.err) == (main.REFUSED, "")
-    assert [problem["code"] for problem in ended.json["problems"]] == [code]
-    shown = cli_store("worker", *arguments)
-    assert (shown.code, shown.out) == (main.REFUSED, "") and "Traceback" not in shown.err
-
-
-def test_a_refusal_is_told_by_a_real_process(tmp_path: Path) -> None:
-    ended = process("worker", "--store", f"sqlite:///{tmp_path}/x.db", "--app", "nowhere", cwd=tmp_path)
-    assert (ended.code, ended.out) == (main.REFUSED, "")
-    assert "[app_unknown]" in ended.err and "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(

@@ -355,9 +355,6 @@ async def test_a_run_is_patched_with_a_reference(mill: Cluster) -> None:
     assert (run.status, run.nodes["a"]["output"], run.nodes["a"]["visits"]) == ("COMPLETED", {"ok": 2}, 1)
 
 
-# Without a store
-
-
 def test_stand_ins_let_the_rest_be_checked() -> None:
     raw = branching(by_schema(NOBODY))
     shown, warnings = with_stand_ins(raw)

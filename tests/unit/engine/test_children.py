@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
@@ -14,7 +13,7 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
-from tidemill.kernel.commands import ChildBegan, ChildEnded
+from tidemill.kernel.commands import ChildEnded
 from tidemill.kernel.events import (
     BlobRef,
     ChildFinished,
@@ -33,9 +32,6 @@ async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any)
 
 async def _alive(mill: Cluster, run_id: str) -> bool:
     return (await mill.state(run_id)).live
-
-
-# There and back
 
 
 @simulated
@@ -130,9 +126,6 @@ async def test_every_visit_has_a_child_of_its_own(mill: Cluster) -> None:
     assert {row.run_id for row in await mill.rows("parent:mum")} == {"mum.c.1", "mum.c.2", "mum.c.3"}
 
 
-# Failures
-
-
 @simulated
 async def test_a_failure_comes_up_with_its_causes(mill: Cluster) -> None:
     worker = await mill.process()
@@ -193,9 +186,6 @@ async def test_a_tolerated_child(mill: Cluster) -> None:
     run = await worker.run(document(child("m", "kid", inputs="{{ item }}", map=maps)))
     assert run.status == "COMPLETED"
     assert run.outputs["m"][1]["error"]["code"] == "child_failed"
-
-
-# Ending
 
 
 @simulated
@@ -270,9 +260,6 @@ async def test_a_child_that_somebody_cancels_fails_its_parent(mill: Cluster) -> 
     assert "by mistake" in run.error["message"]
 
 
-# Again
-
-
 @simulated
 async def test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure(mill: Cluster) -> None:
     ledger, works = Ledger(), {"now": False}
@@ -330,8 +317,7 @@ async def test_of_a_map_of_children_only_those_that_failed_run_again(mill: Clust
 
 
 @simulated
-async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_time_out_that_is_retried_lets_the_same_child_go_on(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     await _publish(worker, call("a", args={"seconds": 1}), signal("go", "a"))
     retry = {"max_attempts": 2, "backoff_seconds": 5, "jitter": 0}
@@ -404,26 +390,6 @@ def errands_of(process: Process) -> ChildRunMessenger:
 
 
 @simulated
-async def test_a_family_has_a_depth(mill: Cluster) -> None:
-    worker = await mill.process()
-    await worker.publish(document(human("h"), name="kid"))
-    run_id = await worker.start(document(child("c", "kid")), key="mum")
-    await waits(mill, "mum.c.1", "h")
-    state = await mill.state(run_id)
-    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.2")  # type: ignore[type-var]
-    state.depth = DEPTH_MAX - 1
-    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
-    assert isinstance(answer, ChildBegan)
-    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.3")  # type: ignore[type-var]
-    state.depth = DEPTH_MAX
-    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
-    assert isinstance(answer, ChildEnded) and answer.error is not None
-    assert (answer.status, answer.error.code) == ("REFUSED", "child_too_deep")
-    await worker.engine.cancel("mum.c.2")
-    await worker.engine.cancel(run_id)
-
-
-@simulated
 async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluster) -> None:
     """Also when the worker that did it was never heard of again, and the child has failed once more since."""
     worker = await mill.process()
@@ -440,11 +406,3 @@ async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluste
     answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
     assert isinstance(answer, ChildEnded)
     assert len(await mill.of("mum.c.1", RunRetried)) == 1
-
-
-@simulated
-async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Cluster) -> None:
-    worker = await mill.process()
-    await worker.publish(document(node("v"), name="kid"))
-    await worker.run(document(child("c", "kid")), key="mum")
-    assert await code_of(worker.engine.start("kid", {}, key="mum.c.1")) == "key_reused"

@@ -62,9 +62,8 @@ async def test_a_log_that_cannot_be_read_stops_only_its_own_run(mill: Cluster, k
 
 
 @simulated
-async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Cluster) -> None:
+async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Cluster, ledger: Ledger) -> None:
     worker, _ = await _poisoned(mill, RECORDS["newer"])
-    ledger = Ledger()
     other = await mill.process("w2", functions={"work": ledger.work}, queues=("other",))
     run_id = await other.start(document(call("x", queue="later"), name="mended"))
     await mill.meddle(run_id, drop=("run/x/1/-1",))
@@ -102,9 +101,8 @@ STRANGE_JOBS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", STRANGE_JOBS)
 @simulated
-async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Cluster, kind: str) -> None:
+async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Cluster, kind: str, ledger: Ledger) -> None:
     """An older worker leaves a newer job where it is; so does its keeper."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 120}), name="strange"))
     await mill.meddle(run_id, jobs=(Job(key="signal/a/1/-1", queue="default", body=STRANGE_JOBS[kind]),))
@@ -133,8 +131,7 @@ async def test_a_job_of_a_run_that_nobody_knows_is_not_tried_in_a_hurry(mill: Cl
     "task", [JobBody("run", "zzz", 1), JobBody("run", "a", 7), JobBody("wake", "a", 1), JobBody("outputs")]
 )
 @simulated
-async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Cluster, task: JobBody) -> None:
-    ledger = Ledger()
+async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Cluster, task: JobBody, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(document(call("a", args={"seconds": 30}), name="surplus"))
     await mill.meddle(run_id, jobs=(Job(key=task.key, queue="default", body=msgspec.msgpack.encode(task)),))
@@ -172,21 +169,6 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster
     for run_id in started:
         assert isinstance(run_id, str) and (await worker.end(run_id)).status == "COMPLETED"
     assert len(await mill.rows()) == 5
-
-
-@pytest.mark.parametrize(
-    "words", [{"reason": "\ud800"}, {"actor": "\udfff"}, {"reason": 5}, {"reason": "x" * 1_000_000}]
-)
-@simulated
-async def test_reasons_that_cannot_be_stored_are_refused(mill: Cluster, words: dict[str, Any]) -> None:
-    ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.work})
-    run_id = await worker.start(document(call("a", args={"seconds": 5}), node("b", "a")))
-    await mill.until(lambda: ledger.running == 1)
-    for act in (worker.engine.pause, worker.engine.resume, worker.engine.cancel):
-        with pytest.raises(Rejected):
-            await act(run_id, **words)
-    assert (await worker.end(run_id)).status == "COMPLETED"
 
 
 @simulated
@@ -266,14 +248,3 @@ async def test_a_newer_job_is_left_alone(mill: Cluster) -> None:
     await asyncio.sleep(8)
     assert await mill.kinds(run) == ["RunCreated", "NodeScheduled"]
     assert [view.job.body for view in await mill.jobs(run)] == [newer.body]
-
-
-@simulated
-async def test_a_run_that_cannot_be_read_stops_nobody(mill: Cluster) -> None:
-    worker = await mill.process("w")
-    job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
-    record = msgspec.msgpack.encode(["RunCreated", 99])
-    await mill.store.commit([Commit(stream=mill.stream("x"), expected=0, records=(record,), jobs=(job,))])
-    await asyncio.sleep(2)
-    async with asyncio.timeout(60):
-        assert (await worker.run(chain("a"))).status == "COMPLETED"

@@ -24,9 +24,6 @@ async def _code(pending: Any) -> str:
     return refusal.value.code
 
 
-# Forks
-
-
 @simulated
 async def test_results_that_were_undone_are_not_shared(mill: Cluster) -> None:
     worker = await mill.process()
@@ -61,9 +58,6 @@ async def test_a_fork_is_as_old_as_itself(mill: Cluster) -> None:
     await asyncio.sleep(100)
     fork = await worker.end(await worker.engine.fork(run.run_id, node="b"))
     assert fork.created_ms >= run.created_ms + 100_000
-
-
-# Children
 
 
 @simulated
@@ -105,12 +99,8 @@ async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Cluster) -> N
     assert await _code(worker.engine.patch("mum.c.1", patch, retry=True)) == "parent_over"
 
 
-# At most once
-
-
 @simulated
-async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     steps = document(node("a"), call("pay", "a", args={"seconds": 30}, delivery="at_most_once"))
     run_id = await worker.start(steps)
@@ -119,9 +109,6 @@ async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster)
     assert await _code(worker.engine.rewind(run_id, "a")) == "outcome_unknown"
     await worker.engine.rewind(run_id, "a", did_not_happen=["pay"])
     assert (await mill.state(run_id)).peek("a").visit == 2
-
-
-# Ids
 
 
 @simulated

@@ -11,18 +11,15 @@ from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.faulty_store import following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.index_rows import DEAD_LETTER, RUN, RunRow, read_dead_letter_row, read_run_row, run_row, run_terms
+from tidemill.engine.index_rows import DEAD_LETTER, read_dead_letter_row, run_terms
 from tidemill.engine.turn import SNAPSHOT_TAIL_MIN
 from tidemill.errors import Rejected
-from tidemill.kernel.commands import Start
 from tidemill.kernel.events import DeadLettered
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Stream
 
 
 @simulated
-async def test_every_field_of_a_row(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_every_field_of_a_row(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     published = await worker.engine.publish(
         document(
@@ -56,9 +53,8 @@ async def test_every_field_of_a_row(mill: Cluster) -> None:
 
 
 @simulated
-async def test_late_results_are_counted(mill: Cluster) -> None:
+async def test_late_results_are_counted(mill: Cluster, ledger: Ledger) -> None:
     """They end after the cancel and before a heartbeat could tell them; a heartbeat has announced one of them."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(
@@ -72,71 +68,6 @@ async def test_late_results_are_counted(mill: Cluster) -> None:
     await asyncio.sleep(60)
     assert (await mill.row(run_id)).late_results == 2
     assert (await mill.row(run_id)).status == "CANCELLED"
-
-
-@simulated
-async def test_a_row_knows_its_parent(mill: Cluster) -> None:
-    client = await mill.process("client", work=False)
-    published = await client.engine.publish(document(node("a")))
-    flow = await client.engine.catalog.flow(TENANT, published.digest)
-    start = Start(version=1, digest=published.digest, inputs=b"{}", parent=("mother", "n", 1, -1))
-    answer = await client.engine.turns.command(mill.stream("child"), start, start=flow)
-    assert answer.problem is None
-    assert (await mill.row("child")).parent == "mother"
-
-
-def test_a_row_can_be_written_and_read_in_every_field() -> None:
-    state = State(
-        seq=7,
-        status="PAUSED",
-        counter=2,
-        workflow="w",
-        version=3,
-        digest="sha256:1",
-        submitted_by="ada",
-        labels={"k": "v"},
-        correlation_id="c",
-        tag_used="w:stable",
-        parent=("p", "n", 1, 0),
-        forked_from=("f", 9),
-        created_ms=1,
-        started_ms=2,
-        ended_ms=4,
-        last_ms=3,
-        tolerated=5,
-        dead_letters=6,
-        discarded=8,
-        failed_node="n",
-    )
-    stream = Stream(TENANT, RUN, "r")
-    row = run_row(stream, state, run_terms(state), waiting_for=("timer (s)",), stuck=True, idle=True)
-    assert (row.kind, row.key, row.sort) == (RUN, "r", 1)
-    assert read_run_row(row) == RunRow(
-        run_id="r",
-        workflow="w",
-        version=3,
-        digest="sha256:1",
-        status="PAUSED",
-        created_ms=1,
-        last_event_ms=3,
-        counter=2,
-        events=7,
-        tag_used="w:stable",
-        submitted_by="ada",
-        labels={"k": "v"},
-        correlation_id="c",
-        started_ms=2,
-        ended_ms=4,
-        tolerated=5,
-        dead_letters=6,
-        late_results=8,
-        waiting_for=("timer (s)",),
-        parent="p",
-        forked_from="f",
-        stuck=True,
-        idle=True,
-        failed_node="n",
-    )
 
 
 def test_what_a_run_can_be_found_by() -> None:
@@ -208,19 +139,6 @@ async def test_finding_runs_page_by_page(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_row_is_written_with_the_start_and_with_the_end(mill: Cluster) -> None:
-    client = await mill.process("client", work=False)
-    run_id = await client.start(chain("a", "b"))
-    assert (await mill.row(run_id)).status == "RUNNING"
-    assert [row.run_id for row in await mill.rows("live")] == [run_id]
-    await mill.process()
-    await client.end(run_id)
-    row = await mill.row(run_id)
-    assert (row.status, row.events) == ("COMPLETED", len(await mill.events(run_id)))
-    assert await mill.rows("live") == []
-
-
-@simulated
 async def test_a_busy_run_does_not_pay_for_a_row_at_every_step(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(chain(*(f"n{i}" for i in range(100))))
@@ -231,8 +149,9 @@ async def test_a_busy_run_does_not_pay_for_a_row_at_every_step(mill: Cluster) ->
 
 
 @simulated
-async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_date(
+    mill: Cluster, ledger: Ledger
+) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a"), node("b", "a"), call("c", "b", args={"seconds": 100})))
     await mill.until(lambda: ledger.running == 1)
@@ -243,8 +162,7 @@ async def test_a_lagging_row_says_how_far_it_is_and_the_keeper_brings_it_up_to_d
 
 
 @simulated
-async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     steps = [call(f"n{i}", *([f"n{i - 1}"] if i else []), args={"seconds": 0.1}) for i in range(100)]
     run_id = await worker.start(document(*steps))
@@ -258,9 +176,8 @@ async def test_a_run_that_goes_on_for_long_writes_its_row_about_every_second(mil
 
 @pytest.mark.parametrize("trouble", ["none", "conflict", "outage"])
 @simulated
-async def test_a_row_shows_a_new_status_at_once(mill: Cluster, trouble: str) -> None:
+async def test_a_row_shows_a_new_status_at_once(mill: Cluster, trouble: str, ledger: Ledger) -> None:
     """Also when the first commit that would have written it came to nothing."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(document(call("a", args={"seconds": 50}), call("b", args={"seconds": 3})))
     await mill.until(lambda: ledger.running == 2)
@@ -291,8 +208,7 @@ async def test_a_row_is_written_when_nothing_is_in_flight(mill: Cluster) -> None
 
 
 @simulated
-async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(
         document(
@@ -354,8 +270,7 @@ async def test_a_snapshot_that_did_not_arrive_is_written_by_the_next_commit(mill
 
 
 @simulated
-async def test_another_process_goes_on_from_the_snapshot(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_another_process_goes_on_from_the_snapshot(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     names = [f"n{i}" for i in range(200)]
     quick = [node(name, *names[:number][-1:]) for number, name in enumerate(names)]

@@ -41,10 +41,9 @@ def _tracebacks(caplog: pytest.LogCaptureFixture) -> int:
 
 @simulated
 async def test_a_run_that_nothing_can_be_decided_for_is_marked_and_lets_go_of_its_slot(
-    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ledger: Ledger
 ) -> None:
     hit = _bug_for(monkeypatch, "broken")
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=2)
     broken = [await worker.start(document(call("a"), name="broken"), key=f"broken-{number}") for number in range(3)]
     await asyncio.sleep(60)
@@ -73,13 +72,12 @@ async def test_a_run_that_nothing_can_be_decided_for_is_marked_and_lets_go_of_it
 
 @simulated
 async def test_a_result_that_cannot_be_recorded_fails_its_visit(
-    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ledger: Ledger
 ) -> None:
     def done(command: Any) -> bool:
         return isinstance(command, Result) and isinstance(command.outcome, Done)
 
     hit = _bug_for(monkeypatch, "broken", done)
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", retry={"max_attempts": 3}), name="broken"))
     assert (run.status, ledger.count("a"), len(hit)) == ("FAILED", 1, INTERNAL_TRIES_MAX)
@@ -90,10 +88,11 @@ async def test_a_result_that_cannot_be_recorded_fails_its_visit(
 
 
 @simulated
-async def test_an_error_that_goes_away_costs_nothing(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_goes_away_costs_nothing(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     times = [1, 2]
     _bug_for(monkeypatch, "broken", lambda command: isinstance(command, Result) and bool(times and times.pop()))
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a"), node("b", "a"), name="broken"))
     assert (run.status, ledger.count("a"), run.nodes["a"]["attempts"]) == ("COMPLETED", 1, 1)

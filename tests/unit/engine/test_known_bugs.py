@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.fixtures.cluster import TENANT, Cluster, dying_after, dying_before, simulated
+from tests.fixtures.cluster import Cluster, dying_after, dying_before, simulated
 from tests.fixtures.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -22,8 +22,6 @@ from tidemill.kernel.events import (
     NodeCompleted,
     NodeFailed,
     NodeScheduled,
-    NodeStarted,
-    ResultDiscarded,
 )
 from tidemill.stores.contract import Claim, Commit
 
@@ -47,25 +45,11 @@ async def test_retry_after_guard(mill: Cluster) -> None:
     assert (run.outputs, run.nodes["a"]["attempts"]) == ({"b": 3}, 3)
 
 
-@simulated
-async def test_retry_after_guard_when_the_worker_died(mill: Cluster) -> None:
-    """The same with a dead worker instead of a failure: the second attempt's value is the one that counts."""
-    ledger = Ledger()
-    first = await mill.process("w1", functions={"work": ledger.work})
-    run_id = await first.start(document(call("a", args={"seconds": 5, "value": "real"})))
-    await mill.until(lambda: ledger.running == 1)
-    first.kill()
-    second = await mill.process("w2", functions={"work": ledger.work})
-    run = await second.end(run_id)
-    assert (run.outputs, ledger.count("a")) == ({"a": "real"}, 2)
-
-
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_guard_before_effect(mill: Cluster, kill: str) -> None:
+async def test_guard_before_effect(mill: Cluster, kill: str, ledger: Ledger) -> None:
     """A completion guard set before the rest of the completion left runs stuck for ever when the process died between
     the two. Here the result, the edges, the successors and their jobs are one commit: all of it or nothing."""
-    ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(
         document(call("a", args={"seconds": 1}), call("b", "a"), call("c", "a"), call("d", "b", "c"))
@@ -87,10 +71,9 @@ async def test_guard_before_effect(mill: Cluster, kill: str) -> None:
 
 @pytest.mark.parametrize("first_done", ["b", "c"])
 @simulated
-async def test_join_twice(mill: Cluster, first_done: str) -> None:
+async def test_join_twice(mill: Cluster, first_done: str, ledger: Ledger) -> None:
     """The join ran once per arriving branch. Here it fires once, whoever comes first, also with two workers at once
     and a reply that was lost."""
-    ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, concurrency=1) for i in range(2)]
     seconds = {"b": 1, "c": 1, first_done: 0.5}
     run_id = await workers[0].start(
@@ -112,22 +95,9 @@ async def test_join_twice(mill: Cluster, first_done: str) -> None:
 
 
 @simulated
-async def test_join_twice_in_a_map(mill: Cluster) -> None:
-    """Fifty arrivals at once are still one join."""
-    ledger = Ledger()
-    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}) for i in range(3)]
-    run = await workers[0].run(
-        document(call("m", args={"seconds": 1}, map={"over": list(range(50))}), call("after", "m"))
-    )
-    assert (run.status, ledger.count("after")) == ("COMPLETED", 1)
-    assert len([e for e in await mill.of(run.run_id, NodeCompleted, "m") if e.index == -1]) == 1
-
-
-@simulated
-async def test_loop_consume_key(mill: Cluster) -> None:
+async def test_loop_consume_key(mill: Cluster, ledger: Ledger) -> None:
     """Tokens were consumed under a key without the pass, so the second pass counted as a duplicate and the run never
     ended. Here every pass has its own visit, and the counter comes to zero."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
@@ -169,32 +139,12 @@ async def test_lost_signal(mill: Cluster) -> None:
     assert len(await mill.of(run_id, NodeCompleted, "s")) == 1
 
 
-@pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_lost_signal_of_a_result(mill: Cluster, kill: str) -> None:
-    """The worker dies with the result in its hands: the job is still leased to it, expires and is done again."""
-    ledger = Ledger()
-    first = await mill.process("w1", functions={"work": ledger.work})
-    run_id = await first.start(
-        document(call("a", args={"seconds": 1, "value": 5}), node("b", "a", config="{{ a.output }}"))
-    )
-    await mill.until(lambda: ledger.running == 1)
-    first.faulty_store.next("commit", KILLS[kill](first))
-    await asyncio.sleep(2)
-    assert first.faulty_store.dead
-    second = await mill.process("w2", functions={"work": ledger.work})
-    run = await second.end(run_id)
-    assert run.outputs == {"b": 5}
-    assert await mill.of(run_id, ResultDiscarded) == []
-
-
-@simulated
-async def test_blob_overwrite(mill: Cluster) -> None:
+async def test_blob_overwrite(mill: Cluster, ledger: Ledger) -> None:
     """Two results at once loaded the whole run, edited it and wrote it back, one over the other. Here each is an event
     against a version; the loser decides again and both are there. Large values lie under their content, so the
     second one cannot overwrite the first."""
     big = {"b": "B" * 70_000, "c": "C" * 70_000}
-    ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, concurrency=1) for i in range(2)]
     run = await workers[0].run(
         document(
@@ -210,31 +160,11 @@ async def test_blob_overwrite(mill: Cluster) -> None:
     assert len({ref.digest for ref in refs if isinstance(ref, BlobRef)}) == 2
 
 
-@simulated
-async def test_blob_overwrite_of_equal_values(mill: Cluster) -> None:
-    """Equal values of many nodes are one blob, and all of them read it."""
-    worker = await mill.process()
-    run = await worker.run(
-        document(
-            node("m", config="{{ inputs.big }}", map={"over": [1, 2, 3]}),
-            node("n", "m", config="{{ m.output | map('length') | list }}"),
-        ),
-        {"big": "x" * 70_000},
-    )
-    assert run.outputs == {"n": [70_000] * 3}
-    large = sorted(
-        len(body) for (tenant, _), body in mill.blobs._held.items() if tenant == TENANT and len(body) > 60_000
-    )
-    # An item's value once, the inputs with it inside, and the list of all three.
-    assert large == [70_002, 70_010, 210_010]
-
-
 @pytest.mark.parametrize("kill", KILLS)
 @simulated
-async def test_ack_before_requeue(mill: Cluster, kill: str) -> None:
+async def test_ack_before_requeue(mill: Cluster, kill: str, ledger: Ledger) -> None:
     """A retry acknowledged the message and published it again afterwards; a crash in between lost the task. Here the
     acknowledgement, the failure and the job of the next attempt are one commit."""
-    ledger = Ledger()
 
     async def flaky(context: NodeContext) -> str:
         ledger.quick(context)
@@ -269,10 +199,9 @@ def _ends(commit: Commit) -> list[bool]:
 
 
 @simulated
-async def test_lease_released_early(mill: Cluster) -> None:
+async def test_lease_released_early(mill: Cluster, ledger: Ledger) -> None:
     """A resume released the lease before anything ran again. Here the lease ends in the very commit that records the
     outcome, never before: at every moment of the attempt the job is there and held."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000)
     run_id = await worker.start(document(call("a", args={"seconds": 30}), call("b", "a", args={"seconds": 3})))
     await mill.until(lambda: ledger.running == 1)
@@ -288,27 +217,11 @@ async def test_lease_released_early(mill: Cluster) -> None:
         assert any(b"NodeCompleted" in record for record in commit.records), key
 
 
-@simulated
-async def test_lease_released_early_by_a_pause(mill: Cluster) -> None:
-    """Pausing withdraws what nobody holds, and leaves the lease of what runs alone."""
-    ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000)
-    other = await mill.process("w2", functions={"work": ledger.work}, lease_ms=6_000)
-    run_id = await worker.start(document(call("a", args={"seconds": 30})))
-    await mill.until(lambda: ledger.running == 1)
-    await other.engine.pause(run_id)
-    await asyncio.sleep(2)
-    await other.engine.resume(run_id)
-    run = await worker.end(run_id)
-    assert (run.status, len(ledger.calls), ledger.most) == ("COMPLETED", 1, 1)
-
-
 @pytest.mark.parametrize("trouble", ["none", "refused", "reply lost"])
 @simulated
-async def test_log_drop(mill: Cluster, trouble: str) -> None:
+async def test_log_drop(mill: Cluster, trouble: str, ledger: Ledger) -> None:
     """Events that could not be flushed were dropped on purpose. Here whatever was acknowledged is in the log, and what
     was not acknowledged is there at most once."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     client = await mill.process("client", work=False)
     acknowledged: list[str] = []
@@ -335,17 +248,3 @@ async def test_log_drop(mill: Cluster, trouble: str) -> None:
     assert set(acknowledged) <= set(commands) <= {*asked, "start:logged"}
     assert client.faulty_store.fired["commit"] >= len(troubles) * 12
     assert (await worker.end(run_id)).status == "COMPLETED"
-
-
-@simulated
-async def test_log_drop_of_results(mill: Cluster) -> None:
-    """Whatever a handler did is told by the log: an attempt that was called and ended is there, with its end."""
-    ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.work}, concurrency=4)
-    for _ in range(6):
-        worker.faulty_store.next("commit", *[lambda call: call()] * 2, refuse, lose_reply)
-    run = await worker.run(document(call("m", args={"seconds": 1}, map={"over": list(range(20))})))
-    assert run.status == "COMPLETED"
-    assert worker.faulty_store.fired["commit"] >= 12
-    started = [(event.index, event.attempt) for event in await mill.of(run.run_id, NodeStarted)]
-    assert sorted(started) == sorted((int(key.rsplit("/", 1)[1]), attempt) for key, attempt in ledger.calls)

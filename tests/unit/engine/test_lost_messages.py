@@ -47,9 +47,6 @@ async def _job(mill: Cluster, run_id: str, kind: str) -> str:
     raise AssertionError(f"{run_id} has no job {kind}")
 
 
-# Killed
-
-
 @pytest.mark.parametrize("moment", ["before the child", "after the child", "before it is noted", "after it is noted"])
 @simulated
 async def test_a_worker_that_dies_while_it_starts_a_child(mill: Cluster, moment: str) -> None:
@@ -167,9 +164,6 @@ async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent
     assert (await mill.state("r.c.1")).live
 
 
-# Lost altogether
-
-
 @simulated
 async def test_a_lost_report_is_noticed_by_the_keeper_of_the_parent(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
@@ -240,9 +234,8 @@ async def test_a_lost_wish_for_a_child_comes_back(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Cluster) -> None:
+async def test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end(mill: Cluster, ledger: Ledger) -> None:
     """It ran the child's first node and knows nothing of the rest, which another worker ran."""
-    ledger = Ledger()
     old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
     await _publish(old, call("a", queue="first"), call("b", "a", queue="second", args={"seconds": 3}))
     await old.start(document(child("c", "kid", queue="first"), node("z", "c", queue="first")), key="r")

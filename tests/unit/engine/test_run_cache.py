@@ -41,9 +41,8 @@ async def test_an_acknowledged_pause_happened(mill: Cluster) -> None:
 
 
 @simulated
-async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Cluster) -> None:
+async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Cluster, ledger: Ledger) -> None:
     """The worker that is given the last step ran the first node and knows nothing of the second."""
-    ledger = Ledger()
     old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
     run_id = await old.start(
         document(
@@ -169,9 +168,8 @@ async def test_a_patched_config_reaches_a_worker_that_knew_the_run_before(mill: 
 
 
 @simulated
-async def test_a_checkpoint_reaches_a_worker_that_knew_the_run_before(mill: Cluster) -> None:
+async def test_a_checkpoint_reaches_a_worker_that_knew_the_run_before(mill: Cluster, ledger: Ledger) -> None:
     seen: list[tuple[int, object]] = []
-    ledger = Ledger()
 
     async def work(context: NodeContext) -> str:
         seen.append((context.attempt, context.last_checkpoint))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import Unavailable
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
 
 
 @simulated
-async def test_two_engines_share_the_work(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_two_engines_share_the_work(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": ledger.work}, concurrency=5)
     await mill.process("w2", functions={"work": ledger.work}, concurrency=5)
     run = await first.run(document(call("m", args={"seconds": 1}, map={"over": list(range(40))})))
@@ -39,8 +37,7 @@ async def test_one_starts_another_works_a_third_watches(mill: Cluster) -> None:
 
 @pytest.mark.parametrize("moment", [0.05, 0.5, 1.2, 3.0, 4.4, 7.7])
 @simulated
-async def test_one_engine_dies_in_the_middle(mill: Cluster, moment: float) -> None:
-    ledger = Ledger()
+async def test_one_engine_dies_in_the_middle(mill: Cluster, moment: float, ledger: Ledger) -> None:
     functions = {"work": ledger.work}
     first = await mill.process("w1", functions=functions, concurrency=3)
     second = await mill.process("w2", functions=functions, concurrency=3)
@@ -65,33 +62,7 @@ async def test_one_engine_dies_in_the_middle(mill: Cluster, moment: float) -> No
 
 
 @simulated
-async def test_engines_that_keep_dying_get_everything_done(mill: Cluster) -> None:
-    """A worker is killed every few seconds for a while; a killed one's work is done again by the next."""
-    ledger, rng = Ledger(), random.Random(5)
-    client = await mill.process("client", work=False)
-    reference = await client.publish(
-        document(
-            call("a", args={"seconds": 1}),
-            call("m", "a", args={"seconds": 1, "value": "{{ item }}"}, map={"over": list(range(6)), "max_parallel": 3}),
-            call("z", "m", args={"seconds": 1}),
-        )
-    )
-    runs = [await client.start(reference) for _ in range(5)]
-    for number in range(8):
-        worker = await mill.process(f"w{number}", functions={"work": ledger.work}, lease_ms=3_000, concurrency=4)
-        await asyncio.sleep(rng.uniform(0.3, 4.0))
-        worker.kill()
-    await mill.process("survivor", functions={"work": ledger.work}, lease_ms=3_000)
-    for run_id in runs:
-        run = await client.end(run_id)
-        assert (run.status, run.nodes["m"]["output"]) == ("COMPLETED", list(range(6)))
-        assert len(await mill.of(run_id, NodeCompleted)) == 9
-    assert len(ledger.calls) > 5 * 8
-
-
-@simulated
-async def test_rolling_restart_fails_nothing(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_rolling_restart_fails_nothing(mill: Cluster, ledger: Ledger) -> None:
     options = {"functions": {"work": ledger.work}, "grace_ms": 500, "concurrency": 4}
     workers = [await mill.process(f"w{i}", **options) for i in range(2)]
     client = await mill.process("client", work=False)
@@ -109,8 +80,7 @@ async def test_rolling_restart_fails_nothing(mill: Cluster) -> None:
 
 
 @simulated
-async def test_who_asks_a_closed_engine_is_told_so(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_who_asks_a_closed_engine_is_told_so(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 1})))
     await worker.stop()
@@ -122,8 +92,7 @@ async def test_who_asks_a_closed_engine_is_told_so(mill: Cluster) -> None:
 
 
 @simulated
-async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=0)
     run_id = await worker.start(document(call("a", args={"seconds": 100})))
     await mill.until(lambda: ledger.running == 1)
@@ -137,19 +106,3 @@ async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Clu
         for answer in (asked, queued):
             with pytest.raises(Unavailable):
                 await answer
-
-
-@simulated
-async def test_a_key_is_not_used_for_two_requests(mill: Cluster) -> None:
-    client = await mill.process("c", work=False)
-    assert await client.start(chain("a"), {"x": 1}, key="k") == "k"
-    with pytest.raises(Rejected) as refusal:
-        await client.start(chain("a"), {"x": 2}, key="k")
-    assert refusal.value.code == "key_reused"
-
-
-@simulated
-async def test_starting_twice_under_one_key_is_starting_once(mill: Cluster) -> None:
-    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
-    assert [await process.start(chain("a"), {"x": 1}, key="k") for process in (first, second)] == ["k", "k"]
-    assert await mill.kinds("k") == ["RunCreated", "NodeScheduled"]

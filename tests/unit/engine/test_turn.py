@@ -12,12 +12,11 @@ from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine import turn
-from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, CommandOutcome, PendingCommand
-from tidemill.errors import Rejected, Unavailable
-from tidemill.kernel.commands import Cancel, Done, Result
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
+from tidemill.errors import Unavailable
+from tidemill.kernel.commands import Cancel
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
-from tidemill.stores.contract import Claim, Lease
+from tidemill.stores.contract import Claim
 
 
 @simulated
@@ -39,8 +38,7 @@ async def test_a_run_of_somebody_else_is_loaded_once(mill: Cluster) -> None:
 
 
 @simulated
-async def test_after_a_conflict_only_the_tail_is_loaded(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_after_a_conflict_only_the_tail_is_loaded(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(node("a"), call("b", "a", args={"seconds": 9})))
     cached = client.cached(run_id)
@@ -59,8 +57,7 @@ async def test_after_a_conflict_only_the_tail_is_loaded(mill: Cluster) -> None:
 
 
 @simulated
-async def test_items_of_a_map_that_end_together_are_committed_together(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_items_of_a_map_that_end_together_are_committed_together(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(call("a", args={"seconds": 1, "value": "{{ item }}"}, map={"over": list(range(50))}))
@@ -85,8 +82,7 @@ async def test_instant_items_share_commits_too(mill: Cluster) -> None:
 
 
 @simulated
-async def test_commits_of_many_runs_share_one_call(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_commits_of_many_runs_share_one_call(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     reference = await worker.publish(document(call("a", args={"seconds": 4})))
     runs = [await worker.start(reference) for _ in range(20)]
@@ -116,8 +112,7 @@ async def test_a_chain_is_handed_over_without_claims(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(concurrency=1, functions={"work": ledger.work})
     other = await mill.process("w2", concurrency=1, functions={"work": ledger.work})
     run = await worker.run(
@@ -130,8 +125,7 @@ async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: C
 
 
 @simulated
-async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(concurrency=4, claim_wait_ms=60_000, functions={"work": ledger.work})
     await asyncio.sleep(1)
     wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(3)]
@@ -143,8 +137,7 @@ async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Cluster) 
 
 
 @simulated
-async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(concurrency=64, functions={"work": ledger.work})
     other = await mill.process("w2", concurrency=64, functions={"work": ledger.work})
     await asyncio.sleep(6)
@@ -155,8 +148,7 @@ async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Cluster) -
 
 
 @simulated
-async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False, functions={"work": ledger.work})
     first = await client.start(document(call("a", args={"seconds": 1})))
     worker = mill.build(concurrency=1, functions={"work": ledger.work})
@@ -189,17 +181,8 @@ async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mil
 
 
 @simulated
-async def test_ended_runs_leave_the_cache(mill: Cluster) -> None:
-    worker = await mill.process()
-    run_id = await worker.start(chain("a"))
-    await mill.until(lambda: worker.engine.worker is not None and worker.engine.worker.finished == 1)
-    assert worker.cached(run_id) is None
-
-
-@simulated
-async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill: Cluster) -> None:
+async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill: Cluster, ledger: Ledger) -> None:
     """The pause comes first, then the cancel of a paused run; a second cancel finds it cancelled and says nothing."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
@@ -212,8 +195,7 @@ async def test_commands_on_one_run_are_decided_in_order_and_committed_once(mill:
 
 
 @simulated
-async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_repeated_command_id_is_answered_and_writes_nothing(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     command = Cancel(id="c-1", reason="enough")
@@ -234,8 +216,7 @@ async def _worker_in_a_handler(mill: Cluster, ledger: Ledger, name: str = "w1", 
 
 
 @simulated
-async def test_a_conflict_is_decided_again_without_a_second_call(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_conflict_is_decided_again_without_a_second_call(mill: Cluster, ledger: Ledger) -> None:
     worker, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
     worker.faulty_store.next("commit", following(lambda: client.engine.pause(run_id, reason="rival")))
@@ -247,9 +228,8 @@ async def test_a_conflict_is_decided_again_without_a_second_call(mill: Cluster) 
 
 
 @simulated
-async def test_deciding_again_is_bounded(mill: Cluster) -> None:
+async def test_deciding_again_is_bounded(mill: Cluster, ledger: Ledger) -> None:
     """A rival that is always faster: the asker is told that the store is unavailable, and nothing of it is written."""
-    ledger = Ledger()
     _, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
     rival = await mill.process("rival", work=False)
@@ -269,8 +249,7 @@ async def test_deciding_again_is_bounded(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_lost_reply_leaves_one_result(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_lost_reply_leaves_one_result(mill: Cluster, ledger: Ledger) -> None:
     worker, run_id = await _worker_in_a_handler(mill, ledger)
     worker.faulty_store.next("commit", lose_reply)
     run = await worker.end(run_id)
@@ -283,9 +262,8 @@ async def test_a_lost_reply_leaves_one_result(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Cluster) -> None:
+async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Cluster, ledger: Ledger) -> None:
     """The successors that the commit kept for the worker were leased to it without its knowing: they expire."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 2}), call("b", "a"), call("c", "a")))
     await mill.until(lambda: ledger.running == 1)
@@ -299,8 +277,7 @@ async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: 
 
 
 @simulated
-async def test_a_request_that_never_arrived_is_sent_again(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_request_that_never_arrived_is_sent_again(mill: Cluster, ledger: Ledger) -> None:
     worker, run_id = await _worker_in_a_handler(mill, ledger)
     worker.faulty_store.next("commit", refuse, refuse, refuse)
     assert (await worker.end(run_id)).status == "COMPLETED"
@@ -320,8 +297,7 @@ async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Cluster) -> Non
 
 
 @simulated
-async def test_a_result_outlasts_a_long_outage(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_result_outlasts_a_long_outage(mill: Cluster, ledger: Ledger) -> None:
     worker, run_id = await _worker_in_a_handler(mill, ledger, lease_ms=60_000)
     worker.faulty_store.always("commit", refuse)
     await mill.until(lambda: worker.faulty_store.fired["commit"] > 3 * OUTAGES_MAX)
@@ -334,8 +310,7 @@ async def test_a_result_outlasts_a_long_outage(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_client_learns_of_a_long_outage(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_client_learns_of_a_long_outage(mill: Cluster, ledger: Ledger) -> None:
     _, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
     client.faulty_store.always("commit", refuse)
@@ -346,8 +321,7 @@ async def test_a_client_learns_of_a_long_outage(mill: Cluster) -> None:
 
 
 @simulated
-async def test_an_outage_while_loading_is_an_outage_too(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_outage_while_loading_is_an_outage_too(mill: Cluster, ledger: Ledger) -> None:
     _, run_id = await _worker_in_a_handler(mill, ledger)
     client = await mill.process("client", work=False)
     client.faulty_store.next("load", refuse, refuse)
@@ -385,9 +359,8 @@ async def test_the_result_of_a_lost_lease_is_discarded(mill: Cluster, lease_ms: 
 
 
 @simulated
-async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Cluster) -> None:
+async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Cluster, ledger: Ledger) -> None:
     """One of two results that gathered has lost its lease: the other one counts all the same."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=2)
     run_id = await worker.start(
         document(call("a", args={"seconds": 3, "value": "a"}), call("b", args={"seconds": 3, "value": "b"}))
@@ -424,26 +397,8 @@ async def test_beginning_under_a_lost_lease_is_refused(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_refusal_leaves_no_trace(mill: Cluster) -> None:
-    worker = await mill.process()
-    run = await worker.run(chain("a", "b"))
-    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits))
-    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
-        with pytest.raises(Rejected) as refused:
-            await act(run.run_id)
-        assert refused.value.code == "run_ended"
-    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
-        with pytest.raises(Rejected) as refused:
-            await act("nobody")
-        assert refused.value.code == "run_unknown"
-    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.faulty_store.commits)) == before
-    assert [row.run_id for row in await mill.rows()] == [run.run_id]
-
-
-@simulated
-async def test_two_processes_at_one_run_lose_nothing(mill: Cluster) -> None:
+async def test_two_processes_at_one_run_lose_nothing(mill: Cluster, ledger: Ledger) -> None:
     """A wide graph, two workers, every commit a race: each result is committed once."""
-    ledger = Ledger()
     functions = {"work": ledger.work}
     first = await mill.process("w1", functions=functions, concurrency=4)
     second = await mill.process("w2", functions=functions, concurrency=4)
@@ -456,9 +411,8 @@ async def test_two_processes_at_one_run_lose_nothing(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_claim_that_nobody_heard_of_expires(mill: Cluster) -> None:
+async def test_a_claim_that_nobody_heard_of_expires(mill: Cluster, ledger: Ledger) -> None:
     """The jobs of a lost claim reply are leased to nobody: they come back after the lease, as a lost worker's."""
-    ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     await mill.store.claim(Claim(queues=("default",), limit=9, lease_ms=15_000, owner="ghost"))
@@ -469,59 +423,3 @@ async def test_a_claim_that_nobody_heard_of_expires(mill: Cluster) -> None:
     assert 15 <= mill.loop.now - began <= 17
     assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
     assert ledger.calls == [(f"{run_id}/a/1/-1", 2)]
-
-
-# Races and outages
-
-
-LEASE_MS = 3_000
-
-
-async def claimed(mill: Cluster, **fields: Any) -> Lease:
-    """Claim the one job there is, as a worker would."""
-    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
-    (lease,) = await mill.store.claim(Claim(**given))
-    return lease
-
-
-def done(lease: Lease, node: str = "a", output: bytes = b"1") -> Result:
-    return Result(node=node, visit=1, token=lease.token, outcome=Done(output=output))
-
-
-@simulated
-async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Cluster) -> None:
-    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
-    run = await first.start(chain("a"))
-    await second.engine.pause(run)
-    await first.engine.cancel(run)
-    assert (await mill.kinds(run))[2:] == ["RunPaused", "NodeCancelled", "RunCancelled"]
-    assert first.engine.turns.races == 1
-
-
-@simulated
-async def test_a_result_without_its_lease_is_only_noted(mill: Cluster) -> None:
-    """The job was taken over and nothing written about it yet: the store's word alone tells that the result is late."""
-    client = await mill.process("c", work=False)
-    run = await client.start(chain("a"))
-    old = await claimed(mill)
-    await asyncio.sleep(2 * LEASE_MS / 1000)
-    new = await claimed(mill)
-    answers: list[CommandOutcome] = []
-    client.engine.turns.ask(
-        mill.stream(run), PendingCommand(done(old), lambda ask, answer: answers.append(answer), ack=old)
-    )
-    await mill.until(lambda: bool(answers), within_s=60)
-    assert answers == [turn.COMMITTED]
-    assert (await mill.kinds(run))[-1] == "ResultDiscarded"
-    assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/a/1/-1", new.token)]
-
-
-@simulated
-async def test_giving_up_when_the_store_does_not_answer(mill: Cluster) -> None:
-    client = await mill.process("c", work=False)
-    run = await client.start(chain("a"))
-    client.faulty_store.always("commit", refuse)
-    with pytest.raises(Unavailable, match="does not answer"):
-        async with asyncio.timeout(300):
-            await client.engine.pause(run)
-    assert client.faulty_store.fired["commit"] == turn.OUTAGES_MAX + 1

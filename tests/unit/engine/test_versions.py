@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, following, lose_reply
+from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX
@@ -38,9 +38,6 @@ async def with_versions(mill: Cluster, count: int, name: str = "c") -> tuple[Pro
     for number in range(1, count + 1):
         await client.engine.publish(document(node("a", config={"n": number}), node("b", "a")))
     return client, client.engine.catalog
-
-
-# Versions
 
 
 @simulated
@@ -93,9 +90,6 @@ async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Clu
     assert (await catalog.flow(TENANT, digest)).workflow is compiled.workflow
     assert b'"config":{"x":1}' in await mill.blobs.get(TENANT, text)
     assert await records(mill) == 0
-
-
-# Patches
 
 
 @simulated
@@ -188,21 +182,6 @@ async def test_a_patch_with_a_digest_that_loses_a_race_is_stale(mill: Cluster) -
 
 
 @simulated
-async def test_two_who_patch_at_once_get_two_versions(mill: Cluster) -> None:
-    first, catalog = await with_versions(mill, 1)
-    second = await mill.process("c2", work=False)
-    for process in (first, second):
-        process.faulty_store.next("commit", after_s(0.01))
-    made = await asyncio.gather(
-        catalog.patch(TENANT, "test", [put("/description", "D")]),
-        second.engine.catalog.patch(TENANT, "test", [put("/limits", {"max_hops": 9})]),
-    )
-    assert sorted(one.version for one in made) == [2, 3]
-    newest = await catalog.document(TENANT, await catalog.resolve(TENANT, "test"))
-    assert newest["description"] == "D" and newest["limits"] == {"max_hops": 9}
-
-
-@simulated
 async def test_too_many_publishers_at_once_are_not_waited_for(mill: Cluster) -> None:
     first, catalog = await with_versions(mill, 1)
     second = await mill.process("c2", work=False)
@@ -215,9 +194,6 @@ async def test_too_many_publishers_at_once_are_not_waited_for(mill: Cluster) -> 
     with pytest.raises(Unavailable, match="too many"):
         await catalog.tag(TENANT, "test", "stable", 1)
     assert first.faulty_store.fired["commit"] == 32
-
-
-# Tags
 
 
 @simulated
@@ -362,9 +338,6 @@ async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Cluster) -> N
     assert (row.version, row.tags) == (2, {"latest": 2, "stable": 1})
 
 
-# References
-
-
 @pytest.mark.parametrize(
     ("reference", "code", "hint"),
     [
@@ -423,9 +396,6 @@ async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     assert (await catalog.find("other"))[0][0].digest != (await catalog.find(TENANT))[0][0].digest
 
 
-# Lists
-
-
 @simulated
 async def test_a_list_shows_what_a_workflow_is_now(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
@@ -457,9 +427,6 @@ async def test_lists_have_pages_and_terms(mill: Cluster) -> None:
     await catalog.untag(TENANT, "w1", "stable")
     assert await catalog.find(TENANT, ["tag:stable"]) == ([], None)
     assert (await refusal(catalog.find(TENANT, limit=0))).code == "limit_invalid"
-
-
-# Differences
 
 
 @simulated

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.kernel.authoring import chain, document, node
+from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.views import error_view, named_wait, waiting_for
+from tidemill.engine.views import error_view
 from tidemill.kernel.events import Error
 
 
@@ -20,8 +20,7 @@ def test_an_error_shows_what_there_is() -> None:
 
 
 @simulated
-async def test_a_view_is_plain_json(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_view_is_plain_json(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(
@@ -70,37 +69,6 @@ async def test_a_failed_item_is_named(mill: Cluster) -> None:
     error = run.nodes["m"]["error"]
     assert (run.status, error["code"], error["index"]) == ("FAILED", "bad", 2)
     assert error["message"].startswith("item 2:")
-
-
-@simulated
-async def test_what_a_run_waits_for_in_words(mill: Cluster) -> None:
-    worker = await mill.process(queues=("default",))
-    run_id = await worker.start(
-        document(
-            node("s", type="sleep", config={"seconds": 500}),
-            node("f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 50}),
-            node("q", queue="nobody"),
-            node("r", queue="nobody"),
-            limits={"max_parallel": 3},
-        )
-    )
-    await asyncio.sleep(1)
-    state = await mill.state(run_id)
-    entry = (await worker.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
-    workflow = entry.flow.workflow
-    assert set(waiting_for(workflow, state)) >= {"timer (s)", "retry (f)"}
-    assert named_wait(workflow, state, mill.now_ms())
-    await worker.engine.pause(run_id)
-    assert waiting_for(workflow, await mill.state(run_id))[0] == "resume (the run is paused)"
-
-
-@simulated
-async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Cluster) -> None:
-    client = await mill.process(work=False)
-    run_id = await client.start(chain("a", limits={"deadline_seconds": 900}))
-    entry = (await client.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
-    assert waiting_for(entry.flow.workflow, entry.state) == ()
-    assert not named_wait(entry.flow.workflow, entry.state, mill.now_ms())
 
 
 @simulated

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope, evaluate
 from tidemill.expressions.comparisons import PATH_MAX, Comparison, Computation
-from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, decide_leaf, normal, parse_condition
+from tidemill.expressions.conditions import Composite, Single, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
@@ -68,28 +68,21 @@ def failure(raw: dict[str, Any], scope: Scope = HERE) -> ExpressionError:
         ({"path": "items[-1].price"}, 7.5),
         ({"path": 'output["a-b"].x'}, 1),
         ({"path": '["a-b"].x'}, 1),
-        ({"path": "['a-b']['x']"}, 1),
         ({"path": "a-b.x"}, 1),
-        ({"path": '["final score"]'}, 90),
         ({"path": r'["q\"uote"]'}, 3),
         ({"path": "output.output.z"}, 1),
         ({"path": "output.meta.attempts"}, 99),
         ({"path": "none"}, None),
-        ({"path": "tags"}, ["a", "b"]),
         ({"source": "current"}, OUTPUT),
-        ({"path": "output"}, OUTPUT),
         ({"source": "context", "node": "enrich", "path": "output.score"}, 87),
-        ({"source": "ctx", "node": "enrich", "path": "output.score"}, 87),
         ({"source": "output", "path": "score"}, 87),
         ({"node": "enrich", "path": "score"}, 87),
         ({"node": "enrich", "path": "meta.attempts"}, 2),
         ({"node": "enrich", "path": "output.meta"}, "mine"),
         ({"node": "a-b", "path": "[1]"}, 2),
         ({"node": "a-b"}, [1, 2, 3]),
-        ({"node": "text"}, "plain"),
         ({"node": "null"}, None),
         ({"path": "nope", "default": 4}, 4),
-        ({"path": "nope", "default": None}, None),
         ({"path": "score", "default": 4}, 87),
         ({"path": "none", "default": 4}, None),
         ({"node": "skipped", "path": "x", "default": [1]}, [1]),
@@ -104,11 +97,9 @@ def test_an_operand_is_read(operand: dict[str, Any], value: Any) -> None:
 @pytest.mark.parametrize(
     ("left", "operator", "right", "expected"),
     [
-        ({"path": "score"}, ">", {"node": "enrich", "path": "score"}, False),
         ({"path": "score"}, ">=", {"node": "enrich", "path": "score"}, True),
         ({"path": "score"}, ">", {"node": "enrich", "path": "ratio"}, True),
         ({"path": "yes"}, "==", {"value": 1}, False),
-        ({"path": "yes"}, "==", {"value": True}, True),
         ({"value": "b"}, "in", {"path": "tags"}, True),
         ({"value": "c"}, "not_in", {"path": "tags"}, True),
         ({"path": "tags"}, "contains", {"value": "a"}, True),
@@ -131,10 +122,8 @@ def test_a_comparison_decides(left: Any, operator: str, right: Any, expected: bo
         ({"node": "later"}, 'node "later" has not ended', "default"),
         ({"node": "enrich", "path": "zzz"}, 'ctx.enrich.output has no key "zzz"', "default"),
         ({"node": "nowhere"}, 'nothing here is called "nowhere"', "nodes in reach: a-b"),
-        ({"node": "node"}, 'nothing here is called "node"', "nodes in reach: a-b"),
         ({"path": "tags"}, "> does not compare a list with a number (in `output.tags > 1`)", "numbers"),
         ({"path": "yes"}, "> does not compare a boolean with a number", "numbers"),
-        ({"path": "none"}, "> does not compare null with a number", "numbers"),
     ],
 )
 def test_a_comparison_fails_with(left: dict[str, Any], message: str, hint: str) -> None:
@@ -155,16 +144,12 @@ def test_output_is_missing_in_when() -> None:
     [
         ({}, "/operator", "needs an operator"),
         ({"operator": "=~"}, "/operator", "no such operator"),
-        ({"operator": 1}, "/operator", "no such operator"),
         ({"operator": "=="}, "", "needs a left operand"),
         ({"operator": "==", "left": 1, "right": {"value": 1}}, "/left", "an object as its left operand"),
-        ({"operator": "==", "left": {}, "right": {"value": 1}}, "/left", "an object as its left operand"),
         ({"operator": "==", "left": {"value": 1, "path": "x"}, "right": {"value": 1}}, "/left/path", "no key"),
         ({"operator": "==", "left": {"pth": "x"}, "right": {"value": 1}}, "/left/pth", "no key"),
         ({"operator": "==", "left": {"source": "other"}, "right": {"value": 1}}, "/left/source", "current or context"),
-        ({"operator": "==", "left": {"source": 1}, "right": {"value": 1}}, "/left/source", "current or context"),
         ({"operator": "==", "left": {"source": "ctx"}, "right": {"value": 1}}, "/left/node", "needs the id"),
-        ({"operator": "==", "left": {"source": "context"}, "right": {"value": 1}}, "/left/node", "needs the id"),
         ({"operator": "==", "left": {"node": 5}, "right": {"value": 1}}, "/left/node", "needs the id"),
         (
             {"operator": "==", "left": {"source": "current", "node": "a"}, "right": {"value": 1}},
@@ -174,9 +159,7 @@ def test_output_is_missing_in_when() -> None:
         ({"operator": "==", "left": {"path": "meta.attempts"}, "right": {"value": 1}}, "/left/path", 'no "meta"'),
         ({"operator": "==", "left": {"path": "a..b"}, "right": {"value": 1}}, "/left/path", "from character 2 on"),
         ({"operator": "==", "left": {"path": "a[b]"}, "right": {"value": 1}}, "/left/path", "from character 2 on"),
-        ({"operator": "==", "left": {"path": "a b"}, "right": {"value": 1}}, "/left/path", "from character 2 on"),
         ({"operator": "==", "left": {"path": r'["\x"]'}, "right": {"value": 1}}, "/left/path", "from character 1 on"),
-        ({"operator": "==", "left": {"path": 5}, "right": {"value": 1}}, "/left/path", "a string of at most"),
         ({"operator": "==", "left": {"path": "a" * (PATH_MAX + 1)}, "right": {"value": 1}}, "/left/path", "at most"),
         ({"operator": ">", "left": {"path": "a"}, "right": {"value": [1]}}, "/right/value", "does not compare a list"),
         ({"operator": ">", "left": {"path": "a", "default": None}, "right": {"value": 1}}, "/left/default", "null"),
@@ -187,11 +170,9 @@ def test_output_is_missing_in_when() -> None:
         ({"expression": 5}, "/expression", "is a string, not a number"),
         ({"expression": "nope > 1"}, "/expression", 'nothing is called "nope"'),
         ({"expression": "current.x +"}, "/expression", "ends too early"),
-        ({"expression": "'a' > 1"}, "/expression", "> does not take string and int"),
         ({"expression": "1 + 2"}, "/expression", "a condition must be true or false"),
         ({"expression": "current.n % 2 == 0"}, "/expression", "% is there for integers only"),
         ({"expression": "current.meta.attempts > 1"}, "/expression", 'current has no "meta"'),
-        ({"expression": "current.s.matches('(')"}, "/expression", "invalid regular expression"),
     ],
 )
 def test_what_is_wrong_is_reported_where_it_is(raw: dict[str, Any], path: str, message: str) -> None:
@@ -259,34 +240,20 @@ def test_only_the_named_nodes_are_asked_for() -> None:
         assert nodes.asked == {"enrich"}
 
 
-def test_much_is_decided_elsewhere() -> None:
-    scope = replace(HERE, nodes={"big": Seen(list(range(5000)))})
-    raw = {"left": {"value": 1}, "operator": "in", "right": {"node": "big"}}
-    for condition in (parsed(raw), parsed({"expression": "1 in ctx.big.output"})):
-        assert isinstance(condition, Comparison | Computation)
-        assert isinstance(next(decide_leaf(condition, scope)), EvaluationRequest)
-
-
 COMPUTED = [
     ("(current.output.score - ctx.enrich.output.score) / ctx.enrich.output.score == 0", True),
     ("(current.score - 80) / 80 > 0.08", True),
-    ("current.score / 2 == 43.5", True),
     ("current.score * 1.1 > ctx.enrich.score", True),
     ("current.items[0].price + current.items[1].price == 12.5", True),
     ("current.items[size(current.items) - 1].price == 7.5", True),
     ("current.items.map(i, i.price * 2) == [10, 15]", True),
-    ("current.items.exists_one(i, i.price == 5)", True),
     ("size(current.items) / 4 == 0.5", True),
-    ("current.items.size() * 1.5 == 3", True),
     ("'abc'.substring(1) == 'bc' && 'abc'.substring(size('abc') - 1) == 'c'", True),
-    ("'abc'.indexOf('c') / 4 == 0.5 && 'abc'.charAt(2) == 'c'", True),
     ("'a,b,c'.split(',', 2)[1] == 'b,c' && 'aaa'.replace('a', 'b', 1) == 'baa'", True),
     ("int(2.9) / 4 == 0.5", True),
-    ("math.greatest(current.score, 3) == 87", True),
     ("math.bitAnd(int(current.score), 1) == 1", True),
     ("timestamp('2026-01-01T00:00:00Z').getFullYear() / 2 == 1013", True),
     ("0x10 + 1u == 17", True),
-    ("1e3 + 1 == 1001", True),
     ("-5 < -4.5", True),
     ("2 in [1, 2] && {1: 2}[1] == 2 && {'a': 1}.a == 1", True),
     ("optional.of(4).optMap(x, x / 8).value() == 0.5", True),
@@ -295,7 +262,6 @@ COMPUTED = [
     ("iteration / 4 == 0.5 && inputs.n / 2 == 1.5 && run.version / 8 == 0.5", True),
     # Both spellings of a value, and of this node's own output.
     ("current.score == current.output.score && current.output == output && current == output", True),
-    ("current['score'] == current['output']['score']", True),
     ("current.output.output.z == 1 && current.output.meta.attempts == 99", True),
     ("ctx.enrich.score == ctx.enrich.output.score", True),
     ("ctx.enrich.meta.attempts / 4 == 0.5 && ctx.enrich.output.meta == 'mine'", True),
@@ -309,7 +275,6 @@ COMPUTED = [
     # Doubles are those of IEEE 754.
     ("current.score / 0 > 1000000", True),
     ("0 / 0 > 1 || 0 / 0 < 1 || 0 / 0 == 0 / 0", False),
-    ("0 / 0 != 0 / 0", True),
     ("9007199254740993 == 9007199254740992", True),
 ]
 
@@ -346,10 +311,6 @@ def test_the_data_of_the_scope_stays_as_it_is() -> None:
     output = {"n": [1, {"m": 2}]}
     assert evaluate(parsed({"expression": "current.n == [1, {'m': 2}]"}), replace(AFTER, output=output)).value
     assert type(output["n"][0]) is int
-
-
-def test_a_computation_has_no_meta_of_its_own() -> None:
-    assert 'current has no "meta"' in refused({"expression": "current.meta.attempts > 1"})[0][1]
 
 
 async def test_what_is_large_is_decided_in_another_process() -> None:

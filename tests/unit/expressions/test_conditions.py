@@ -88,8 +88,6 @@ def test_the_references_of_the_parts_are_united() -> None:
     ("raw", "found"),
     [
         (None, [("condition_shape", "")]),
-        (1, [("condition_shape", "")]),
-        (True, [("condition_shape", "")]),
         ([YES], [("condition_shape", "")]),
         ({}, [("condition_shape", "")]),
         ({"expression": YES}, [("condition_shape", "")]),
@@ -97,17 +95,13 @@ def test_the_references_of_the_parts_are_united() -> None:
         ({"type": "cel", "expression": 1}, [("condition_shape", "")]),
         ({"type": "cel", "expression": YES, "expresion": 1}, [("condition_shape", "/expresion")]),
         ({"type": "nope"}, [("condition_unknown_kind", "/type")]),
-        ({"type": ["cel"]}, [("condition_unknown_kind", "/type")]),
-        ({"type": None}, [("condition_unknown_kind", "/type")]),
         ("foo > 1", [("condition_unknown_name", "")]),
         ({"type": "cel", "expression": "foo > 1"}, [("condition_unknown_name", "/expression")]),
         ({"type": "cel", "expression": "1 +"}, [("condition_syntax", "/expression")]),
         ({"type": "composite"}, [("condition_shape", "/operator"), ("condition_shape", "/conditions")]),
         (all_of(), [("condition_shape", "/conditions")]),
         (none_of(YES, YES), [("condition_shape", "/conditions")]),
-        (none_of(), [("condition_shape", "/conditions")]),
         ({**all_of(YES), "operator": "XOR"}, [("condition_shape", "/operator")]),
-        ({**all_of(YES), "operator": ["AND"]}, [("condition_shape", "/operator")]),
         ({**all_of(YES), "conditions": YES}, [("condition_shape", "/conditions")]),
         (all_of(*[YES] * 501), [("condition_shape", "/conditions")]),
         (
@@ -127,11 +121,6 @@ def test_every_problem_is_reported_with_its_place(raw: Any, found: list[tuple[st
     assert [(problem.code, problem.path) for problem in problems] == [(code, f"/when{path}") for code, path in found]
     with pytest.raises(ExpressionError):
         compiled(raw)
-
-
-def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
-    _, problems = parse_condition({"type": "jsonpth"}, "")
-    assert "cel, composite" in problems[0].hint
 
 
 def test_conditions_are_not_nested_endlessly() -> None:
@@ -170,13 +159,6 @@ RETRYABLE: Any = {"type": "object", "required": ["retry_token"]}
 
 CEL = {"type": "cel", "expression": "output.status != 200 && output.retry_count < 5"}
 CEL_WITH_CONTEXT = {"type": "cel", "expression": "output.score >= 80 && ctx.enrich_data.output.revenue > 100000"}
-TERNARY = {"type": "cel", "expression": "(output.x > 10 ? 'high' : 'low') == 'high'"}
-STRINGS = {
-    "type": "cel",
-    "expression": "output.name.startsWith('a') && output.name.contains('-') && output.name.endsWith('z')",
-}
-LISTS = {"type": "cel", "expression": "'vip' in output.tags && output.tags.all(t, t != 'blocked')"}
-ARITHMETIC = {"type": "cel", "expression": "(output.a + output.b) * 2 - output.a / 2 > output.b % 3"}
 UNTIL_VALID = {"type": "schema_validation", "schema": WAITING, "invert": True}
 LARGE_CUSTOMERS = {
     "type": "jsonpath",
@@ -237,14 +219,6 @@ CASES: list[tuple[Any, Any, Nodes, bool]] = [
     (CEL_WITH_CONTEXT, {"score": 80}, {"enrich_data": {"revenue": 100001}}, True),
     (CEL_WITH_CONTEXT, {"score": 80}, {"enrich_data": {"revenue": 100000.0}}, False),
     (CEL_WITH_CONTEXT, {"score": 79}, {}, False),
-    (TERNARY, {"x": 11}, {}, True),
-    (TERNARY, {"x": 10}, {}, False),
-    (STRINGS, {"name": "a-z"}, {}, True),
-    (STRINGS, {"name": "az"}, {}, False),
-    (LISTS, {"tags": ["vip", "new"]}, {}, True),
-    (LISTS, {"tags": ["vip", "blocked"]}, {}, False),
-    (ARITHMETIC, {"a": 4, "b": 5}, {}, True),
-    (ARITHMETIC, {"a": 4, "b": -4}, {}, False),
     (UNTIL_VALID, {"status": "success", "data": [1]}, {}, False),
     (UNTIL_VALID, {"status": "success", "data": []}, {}, True),
     (UNTIL_VALID, {"status": "pending"}, {}, True),

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,10 +120,8 @@ async def test_a_part_of_a_composite(processes: SandboxPool) -> None:
     [
         pytest.param("return 1", "a number", id="number"),
         ("return None", "None"),
-        ("pass", "None"),
         ("return 'yes'", "a string"),
         ("return [0] * 1000000", "a list"),
-        ("return lambda: True", "a value of type function"),
     ],
 )
 async def test_only_a_boolean_decides(processes: SandboxPool, body: str, kind: str) -> None:
@@ -159,17 +158,11 @@ async def test_a_node_without_an_output_is_told_by_its_reason(processes: Sandbox
     [
         "import time\nreturn time.time() > 0",
         "import datetime\nreturn datetime.datetime.now().year > 0",
-        "import random\nreturn random.random() < 2",
         "import os\nreturn len(os.environ) >= 0",
-        "import os\nreturn len(os.urandom(1)) == 1",
         "return len(open('/etc/passwd').read()) > 0",
-        "import pathlib\nreturn pathlib.Path('/etc/passwd').exists()",
-        "import os\nreturn len(os.listdir('/')) > 0",
         "return True.__class__.__name__ == 'bool'",
         "return len(object.__subclasses__()) > 0",
-        "return len('{0.__class__}'.format(1)) > 0",
         "return __import__('os') is not None",
-        "return input() == ''",
     ],
     ids=lambda body: "".join(each if each.isalnum() else "-" for each in body),
 )
@@ -284,10 +277,8 @@ async def test_there_is_no_output_before_the_node_has_run(processes: SandboxPool
         pytest.param("return context[output]", set(), {"output", "ctx"}, True, id="computed"),
         ("return context['a'] == 1 and len(context) == 2", {"a"}, {"ctx"}, True),
         ("return context.keys()", set(), {"ctx"}, True),
-        ("context['a'] = 1", set(), {"ctx"}, True),
         ("context = output", set(), {"output", "ctx"}, True),
         ("return (lambda context: context['a'])(output)", {"a"}, {"output", "ctx"}, True),
-        ("for context in output: pass", set(), {"output", "ctx"}, True),
         ("import json as context", set(), {"ctx"}, True),
         ("return eval('con' + 'text')", set(), {"output", "ctx"}, True),
         ("return output.context and dict(context=1)", set(), {"output"}, False),
@@ -348,11 +339,9 @@ def test_the_normal_form_says_everything() -> None:
     [
         ("def evaluate(output, context:\n    return True", "line 1: '(' was never closed"),
         ("x = 1", "the code defines no function called evaluate"),
-        ("evaluate = lambda output, context: True", "the code defines no function called evaluate"),
         ("async def evaluate(output, context): return True", "the code defines no function called evaluate"),
         ("def evaluate(output): return True", "line 1: evaluate is called with two arguments, output and context"),
         ("def evaluate(a, b, c): return 1", "line 1: evaluate is called with two arguments, output and context"),
-        ("def evaluate(a, b, *, c): return 1", "line 1: evaluate is called with two arguments, output and context"),
         ("#" * 65537, "code is limited to 65536 characters"),
         ("-" * 60000 + "1", "the code is nested too deeply"),
         ("a" + ".a" * 20000, "the code is nested too deeply"),
@@ -372,17 +361,20 @@ UNSUPPORTED = [
     "from math import *",
     "del output['a']",
     "yield True",
-    "yield from [True]",
     "class Mine(ValueError): pass",
-    "class Mine(metaclass=type): pass",
     "try:\n    pass\nexcept* ValueError:\n    pass",
     "async def later():\n    async for each in output: pass",
-    "async def later():\n    async with output: pass",
 ]
 
 
+@pytest.fixture(scope="module")
+def interpreters() -> Iterator[Monty]:
+    with Monty(max_processes=1) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("body", UNSUPPORTED)
-def test_what_the_interpreter_does_not_know_is_refused_before(body: str) -> None:
+def test_what_the_interpreter_does_not_know_is_refused_before(interpreters: Monty, body: str) -> None:
     """The second half shows that it is right to refuse it."""
     raw = written(body)
     if body == "from math import *":
@@ -390,20 +382,16 @@ def test_what_the_interpreter_does_not_know_is_refused_before(body: str) -> None
     found = problems(raw)
     assert [problem.code for problem in found] == ["condition_syntax"]
     assert found[0].message.startswith("line ")
-    with Monty(max_processes=1) as pool, pool.checkout() as session, pytest.raises(MontyError):
+    with interpreters.checkout() as session, pytest.raises(MontyError):
         session.feed_run(raw["code"] + "\nevaluate({'a': 1}, {})")
 
 
-def test_the_list_of_modules_is_the_interpreters() -> None:
+def test_the_list_of_modules_is_the_interpreters(interpreters: Monty) -> None:
     found = set()
-    with Monty(max_processes=1) as pool:
-        for name in sys.stdlib_module_names | {"os.path", "collections.abc"}:
-            with pool.checkout() as session:
-                try:
-                    session.feed_run(f"import {name}")
-                except MontyError:
-                    continue
-                found.add(name)
+    for name in sys.stdlib_module_names | {"os.path", "collections.abc"}:
+        with interpreters.checkout() as session, suppress(MontyError):
+            session.feed_run(f"import {name}")
+            found.add(name)
     assert found | {"__future__"} == MODULES
 
 
@@ -412,9 +400,7 @@ def test_the_list_of_modules_is_the_interpreters() -> None:
     [
         ({"timeout_ms": 0}, "/when/timeout_ms", "timeout_ms is a whole number from 1 to 60000"),
         ({"timeout_ms": 60_001}, "/when/timeout_ms", "timeout_ms is a whole number from 1 to 60000"),
-        ({"timeout_ms": True}, "/when/timeout_ms", "timeout_ms is a whole number from 1 to 60000"),
         ({"max_memory_mb": 1.5}, "/when/max_memory_mb", "max_memory_mb is a whole number from 1 to 1024"),
-        ({"max_memory_mb": 1025}, "/when/max_memory_mb", "max_memory_mb is a whole number from 1 to 1024"),
         ({"timeout": 5}, "/when/timeout", 'there is no key "timeout" here'),
         ({"code_ref": "sha256:00"}, "/when/code_ref", "code and code_ref exclude each other"),
         ({"code": 5}, "/when/code", "code is a string, not a number"),
@@ -446,7 +432,7 @@ def test_without_the_interpreter_the_condition_is_refused(monkeypatch: pytest.Mo
 
 
 @shared
-async def test_thousands_of_evaluations_leave_nothing_behind(processes: SandboxPool) -> None:
+async def test_hundreds_of_evaluations_leave_nothing_behind(processes: SandboxPool) -> None:
     raw = written("return output['score'] == 87 and context['enrich']['output']['name'] == 'Ada'")
     fails = written("return output['nothing']")
     await decided(processes, raw)
@@ -461,7 +447,7 @@ async def test_thousands_of_evaluations_leave_nothing_behind(processes: SandboxP
         (interpreter,) = children_of(child)
         return _files(os.getpid()), _files(child), _files(interpreter), _resident_kb(child)
 
-    before, after = await rounds(500), await rounds(1500)
+    before, after = await rounds(100), await rounds(300)
     assert after[:3] == before[:3]
     assert after[3] < before[3] + 4096
 

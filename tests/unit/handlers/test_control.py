@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.handler_harness import called, context
+from tests.fixtures.handler_harness import called
 from tidemill.errors import Problem, Rejected
 from tidemill.handlers.contract import Asked, Child, Fail, Pause, Return
-from tidemill.handlers.control import FAIL, HUMAN, PLAIN, SIGNAL, SLEEP, VALUE, WAIT_UNTIL, WAITING, WORKFLOW
+from tidemill.handlers.control import PLAIN, WAITING
 from tidemill.kernel.compile.compiler import compile_document
 
 HANDLERS = {handler.type.name: handler for handler in PLAIN}
@@ -81,23 +81,6 @@ def test_a_config_that_cannot_work_is_refused_when_published(name: str, config: 
     assert {problem.code for problem in refused.value.problems} == {"config_invalid"}
 
 
-def test_what_is_known_of_the_types() -> None:
-    assert [kind.key for kind in (VALUE, FAIL, SLEEP)] == ["value@1", "fail@1", "sleep@1"]
-    assert SLEEP.waits and not VALUE.waits and not FAIL.waits
-    assert all(kind.description for kind in (VALUE, FAIL, SLEEP))
-
-
-def test_the_effect_key_names_run_node_visit_and_item() -> None:
-    assert context().effect_key == "r/n/1/-1"
-    assert context(attempt=9).effect_key == "r/n/1/-1"
-    assert context(visit=2, index=4).effect_key == "r/n/2/4"
-
-
-def test_fail_is_an_exception_like_any_other() -> None:
-    error = Fail("code", "words", retry_after_ms=5, hint="h")
-    assert (str(error), error.retry_after_ms, error.hint) == ("words", 5, "h")
-
-
 # The node types that wait: what may be configured, what is asked for, and what is refused before anything waits
 
 
@@ -129,9 +112,6 @@ def _refused(type_: str, config: Any) -> tuple[Problem, ...]:
     with pytest.raises(Rejected) as refused:
         compile_document(_document(type_, config), TYPES_OF_WAITING)
     return refused.value.problems
-
-
-# Human
 
 
 async def test_people_are_asked_for_everything_that_is_configured() -> None:
@@ -284,15 +264,6 @@ def test_a_path_leads_to_a_node_that_exists(field: str) -> None:
     assert "nobody" in problem.message
 
 
-@pytest.mark.parametrize("field", ["approvers", "quorum", "timeout_hours", "form", "four_eyes", "escalate_to"])
-def test_what_a_template_will_become_is_checked_later(field: str) -> None:
-    config = {field: "{{ inputs.x }}"}
-    assert compile_document(_document("human", config), TYPES_OF_WAITING).workflow.by_id["a"].config == config
-
-
-# Signal, workflow, wait_until
-
-
 @pytest.mark.parametrize(("config", "name"), [(None, "n"), ({}, "n"), ({"name": "paid"}, "paid")])
 async def test_a_signal_is_called_like_its_node_by_default(config: Any, name: str) -> None:
     assert await called(HANDLERS_OF_WAITING["signal"], config) == Pause(on="signal", name=name)
@@ -369,10 +340,3 @@ BAD_CONFIGS_OF_WAITING = [
 def test_waiting_a_config_that_cannot_work_is_refused_when_published(name: str, config: Any, path: str) -> None:
     problems = _refused(name, config)
     assert {(problem.code, problem.path) for problem in problems} == {("config_invalid", f"/nodes/0/config{path}")}
-
-
-def test_waiting_what_is_known_of_the_types() -> None:
-    types = (HUMAN, SIGNAL, WORKFLOW, WAIT_UNTIL)
-    assert [kind.key for kind in types] == ["human@1", "signal@1", "workflow@1", "wait_until@1"]
-    assert all(kind.waits and kind.description for kind in types)
-    assert HUMAN.exits == ("rejection_path", "changes_path")

@@ -60,9 +60,6 @@ async def failed(mail: Mail, handler: Handler = EMAIL, **more: Any) -> Fail:
     return caught.value
 
 
-# What arrives
-
-
 async def test_a_message_arrives(mail: Mail) -> None:
     people: dict[str, Any] = {
         "to": ["Ada Lovelace <ada@example.com>", "bob@example.com"],
@@ -147,9 +144,6 @@ async def test_attempts_at_a_visit_have_one_message_id(mail: Mail) -> None:
     assert all(each.endswith("@example.com>") for each in ids)
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -165,6 +159,7 @@ async def test_attempts_at_a_visit_have_one_message_id(mail: Mail) -> None:
         {"headers": {"Bcc": "victim@example.com"}},
         {"headers": {"Content-Type": "text/x"}},
         {"attachments": [{"name": 'a"\r\nBcc: v@example.com', "content": "x"}]},
+        {"attachments": [{"name": ENCODED, "content": "x"}]},
     ],
 )
 async def test_no_field_adds_a_header(mail: Mail, changes: dict[str, Any]) -> None:
@@ -192,11 +187,6 @@ async def test_an_encoded_line_end_stays_encoded(mail: Mail, changes: dict[str, 
     assert not any(line.startswith((b"bcc", b" bcc")) for line in lines)
     assert ENCODED.encode() not in taken.data
     assert taken.recipients == ("ada@example.com",) and taken.message.get_content().strip() == "x"
-
-
-async def test_a_file_is_not_called_by_an_encoded_name(mail: Mail) -> None:
-    fail = await failed(mail, attachments=[{"name": ENCODED, "content": "x"}])
-    assert fail.code == "header_invalid" and mail.connections == 0
 
 
 def test_the_example_runs() -> None:
@@ -285,9 +275,6 @@ async def test_a_worker_without_a_server_leaves_it_to_others(mail: Mail) -> None
     assert caught.value.code == "smtp_server_missing" and "TIDEMILL_SMTP_URL" in caught.value.hint
 
 
-# What is tried again
-
-
 @pytest.mark.parametrize(
     ("verb", "answer", "code", "retryable", "unknown"),
     [
@@ -370,9 +357,6 @@ def test_a_message_that_was_cut_off_is_sent_again_with_the_same_id(monkeypatch: 
     assert len(mail.taken) == 2 and len({taken.message["Message-ID"] for taken in mail.taken}) == 1
     view, mail = asyncio.run(play("at_most_once"))
     assert (view.status, view.error["code"], len(mail.taken)) == ("FAILED", "unknown_outcome", 1)
-
-
-# Encryption and passwords
 
 
 @pytest.fixture(scope="module")
@@ -485,9 +469,6 @@ async def test_a_password_never_goes_over_an_open_line(mail: Mail) -> None:
     handler = email_handler(TcpConnector(ANYWHERE, resolver=at_home))
     fail = await failed(mail, handler, server=login(mail, tls="none"))
     assert fail.code == "config_invalid" and mail.connections == 0
-
-
-# The operator's server
 
 
 @pytest.mark.parametrize(

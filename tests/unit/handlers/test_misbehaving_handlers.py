@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,16 +13,9 @@ import pytest
 
 import tidemill
 from tests.fixtures import sample_node_types as crafts
-from tests.fixtures.faulty_store import FaultyStore, refuse
 from tests.fixtures.handler_engine import ONCE, document, error, in_process, output
 from tests.fixtures.worker_processes import until
-from tidemill.ambient import RealAmbient
-from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.engine import Engine
 from tidemill.engine.views import RunView
-from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.stores.memory import MemoryStore
 
 
 def run(function: Callable[..., Any], node: dict[str, Any] | None = None, **config: Any) -> RunView:
@@ -40,9 +32,6 @@ def mill() -> Iterator[tidemill.Tidemill]:
         yield opened
 
 
-# What it raises
-
-
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
@@ -54,28 +43,13 @@ class Nameless(BaseException):
     """Not even an `Exception`."""
 
 
-def cyclic() -> ValueError:
-    first, second = ValueError("first"), ValueError("second")
-    first.__cause__, second.__cause__ = second, first
-    return first
-
-
-def grouped() -> ExceptionGroup[Exception]:
-    return ExceptionGroup("several", [ValueError("one"), ExceptionGroup("more", [KeyError("two")])])
-
-
 RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
     "unspeakable": (Unspeakable, "cannot be shown"),
-    "huge": (lambda: ValueError("x" * (64 << 20)), "xxx"),
-    "surrogates": (lambda: ValueError("\ud800 lone"), "lone"),
-    "cyclic": (cyclic, "first"),
-    "group": (grouped, "several"),
     "base": (lambda: Nameless("nameless"), "nameless"),
     "interrupt": (lambda: KeyboardInterrupt("stop"), "stop"),
     "exit": (lambda: SystemExit("leaving"), "leaving"),
     "generator exit": (lambda: GeneratorExit("closed"), "closed"),
     "stop iteration": (lambda: StopIteration("over"), "over"),
-    "memory": (lambda: MemoryError("full"), "full"),
 }
 
 
@@ -120,30 +94,6 @@ def test_leaving_the_program_from_a_process(mill: tidemill.Tidemill) -> None:
     assert output(in_process(mill, "add", args={"a": 1})) == 2
 
 
-# What it returns
-
-
-def selfish() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
-
-
-RETURNED: dict[str, Callable[[], Any]] = {
-    "object": object,
-    "itself": selfish,
-    "function": lambda: print,
-    "nan": lambda: {"x": float("nan")},
-    "surrogate": lambda: "\ud800",
-    "exception": lambda: ValueError("returned"),
-}
-
-
-@pytest.mark.parametrize("what", RETURNED)
-def test_what_is_not_json_is_refused(what: str) -> None:
-    assert error(run(RETURNED[what], ONCE))["code"] == "output_not_json"
-
-
 def test_what_is_not_json_is_refused_in_a_process(mill: tidemill.Tidemill) -> None:
     assert error(in_process(mill, "not_json", ONCE))["code"] == "output_not_json"
 
@@ -168,36 +118,6 @@ def test_more_than_a_process_may_return(mill: tidemill.Tidemill) -> None:
 # What it does to others
 
 
-def test_a_function_that_blocks_the_loop_delays_the_others_and_harms_nobody() -> None:
-    def block() -> str:
-        time.sleep(2)
-        return "kept"
-
-    with tidemill.open("memory://", functions={"f": block, "quick": lambda: "quick"}) as own:
-        own.publish(document("f", isolation="inline"))
-        slow = own.start("one")
-        other = own.run({**document("quick"), "name": "other"}, timeout_s=20)
-        view = own.result(slow, timeout_s=20)
-    assert (output(view), view.nodes["a"]["attempts"], output(other)) == ("kept", 1, "quick")
-
-
-def test_threads_that_it_leaves_behind_are_its_own() -> None:
-    hold = threading.Event()
-
-    def leak() -> int:
-        threading.Thread(target=hold.wait, args=(10,), daemon=True).start()
-        return 1
-
-    try:
-        with tidemill.open("memory://", functions={"f": leak}) as own:
-            for _ in range(20):
-                assert output(own.run(document("f"), timeout_s=20)) == 1
-        began = time.monotonic()
-    finally:
-        hold.set()
-    assert time.monotonic() - began < 5
-
-
 def test_threads_that_it_leaves_behind_in_a_process(mill: tidemill.Tidemill) -> None:
     assert [output(in_process(mill, "leaks")) for _ in range(3)] == sorted([2, 3, 4])
 
@@ -209,71 +129,6 @@ def test_a_thread_that_outlives_its_call_is_not_heard_in_the_next_one(mill: tide
     until(lambda: ledger.exists() and ledger.read_text() == "Cancelled", "it was not told", 5)
 
 
-async def swallows() -> str:
-    for _ in range(20):
-        try:
-            await asyncio.sleep(0.1)
-        except asyncio.CancelledError:
-            continue
-    return "late"
-
-
-def test_one_that_ignores_its_cancellation_leaves_no_result() -> None:
-    with tidemill.open("memory://", functions={"f": swallows}) as own:
-        own.publish(document("f"))
-        run_id = own.start("one")
-        until(lambda: own.show(run_id).nodes["a"]["status"] in ("RUNNING", "QUEUED"), "it did not begin")
-        own.cancel(run_id, reason="enough")
-        time.sleep(2.5)
-        view = own.show(run_id)
-        assert (
-            output(own.run({**document("g"), "name": "next", "nodes": [{"id": "a", "type": "value", "config": 1}]}))
-            == 1
-        )
-    assert (view.status, view.nodes["a"]["status"]) == ("CANCELLED", "CANCELLED")
-    assert "output" not in view.nodes["a"] or view.nodes["a"]["output"] is None
-
-
-def test_a_thread_that_never_returns_does_not_keep_the_engine_open() -> None:
-    hold = threading.Event()
-    began = time.monotonic()
-    try:
-        view = run(lambda: hold.wait(60), {**ONCE, "timeout_seconds": 0.2})
-    finally:
-        hold.set()
-    assert error(view)["code"] == "timeout" and time.monotonic() - began < 50
-
-
-async def test_a_result_after_the_lease_is_lost_is_void() -> None:
-    """Nobody renews its lease, so the job is given out again while the first call goes on, and returns last."""
-    calls: list[int] = []
-    ended = threading.Event()
-
-    def slow() -> int:
-        calls.append(len(calls) + 1)
-        number = len(calls)
-        if number == 1:
-            ended.wait(10)
-            time.sleep(0.2)
-        return number
-
-    faulty_store = FaultyStore(MemoryStore())
-    faulty_store.always("renew", refuse)
-    options = WorkerOptions(name="w", lease_ms=400, grace_ms=2_000)
-    ambient, handlers = RealAmbient(), built_in_handlers({"f": slow})
-    async with Engine(
-        store=faulty_store, blobs=MemoryBlobs(), ambient=ambient, handlers=handlers, worker=options
-    ) as engine:
-        await engine.publish(document("f"))
-        run_id = await engine.start("one")
-        view = await engine.result(run_id, timeout_s=10)
-        ended.set()
-        await asyncio.sleep(0.5)
-        completed = [event for event in await engine.events(run_id) if event["type"] == "NodeCompleted"]
-    assert faulty_store.fired["renew"] >= 1 and calls == [1, 2]
-    assert (output(view), len(completed)) == (2, 1)
-
-
 @pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
 def test_megabytes_that_it_prints_are_cut_to_the_last(isolation: str) -> None:
     with tidemill.open("memory://") as own:
@@ -281,9 +136,6 @@ def test_megabytes_that_it_prints_are_cut_to_the_last(isolation: str) -> None:
         view = own.run(flow, timeout_s=30)
         kept = sum(len(line.text) for line in own.logs(view.run_id))
     assert output(view) == "printed" and 1 << 18 < kept <= 3 << 20
-
-
-# Copies of the process
 
 
 def test_a_copy_that_outlives_its_process_does_not_hide_its_death(mill: tidemill.Tidemill) -> None:

@@ -106,9 +106,6 @@ def went(mill: tidemill.Tidemill, argv: list[str], node: dict[str, Any] | None =
     return mill.run(document(argv, node, **config), timeout_s=30)
 
 
-# Off by default
-
-
 @pytest.mark.parametrize("said", [None, "", "off"])
 def test_a_document_is_refused_where_commands_are_off(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDEMILL_SHELL", raising=False)
@@ -185,9 +182,6 @@ async def test_a_folder_that_is_not_there(cwd: str) -> None:
     assert (await failed("true", cwd=cwd)).code == "folder_missing"
 
 
-# What it says
-
-
 async def test_lines_are_heard_as_they_come() -> None:
     heard = listening()
     running = asyncio.create_task(sh("echo one; echo two >&2; sleep 60"))
@@ -232,9 +226,6 @@ async def test_output_as_lines_and_as_json() -> None:
     assert (await failed("echo", "{", parse="json")).code == "response_invalid"
     late = await failed("echo", "[1, 2, 3]", parse="json", limits={"output_bytes": 4})
     assert (late.code, late.hint) == ("output_too_large", "raise limits.output_bytes")
-
-
-# How it ends
 
 
 async def test_statuses() -> None:
@@ -407,9 +398,6 @@ async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     os.kill(supervisor, signal.SIGKILL)
     assert (await running).code == "process_died"
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
-
-
-# In an engine
 
 
 def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.handlers.sql import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
-from tidemill.stores.sqlite.transactional import Statements, own_tables
+from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import Transaction
 
 
@@ -174,12 +174,6 @@ def test_several_statements_are_refused_when_they_are_published(
     assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/statement")
 
 
-def test_the_tables_of_sqlite_are_out_of_reach(store: Path) -> None:
-    run = ran(store, asks("UPDATE sqlite_sequence SET seq = 9223372036854775807"))
-    assert (run.status, "sqlite_" in run.error["message"]) == ("FAILED", True)
-    assert ran(store, asks("SELECT 1 AS n")).status == "COMPLETED", "the store gives numbers as before"
-
-
 def test_a_comment_alone_is_refused_when_it_is_published(store: Path) -> None:
     with tidemill.open(f"sqlite:///{store}", work=False) as mill, pytest.raises(Rejected, match="no statement"):
         mill.publish(asks("-- nothing\n ; /* at all */"))
@@ -245,10 +239,6 @@ def test_reading_a_text_takes_time_in_proportion_to_it(part: str) -> None:
     with_placeholders(text, {"a": 1})
     with_placeholders(text, [])
     assert time.thread_time() - began < allowed(1)
-
-
-def test_the_tables_of_the_store_are_known() -> None:
-    assert {"streams", "records", "jobs", "rows", "terms", "counters", "snapshots"} <= own_tables()
 
 
 def test_a_store_without_sql_refuses_the_document() -> None:

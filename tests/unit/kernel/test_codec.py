@@ -25,9 +25,6 @@ KINDS: tuple[type, ...] = get_args(events.AnyEvent)
 BY_NAME = {type(event).__name__: event for event in SAMPLES}
 
 
-# Golden bytes
-
-
 def test_every_event_type_has_golden_bytes_and_a_sample() -> None:
     names = {kind.__name__ for kind in KINDS}
     assert names == set(GOLDEN) == set(BY_NAME)
@@ -80,9 +77,6 @@ def test_the_events_of_a_run_survive_the_bytes(seed: int, size: int) -> None:
         assert decode_event(encode_event(event)) == event
 
 
-# Older and newer formats
-
-
 def older(name: str, v: int, *fields: Any) -> bytes:
     return msgspec.msgpack.encode([name, v, 5, 0, None, None, *fields])
 
@@ -122,9 +116,6 @@ def test_no_upcast_is_left_without_its_format() -> None:
     for name, present in codec.FORMATS.items():
         assert all((name, v) in codec.UPCASTS for v in range(1, present))
     assert all(v < codec.FORMATS.get(name, 1) for name, v in codec.UPCASTS)
-
-
-# Damage
 
 
 def refusal(raw: bytes) -> str:
@@ -184,9 +175,6 @@ def read_or_refused(raw: bytes) -> None:
     else:
         code = "" if isinstance(event, KINDS) else "not an event"
     assert code in ("", "event_unreadable", "event_newer")
-
-
-# Nothing is left out
 
 
 def test_every_event_has_a_fold() -> None:

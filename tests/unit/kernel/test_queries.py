@@ -118,9 +118,6 @@ def test_iteration_is_that_of_the_innermost_loop() -> None:
     assert [iteration(run.kernel.state, run.node(name)) for name in "abcdz"] == [1, 0, 0, 1, 0]
 
 
-# Upstream: the parents whose edges were taken
-
-
 def test_upstream_are_the_outputs_of_parents_whose_edges_were_taken() -> None:
     run = begun("a b c > j", {"a": {"branch": choose("j")}, "c": {"on_error": "continue"}})
     run.done("a", "", output=b"1")
@@ -131,20 +128,12 @@ def test_upstream_are_the_outputs_of_parents_whose_edges_were_taken() -> None:
     assert (found["b"], found["c"]) == (b"2", b'{"error":{"code":"boom","message":"boom happened"}}')
 
 
-def test_nothing_flows_into_an_entry() -> None:
-    run = begun("a > b")
-    assert upstream(run.flow, run.kernel.state, run.node("a")) == {}
-
-
 def test_in_a_later_pass_the_entry_still_has_its_outside_parents() -> None:
     run = begun("s > a > b", {"b": {"loop": loop(3, "a")}})
     run.done("s", output=b"4")
     run.done("a")
     run.done("b", again=True)
     assert upstream(run.flow, run.kernel.state, run.node("a")) == {"s": b"4"}
-
-
-# Tokens and the path
 
 
 def test_the_tokens_are_named() -> None:
@@ -176,20 +165,3 @@ def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
     state, nodes = run.kernel.state, run.flow.by_id
     assert visible_output(run.flow, state, nodes["l"], "y") == "has not ended"
     assert isinstance(visible_output(run.flow, state, nodes["z"], "y"), VisibleOutput)
-
-
-def test_visits_is_the_number_of_the_latest_visit_and_attempts_are_its_own() -> None:
-    """Whether it ran, was skipped or was ended by the run; 0 attempts if the handler was never called."""
-    run = begun("a > b > c > z", {"b": {"when": "inputs.go"}, "c": {"loop": loop(3, "a")}})
-    run.done("a")
-    run.fail("b", retryable=True)
-    run.done("b")
-    assert (run.cell("b").visit, run.cell("b").attempt) == (1, 2)
-    run.done("c", again=True)
-    assert (run.cell("b").visit, run.cell("b").attempt) == (2, 0)
-    run.done("a")
-    run.skip("b")
-    assert [(run.cell(name).visit, run.cell(name).attempt) for name in "bcz"] == [(2, 0), (2, 0), (1, 0)]
-    ended = begun("a > b")
-    ended.cancel()
-    assert [(ended.cell(name).visit, ended.cell(name).attempt) for name in "ab"] == [(1, 0), (1, 0)]

@@ -141,9 +141,6 @@ async def test_a_client_of_another_library_keeps_the_rules(fetcher: Fetcher, ser
                 await client.get(url)
 
 
-# Redirects
-
-
 @pytest.mark.parametrize(("hops", "code"), [(1, ""), (3, ""), (4, "too_many_redirects"), (5, "too_many_redirects")])
 async def test_three_redirects_are_followed(fetcher: Fetcher, served: Web, hops: int, code: str) -> None:
     served.routes |= {f"/{hop}": redirect(f"/{hop + 1}") for hop in range(hops)} | {f"/{hops}": reply(b"end")}
@@ -208,9 +205,6 @@ async def test_a_body_stays_with_its_origin(fetcher: Fetcher, served: Web, statu
 )  # fmt: skip
 def test_what_one_origin_is(one: str, other: str, same: bool) -> None:
     assert same_origin(one, other) is same
-
-
-# Sizes
 
 
 def chunked(*chunks: bytes) -> Script:
@@ -300,9 +294,6 @@ async def test_long_and_endless_heads_are_refused(fetcher: Fetcher, served: Web)
         assert (await failing(fetcher, url=served.url(path))).code == "response_too_large"
 
 
-# Time
-
-
 def dripping(data: bytes) -> list[bytes | float]:
     return [data, 0.05] * 60
 
@@ -341,9 +332,6 @@ async def test_an_answer_can_be_read_as_it_comes(fetcher: Fetcher, served: Web) 
         assert [chunk async for chunk in coming.chunks()] == [b"a", b"b"]
 
 
-# Connections
-
-
 async def test_nobody_listens(fetcher: Fetcher) -> None:
     failed = await failing(fetcher, url="http://127.0.0.1:1/")
     assert (failed.code, failed.retryable) == ("connection_failed", True)
@@ -378,9 +366,6 @@ async def test_another_address_is_tried_when_one_does_not_answer(served: Web) ->
     fetcher = Fetcher(Egress(allow=("two.example:*",)), resolver=both)
     assert (await fetcher.fetch(Call(url=served.url(host="two.example")))).status == 200
     await fetcher.close()
-
-
-# TLS
 
 
 async def at_home(host: str, port: int) -> Sequence[str]:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from tidemill.cli import options
-from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
 
 
-approvals = new_group("approvals")
+approvals = options.new_group("approvals")
 
 STATUSES = ("pending", "decided", "expired", "cancelled", "all")
 Verb = Literal["approve", "reject", "changes"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import main, options
-from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
     from tidemill.engine.services.dead_letters import Reprocessed
 
 
-dlq = new_group("dlq")
+dlq = options.new_group("dlq")
 
-REPROCESSED_MAX = 1000
 of_code = options.option("--code", metavar="CODE", about="That failed with this code.")
 
 
@@ -57,7 +55,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit", metavar="N", type=options.Integers(1, 100_000), default=REPROCESSED_MAX, about="At most so many letters."
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1000, about="At most so many letters."
 )
 @options.reason
 @options.actor

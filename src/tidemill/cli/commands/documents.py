@@ -10,7 +10,6 @@ from typing import Literal, TypeVar
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
 from tidemill.cli.inputs import STDIN, read_source
-from tidemill.cli.options import new_group
 from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
 from tidemill.cli.render.terminal import (
     as_plain,
@@ -74,7 +73,7 @@ def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
 
 T = TypeVar("T")
 
-nodes = new_group("nodes")
+nodes = options.new_group("nodes")
 
 
 @nodes.command("list")
@@ -115,7 +114,6 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], s
 
 
 def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
-    """Compile a document and tell what came of it."""
     try:
         # What is wrong with the environment or an app is not the document's fault.
         with importable() if apps else nullcontext():

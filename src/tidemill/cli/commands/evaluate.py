@@ -43,11 +43,6 @@ class Readings:
             self.problems += refusal.problems
             return None
 
-    def refuse(self) -> None:
-        """Raise Rejected if anything was refused."""
-        if self.problems:
-            raise Rejected(self.problems)
-
 
 def read_mapping(option: str, text: str) -> dict[str, Any]:
     """The value of an option that is a JSON object. Raises Rejected."""
@@ -55,10 +50,7 @@ def read_mapping(option: str, text: str) -> dict[str, Any]:
 
 
 def seen_nodes(outputs: Mapping[str, Any]) -> dict[str, Seen]:
-    """The nodes by their ids: `{node: output}`, or `{node: {output, meta}}`.
-
-    The longer form is meant if every value is an object with an output and nothing else than an output and a meta.
-    """
+    """The nodes by their ids: `{node: output}`, or `{node: {output, meta}}` if every value has that form."""
     if outputs and all(
         isinstance(each, dict) and "output" in each and each.keys() <= PARTS for each in outputs.values()
     ):
@@ -170,8 +162,8 @@ def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
     output = readings.take(lambda: read_exact("--output", options.output or "")) if has_output else None
     context = readings.take(lambda: seen_nodes(read_mapping("--context", options.context or "{}")))
     inputs = readings.take(lambda: read_mapping("--inputs", options.inputs or "{}"))
-    readings.refuse()
-    assert condition is not None, "without problems there is a condition"
+    if readings.problems or condition is None:
+        raise Rejected(readings.problems)
     scope = Scope(
         nodes=context or {}, inputs=inputs, run={}, iteration=options.iteration, has_output=has_output, output=output
     )
@@ -252,11 +244,13 @@ def _answer(part: _Part) -> dict[str, Any]:
 
 
 def render(template: str, scope: str, *, as_json: bool) -> int:
-    """Render a template and print what comes of it."""
-    try:
-        value, seen = _read_template(template, scope)
-    except Rejected as refusal:
-        report_problems(refusal.problems, as_json=as_json)
+    readings = Readings()
+    value = readings.take(lambda: _template(template))
+    if not readings.problems:
+        readings.problems += check_template(value)[0]
+    seen = readings.take(lambda: template_scope(read_mapping("--scope", scope), "--scope"))
+    if readings.problems or seen is None:
+        report_problems(readings.problems, as_json=as_json)
         return main.REFUSED
     try:
         rendered = compile_template(value).render(seen)
@@ -268,18 +262,6 @@ def render(template: str, scope: str, *, as_json: bool) -> int:
     else:
         print(sanitize(rendered))
     return main.OK
-
-
-def _read_template(template: str, scope: str) -> tuple[Any, Scope]:
-    """Read both; raises Rejected with the problems of both."""
-    readings = Readings()
-    value = readings.take(lambda: _template(template))
-    if not readings.problems:
-        readings.problems += check_template(value)[0]
-    seen = readings.take(lambda: template_scope(read_mapping("--scope", scope), "--scope"))
-    readings.refuse()
-    assert seen is not None, "without problems there is a scope"
-    return value, seen
 
 
 def _template(text: str) -> Any:

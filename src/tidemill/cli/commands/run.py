@@ -102,7 +102,10 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
         return mill.approval(view.run_id, view.node, **place).status == "pending"
 
     typed, shown = Typed(lambda: _still(pending)), view.to_dict()
-    _print_question(shown)
+    paint, lines = Styler(), str(shown["description"]).split("\n")
+    print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
+    about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
+    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
     try:
         while True:
             verb = _verb(typed)
@@ -130,14 +133,6 @@ def _still(pending: Callable[[], bool]) -> bool:
         return pending()
     except Rejected:
         return False
-
-
-def _print_question(shown: Mapping[str, Any]) -> None:
-    paint = Styler()
-    print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
-    lines = str(shown["description"]).split("\n")
-    about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
-    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
 
 
 def _verb(typed: Typed) -> Verb:
@@ -195,32 +190,14 @@ SIGNAL_UNREACHABLE = "nobody else can reach a memory:// store: run it with --sto
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
-class TerminalOwner(Protocol):
-    """A watcher that prints lines, and gives up the terminal for a conversation."""
-
-    def say(self, text: str) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def enter(self) -> None: ...
-
-
 class Prompter:
     """Sees every event of a run, and prompts for decisions and signals that it waits for."""
 
-    def __init__(
-        self,
-        mill: Tidemill,
-        session: StoreSession,
-        watcher: TerminalOwner,
-        *,
-        actor: str,
-        roles: tuple[str, ...],
-        talks: bool,
-    ) -> None:
-        self._mill, self._session, self._watcher = mill, session, watcher
-        self._actor, self._roles = actor, roles
-        self._talks = talks and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    def __init__(self, mill: Tidemill, options: RunOptions, watcher: Watcher) -> None:
+        self._mill, self._session, self._watcher = mill, StoreSession(options.store), watcher
+        self._actor, self._roles = options.actor, options.roles
+        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        self._talks = terminal and not options.silent and options.file != STDIN
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -276,8 +253,8 @@ class RunOptions:
         return self.as_json or self.quiet or self.stream is not None
 
 
-class Watcher(TerminalOwner, Protocol):
-    """A terminal owner that is shown every event of a run."""
+class Watcher(Protocol):
+    """Is shown every event of a run; prints lines, and gives up the terminal for a conversation."""
 
     def __enter__(self) -> Self: ...
 
@@ -285,9 +262,14 @@ class Watcher(TerminalOwner, Protocol):
 
     def see(self, event: Mapping[str, Any]) -> None: ...
 
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
+
 
 def run(options: RunOptions) -> int:
-    """Run a document to its end and tell how it went."""
     try:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they come, --json and --quiet nothing but the end"
@@ -328,14 +310,7 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
         board.run_id = run_id
         if not options.resume:
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
-        prompter = Prompter(
-            mill,
-            StoreSession(options.store),
-            watcher,
-            actor=options.actor,
-            roles=options.roles,
-            talks=not options.silent and options.file != STDIN,
-        )
+        prompter = Prompter(mill, options, watcher)
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         _watch(mill, board, watcher, prompter, live=not (options.as_json or options.quiet))
         return mill.show(board.run_id), board
@@ -344,7 +319,6 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextI
 
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    """Publish the document; the version to run."""
     published = mill.publish(source.document, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)

@@ -8,7 +8,6 @@ import click
 
 from tidemill.cli import options
 from tidemill.cli.commands.run_actions import ACTS
-from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -36,9 +35,8 @@ def why_command(session: StoreSession, run: str, node: str | None) -> int:
     )
 
 
-runs = new_group("runs")
+runs = options.new_group("runs")
 
-EVENTS_PAGE = 200
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 
 
@@ -50,12 +48,7 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.page
 @options.on_store()
 def list_command(
-    session: StoreSession,
-    status: str | None,
-    workflow: str | None,
-    labels: tuple[str, ...],
-    terms: tuple[str, ...],
-    **page: Any,
+    session: StoreSession, labels: tuple[str, ...], terms: tuple[str, ...], limit: int, after: str | None, **given: Any
 ) -> int:
     """List runs, newest first."""
     from tidemill.cli.inputs import read_pairs
@@ -63,8 +56,8 @@ def list_command(
 
     def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
-        wanted += [f"status:{status}"] * (status is not None) + [f"workflow:{workflow}"] * (workflow is not None)
-        return mill.find([*wanted, *terms], **page)
+        wanted += [f"{name}:{value}" for name, value in given.items() if value is not None]
+        return mill.find([*wanted, *terms], after=after, limit=limit)
 
     return list_page(session, "runs", fetch)
 
@@ -103,9 +96,7 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 @runs.command("events")
 @options.run
 @options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only those behind this number.")
-@options.option(
-    "--limit", metavar="N", type=options.Integers(1, 1000), default=EVENTS_PAGE, about="At most so many rows."
-)
+@options.option("--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="At most so many rows.")
 @options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N so far.")
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")

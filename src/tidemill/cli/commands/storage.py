@@ -13,7 +13,6 @@ import click
 
 from tidemill.bootstrap import migrated
 from tidemill.cli import main, options
-from tidemill.cli.options import new_group
 from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tidemill.engine.maintenance.verify import AuditReport
 
 
-archive = new_group("archive")
+archive = options.new_group("archive")
 
 archived_run = options.argument("run", "RUN", "The id of a run, whose newest entry is meant, or the name of an entry.")
 
@@ -105,9 +104,8 @@ def sweep_command(session: StoreSession, dry_run: bool, retention_days: float, k
     )
 
 
-blobs = new_group("blobs")
+blobs = options.new_group("blobs")
 
-GRACE_HOURS = 24.0
 digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
 
 
@@ -178,7 +176,7 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
     "--grace",
     metavar="HOURS",
     type=options.Numbers(0),
-    default=GRACE_HOURS,
+    default=24.0,
     about="How long what is not needed stays for safety.",
 )
 @options.dry_run

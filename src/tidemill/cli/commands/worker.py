@@ -27,7 +27,7 @@ from tidemill.cli import main, options
 from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.tables import names
 from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, counted, reserve_stdout, sanitize
-from tidemill.cli.session import StoreSession
+from tidemill.cli.session import PRIVATE_STORE, StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
@@ -107,7 +107,6 @@ class StatusLines:
             print(words, file=sys.stdout, flush=True)
 
 
-PRIVATE = "memory://"
 FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
 """Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
 REOPEN_SECONDS = 1.0
@@ -132,7 +131,6 @@ class WorkOptions:
 
 
 def work(options: WorkOptions) -> int:
-    """Work until a signal comes."""
     try:
         with (
             importable(),
@@ -148,7 +146,7 @@ def work(options: WorkOptions) -> int:
 
 
 def _engine(options: WorkOptions) -> Engine:
-    if options.store == PRIVATE:
+    if options.store == PRIVATE_STORE:
         hint = "name a store that lasts: --store URL, or TIDEMILL_STORE"
         raise rejected("store_private", "nobody else can reach memory://, so nothing would ever be to do", hint=hint)
     if not options.heartbeat_s < options.dead_after_s < math.inf:

@@ -8,7 +8,6 @@ from typing import Any
 
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
-from tidemill.cli.options import new_group
 from tidemill.cli.render.documents import print_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
@@ -18,7 +17,7 @@ from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
 from tidemill.engine.versions import LATEST, split_reference
 
-workflows = new_group("workflows")
+workflows = options.new_group("workflows")
 
 name_argument = options.argument("name", "NAME", "The name of a published workflow.")
 tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tidemill.cli.render.terminal import one_line
 from tidemill.kernel.model import Workflow
@@ -89,7 +89,6 @@ class RunProgress:
         return sum(self.counts[phase] for phase in ENDED)
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The time since the run began, until now or its end."""
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
 
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
@@ -241,21 +240,10 @@ REASON_COLUMNS_MAX = 160
 NOT_TAKEN = "no inbound edge was taken"
 """The kernel's reason for the arms of a branch that were not chosen: it goes without saying."""
 
-SIGNS: dict[Phase, str] = {
-    "PENDING": "○",
-    "ACTIVE": "●",
-    "RETRYING": "↻",
-    "WAITING": "◷",
-    "COMPLETED": "✓",
-    "TOLERATED": "!",
-    "FAILED": "✗",
-    "SKIPPED": "⊘",
-    "CANCELLED": "✗",
-}
+SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘✗", strict=True))
 
 
 def duration(ms: float) -> str:
-    """A span of time in its largest sensible unit."""
     if ms < 1000:
         return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     seconds = ms / 1000

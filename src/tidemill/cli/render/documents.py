@@ -25,7 +25,6 @@ from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
 
-WIDTH = 100
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
 
@@ -39,7 +38,7 @@ def as_yaml(document: Any) -> str:
     """A JSON value as YAML that reads back as the same value."""
     import yaml
 
-    return str(yaml.dump(_ordered(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=WIDTH))
+    return str(yaml.dump(_ordered(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100))
 
 
 def _ordered(document: Any) -> Any:

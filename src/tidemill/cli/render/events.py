@@ -212,7 +212,6 @@ _WORDS: dict[str, tuple[Part, ...]] = {
 
 
 def print_path(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Print the visits of a run in the order in which they ended, with why they ended like that."""
     if not steps:
         print("nothing has happened yet")
         return
@@ -303,16 +302,12 @@ class LogPrinter:
     def print(self, line: LogLine) -> None:
         moment = datetime.fromtimestamp(line.at_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         at = f"{moment}.{line.at_ms % 1_000:03d}Z  " if self._wanted.timestamps else ""
-        label = "" if self._wanted.node is not None else f"{_label(line):<12}  "
+        label = where({"node": line.node, "visit": line.visit, "index": line.index})
+        label += f":{line.attempt}" if line.attempt > 1 else ""
+        label = sanitize(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
+        label = "" if self._wanted.node is not None else f"{label:<12}  "
         text = self._paint(sanitize(line.text), _LEVEL_COLOURS.get(line.source, ""))
         print(f"{self._paint(at, DIM)}{self._paint(label, DIM)}{text}".rstrip(), flush=True)
-
-
-def _label(line: LogLine) -> str:
-    """`node`, `node#2` for a second visit, `node[3]` for an item, `node:2` for a second attempt."""
-    place = where({"node": line.node, "visit": line.visit, "index": line.index})
-    label = place if line.attempt == 1 else f"{place}:{line.attempt}"
-    return sanitize(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
 
 
 class StreamPrinter(Silence):

@@ -31,8 +31,6 @@ LANES_MAX = 6
 
 
 class LoopSpan(NamedTuple):
-    """The lines on which a loop begins and ends."""
-
     top: int
     bottom: int
 
@@ -218,7 +216,6 @@ def _inline(value: Any) -> str:
 
 
 def notes_of(node: Node) -> list[str]:
-    """What else a reader should know of a node, besides its edges."""
     found = []
     if node.when is not None:
         found.append(f"only if {condition_words(node.when)}")
@@ -262,7 +259,6 @@ def join_words(node: Node, names_max: int = 6) -> str:
 
 
 def type_name(node: Node) -> str:
-    """The node's type without its version."""
     return node.type.partition("@")[0]
 
 
@@ -287,7 +283,6 @@ class Line(NamedTuple):
 
     @property
     def head(self) -> str:
-        """What stands before the column of types."""
         return f"{self.gutter}{self.rails}{self.marker}{' ' if self.marker else ''}{self.name}"
 
 
@@ -320,7 +315,6 @@ def draw(workflow: Workflow) -> list[Line]:
 
 
 def as_text(lines: list[Line]) -> Iterator[str]:
-    """The drawing as plain lines with aligned columns."""
     head, kind = columns(lines)
     for line in lines:
         yield f"{line.head:<{head}}  {line.kind:<{kind}}  {line.notes}".rstrip()

@@ -47,11 +47,12 @@ _OF_VISITS = frozenset({"approvals", "dead_letters"})
 """Lists whose rows may be about an item of a map."""
 
 
-class Page:
+class Page(NamedTuple):
     """A page of a list, and where the next one begins."""
 
-    def __init__(self, kind: str, rows: Sequence[Any], cursor: str | None) -> None:
-        self.kind, self.rows, self.cursor = kind, rows, cursor
+    kind: str
+    rows: Sequence[Any]
+    cursor: str | None
 
     def to_dict(self) -> dict[str, Any]:
         rows = plain(self.rows)
@@ -223,7 +224,6 @@ ASKED_COLUMNS_MAX = 500
 
 
 def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
-    """Print an approval, and how to decide it while it is pending."""
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
@@ -301,7 +301,6 @@ class WorkerList:
 
 
 def print_workers(session: StoreSession, workers: WorkerList) -> None:
-    """Print workers, those that started last first."""
     if workers.shown:
         print_rows(_WORKER_COLUMNS, workers.shown, lambda each: f"pid {each.pid} on {each.host} · {_types(each)}")
     else:
@@ -427,7 +426,6 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
 
 
 def print_gc_report(report: GcReport) -> None:
-    """Print what a collection did, or would do."""
     would = "would be " if report.dry_run else ""
     left = (
         (report.waiting, "whose grace period is not over"),

@@ -21,7 +21,6 @@ from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, d
 from tidemill.cli.render.terminal import sanitize
 from tidemill.observability.capture import OutputCapture
 
-FRAMES_PER_SECOND = 8
 ROWS_MAX = 25
 LINES_BESIDE_ROWS = 6
 NAME_COLUMNS_MAX = 36
@@ -41,15 +40,7 @@ STYLES: dict[Phase, str] = {
     "CANCELLED": "red",
 }
 
-COUNTED: tuple[tuple[Phase, str], ...] = (
-    ("ACTIVE", "active"),
-    ("RETRYING", "to retry"),
-    ("WAITING", "waiting"),
-    ("FAILED", "failed"),
-    ("TOLERATED", "tolerated"),
-    ("CANCELLED", "cancelled"),
-    ("SKIPPED", "skipped"),
-)
+COUNTED: tuple[Phase, ...] = ("ACTIVE", "RETRYING", "WAITING", "FAILED", "TOLERATED", "CANCELLED", "SKIPPED")
 
 
 class Display:
@@ -62,7 +53,7 @@ class Display:
         self._live = Live(
             console=console,
             get_renderable=self.render,
-            refresh_per_second=FRAMES_PER_SECOND,
+            refresh_per_second=8,
             vertical_overflow="crop",
             redirect_stdout=False,
             redirect_stderr=False,
@@ -123,8 +114,9 @@ class Display:
         total, ended = len(board.rows), board.ended
         text = bar(ended, total, BAR_COLUMNS, "red" if board.counts["FAILED"] else "green")
         text.append(f" {ended:,} of {total:,} nodes")
-        for phase, words in COUNTED:
+        for phase in COUNTED:
             if board.counts[phase]:
+                words = "to retry" if phase == "RETRYING" else phase.lower()
                 text.append(" · ", "dim")
                 text.append(f"{board.counts[phase]:,} {words}", STYLES[phase])
         return text

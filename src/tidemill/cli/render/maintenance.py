@@ -139,7 +139,6 @@ _ENTRY_COLUMNS = (
 
 
 def print_archived_run(session: StoreSession, found: Mapping[str, Any], *, with_events: bool) -> None:
-    """Print an archived run, and its events where they are wanted."""
     print_title(f"{found['workflow']}@{found['version']}", f"run {found['run_id']}", found["status"])
     facts = [
         ("started", moment(found["created_ms"])),

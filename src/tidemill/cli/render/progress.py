@@ -50,9 +50,6 @@ class Lines(Silence):
         print(f"{self._board.name}  run {self._board.run_id}", flush=True)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        sys.stdout.flush()
-
     def see(self, event: Mapping[str, Any]) -> None:
         row = self._board.apply(event)
         # A visit that ended only to begin another pass gets the line of that pass.

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
+from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.tables import (
     Column,
@@ -59,7 +60,6 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 
 
 def print_end(view: RunView, board: RunProgress) -> None:
-    """Print how the run ended and what it returned."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
@@ -187,16 +187,7 @@ def _print_plainly(title: str, lines: list[tuple[str, str]], stream: IO[str]) ->
 NODES_SHOWN_MAX = 200
 NAME_COLUMNS = 500
 """Columns for names in a row; more than one line of them is folded."""
-SIGNS = {
-    "PENDING": "○",
-    "QUEUED": "●",
-    "RUNNING": "●",
-    "WAITING": "◷",
-    "COMPLETED": "✓",
-    "FAILED": "✗",
-    "CANCELLED": "✗",
-    "SKIPPED": "⊘",
-}
+SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "●", "RUNNING": "●"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +205,6 @@ class RunDetails:
 
 
 def print_run(session: StoreSession, details: RunDetails) -> None:
-    """Print a run, all of it that fits, and what to do next."""
     view, shown = details.view, details.to_dict()
     print_title(reference(view.workflow, view.version, shown.get("revision")), f"run {view.run_id}")
     print_facts([*_times(details), *_facts(shown)])

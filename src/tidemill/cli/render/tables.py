@@ -139,7 +139,6 @@ def print_hint(text: str) -> None:
 
 
 def print_next(cursor: str | None) -> None:
-    """Say how to get the next page, when there is one."""
     if cursor is not None:
         import shlex
 
@@ -185,7 +184,6 @@ def iso(at_ms: int | None) -> str:
 
 
 def moment(at_ms: int | None) -> str:
-    """Both: `3 min ago (2030-01-31T09:00:00Z)`."""
     return "" if at_ms is None else f"{age(at_ms)} ({iso(at_ms)})"
 
 
@@ -212,7 +210,6 @@ def snippet(value: Any, columns_max: int) -> str:
 
 
 def file_words(described: Mapping[str, Any]) -> str:
-    """The description of a stored file, as people read it."""
     size = described.get("size")
     about = [str(described.get("media_type") or ""), size_of(size) if isinstance(size, int) else ""]
     name = str(described.get("name") or described["$blob"])

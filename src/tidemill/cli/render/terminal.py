@@ -93,10 +93,7 @@ def console() -> Console:
 
 @contextmanager
 def reserve_stdout() -> Iterator[TextIO]:
-    """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
-
-    Yields the real standard output, which they cannot reach.
-    """
+    """Send to stderr what others write to stdout meanwhile; yields the real stdout, which they cannot reach."""
     sys.stdout.flush()
     kept_stream, kept_file = sys.stdout, os.dup(1)
     sys.stdout = sys.stderr
@@ -133,34 +130,17 @@ COLUMNS_ELSEWHERE = 120
 """The width of lines in files and pipes, which have none of their own."""
 
 STATUS_COLOURS = {
-    "COMPLETED": GREEN,
-    "FAILED": RED,
-    "CANCELLED": RED,
-    "RUNNING": CYAN,
-    "QUEUED": CYAN,
-    "WAITING": MAGENTA,
-    "PAUSED": YELLOW,
-    "PENDING": DIM,
-    "SKIPPED": DIM,
-    "pending": MAGENTA,
-    "decided": GREEN,
-    "approved": GREEN,
-    "rejected": RED,
-    "changes requested": YELLOW,
-    "expired": RED,
-    "cancelled": RED,
-    "open": RED,
-    "alive": GREEN,
-    "draining": YELLOW,
-    "silent": YELLOW,
-    "dead": RED,
+    **dict.fromkeys(("COMPLETED", "decided", "approved", "alive"), GREEN),
+    **dict.fromkeys(("FAILED", "CANCELLED", "rejected", "expired", "cancelled", "open", "dead"), RED),
+    **dict.fromkeys(("RUNNING", "QUEUED"), CYAN),
+    **dict.fromkeys(("WAITING", "pending"), MAGENTA),
+    **dict.fromkeys(("PAUSED", "changes requested", "draining", "silent"), YELLOW),
+    **dict.fromkeys(("PENDING", "SKIPPED"), DIM),
 }
 """The states of runs, nodes, approvals, dead letters and workers."""
 
 
 class Styler:
-    """Colours text, or leaves it as it is."""
-
     def __init__(self, stream: IO[str] | None = None) -> None:
         stream = sys.stdout if stream is None else stream
         self._on = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
@@ -202,7 +182,6 @@ def truncate(text: str, columns_max: int) -> str:
 
 
 def padded(text: str, columns_wanted: int) -> str:
-    """A text with so many blanks after it that it fills its column."""
     return text + " " * (columns_wanted - room(text))
 
 
@@ -269,7 +248,6 @@ def print_refusal(problems: Sequence[Problem]) -> None:
 
 
 def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print problems in the form that the caller asked for."""
     if as_json:
         print_json({"problems": as_plain(problems)})
     else:

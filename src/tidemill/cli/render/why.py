@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tidemill.cli.render.events import where
@@ -66,9 +66,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     run_id, found = reasons
     print_headline(found.headline)
     roots = [each for each in found.blockers if each.root] or list(found.blockers)
-    for blocker in roots[:SHOWN_MAX]:
-        print()
-        _print_blocker(session, run_id, blocker, repeat=blocker.words != found.headline)
+    _print_blockers(session, run_id, roots, found.headline)
     if found.first_cause is not None:
         print()
         _print_cause(found, found.first_cause)
@@ -86,9 +84,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
 def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
     run_id, found = reasons
     print_headline(found.headline)
-    for blocker in found.blockers[:SHOWN_MAX]:
-        print()
-        _print_blocker(session, run_id, blocker, repeat=blocker.words != found.headline)
+    _print_blockers(session, run_id, found.blockers, found.headline)
     latest = found.visits[-1].reads if found.visits else {}
     facts = [
         ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
@@ -101,20 +97,18 @@ def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
 
 
 def _step(step: PathStep) -> str:
-    """A visit that has ended, in a line."""
     place = where({"node": step.node, "visit": step.visit})
     went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""
     return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
 
 
-def _print_blocker(session: StoreSession, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
-    shown = plain(blocker)
-    _print_head("◷", MAGENTA, shown, blocker.kind)
-    facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
-    facts.append(("unblock", blocker.unblock))
-    if blocker.command:
-        facts.append((COMMAND, command_of(session, run_id, blocker.command)))
-    print_facts(facts, indent=2)
+def _print_blockers(session: StoreSession, run_id: str, blockers: Sequence[AnyBlocker], headline: str) -> None:
+    for blocker in blockers[:SHOWN_MAX]:
+        shown, why = plain(blocker), blocker.words if blocker.words != headline else ""
+        command = command_of(session, run_id, blocker.command) if blocker.command else ""
+        print()
+        _print_head("◷", MAGENTA, shown, blocker.kind)
+        print_facts([("why", why), *_facts(shown), ("unblock", blocker.unblock), (COMMAND, command)], indent=2)
 
 
 def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str) -> None:

@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from tidemill.expressions.templates.template import Template
 
 
-NO_ITEMS = MapExpanded(count=0, items=b"[]")
 _T = TypeVar("_T")
 
 
@@ -115,7 +114,7 @@ class Attempt:
         """Load, render, call, store and route.
 
         The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
-        `_leave`, so an attempt that awaits nothing ends in that first step.
+        `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
             if self._state.blobs:
@@ -190,7 +189,7 @@ class Attempt:
             assert self._visit.map is not None
             item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
-        return rendered(template, scope, self._tools.runtime.stage.schema(self._handler))
+        return rendered(template, scope, self._tools.runtime.handler_host.schema(self._handler))
 
     # Call
 
@@ -207,7 +206,7 @@ class Attempt:
         assert output is not None, "it speaks through its context"
         ended: Ended | Awaitable[Ended] | BaseException
         try:
-            call_context, ended = self._tools.runtime.stage.call(self._handler, context, output.capture)
+            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
         except BaseException as error:
             ended = error
         else:
@@ -247,7 +246,7 @@ class Attempt:
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
         place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
-        self._output = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
+        self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
             self._state,
@@ -309,7 +308,7 @@ class Attempt:
     async def _returned(self, text: bytes, chosen: Chosen) -> Result:
         if self._handler.type.output_schema is not True:
             try:
-                self._tools.runtime.stage.check_output(self._handler, text)
+                self._tools.runtime.handler_host.check_output(self._handler, text)
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
         if MARKED in text:
@@ -340,7 +339,11 @@ class Attempt:
             )
         if not items:
             route = await self._route(b"[]", None)
-            return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
+            return (
+                self._result(route)
+                if isinstance(route, Failed)
+                else self._result(MapExpanded(count=0, items=b"[]"), route)
+            )
         payload = await self._payload(encode_value(items))
         return self._result(payload if isinstance(payload, Failed) else MapExpanded(count=len(items), items=payload))
 

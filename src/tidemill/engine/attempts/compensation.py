@@ -46,8 +46,6 @@ def _refuse_checkpoint(value: Any) -> NoReturn:
 
 
 class CompensationAttempt:
-    """One attempt at compensating a completed visit or item."""
-
     def __init__(
         self, tools: AttemptRuntime, store: Store, entry: CachedRun, handler: Handler, task: JobBody, lease: Lease
     ) -> None:
@@ -63,7 +61,7 @@ class CompensationAttempt:
         self.statement: TransactionalStatement | None = None
         self._disclosed = SecretAccessLog(tools.runtime.secrets)
         attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
-        self._output = AttemptOutput(tools.runtime.air, lease, attempt_id, self._disclosed)
+        self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
 
     async def run(self) -> CompensationResult:
         """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
@@ -74,7 +72,7 @@ class CompensationAttempt:
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = self._context(state, fetched, output, item)
-            call_context, answer = self._tools.runtime.stage.call(self._handler, context, self._output.capture)
+            call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
         if isinstance(answer, Ended):
@@ -87,18 +85,14 @@ class CompensationAttempt:
 
     async def _state_at_completion(self) -> State:
         """The current state, or the state at the visit's completion if what the visit read has changed since."""
-        if not self._has_moved_on(self._entry.state):
-            return self._entry.state
+        state, node = self._entry.state, self._node
+        seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
+        again = state.peek(node.id).visit != self.task.visit
+        if not again and all(state.peek(name).ended_seq <= self._undo.seq for name in seen):
+            return state
         with retry_until_repaired():
             (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False, limit=self._undo.seq)
             return replay(decode_event(record) for record in require_intact(tail).records)
-
-    def _has_moved_on(self, state: State) -> bool:
-        """Whether the visit, or a node that it reads, was visited again since."""
-        node = self._node
-        seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
-        again = state.peek(node.id).visit != self.task.visit
-        return again or any(state.peek(name).ended_seq > self._undo.seq for name in seen)
 
     def _values(self, state: State) -> tuple[Payload, Payload | None]:
         """The result of the visit or item, and the list that the item is from."""
@@ -117,7 +111,9 @@ class CompensationAttempt:
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = rendered(self._entry.flow.undoing(self._node), scope, self._tools.runtime.stage.schema(self._handler))
+        config = rendered(
+            self._entry.flow.undoing(self._node), scope, self._tools.runtime.handler_host.schema(self._handler)
+        )
         return NodeContext(
             run_id=stream.key,
             node=task.node,

@@ -90,7 +90,10 @@ def find_route(
             if verdicts[-1].value:
                 reason = f"{where} matched: {verdicts[-1].reason}"
                 return Route(again, node.branch.rules[number].next_nodes, number, reason, why, reads(asked))
-        return Route(again, node.branch.default, -1, _none_matched(verdicts), why, reads(asked))
+        named = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
+        named += [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
+        reason = f"no rule matched: {', '.join(named)}" if named else "no rule matched"
+        return Route(again, node.branch.default, -1, reason, why, reads(asked))
     except ExpressionError as error:
         return _undecided(where, error, reads(asked))
 
@@ -99,12 +102,6 @@ def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -
     """A condition that is neither true nor false fails the visit; the message names the condition."""
     part = f", {error.path}" if error.path else ""
     return Failed(error=Error(error.code, f"{where}{part}: {error.message}", hint=error.hint), reads=reads)
-
-
-def _none_matched(verdicts: Sequence[Verdict]) -> str:
-    named = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
-    more = [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
-    return f"no rule matched: {', '.join(named + more)}" if named else "no rule matched"
 
 
 def _ask(condition: Condition, scope: Scope, asked: list[References]) -> EvaluationSteps[Verdict]:

@@ -62,10 +62,7 @@ class TimedOut(Exception): ...
 async def bounded(
     pending: Awaitable[T], timeout_ms: int | None, call_context: Context | None = None
 ) -> T | BaseException:
-    """Await a handler within its time-out. Returns what it raised as a value, and a time-out as `TimedOut`.
-
-    `ground` is the context to wait in.
-    """
+    """Await a handler within its time-out. Returns what it raised as a value, and a time-out as `TimedOut`."""
     handler = asyncio.create_task(guarded(pending), context=call_context)
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
@@ -113,10 +110,7 @@ def _close(pending: object) -> None:
 
 
 async def guarded(pending: Awaitable[T]) -> T | BaseException:
-    """Await foreign code and return what it raises as a value.
-
-    Some exceptions would stop the loop if they left the task, and others would never be retrieved.
-    """
+    """Await foreign code and return what it raises as a value: some exceptions would stop the loop."""
     try:
         return await pending
     except BaseException as error:
@@ -143,7 +137,11 @@ def _failed_by(error: BaseException) -> Failed:
         code, hint = truncate(error.code, CODE_MAX) or "failed", truncate(error.hint or "")
         envelope = Error(code, truncate(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
         unknown = bool(getattr(error, "unknown_outcome", False))
-        return Failed(error=envelope, retry_after_ms=_delay_ms(error.retry_after_ms), unknown_outcome=unknown)
+        delay: object = error.retry_after_ms
+        delay_ms = None
+        if isinstance(delay, (int, float)) and delay == delay:
+            delay_ms = int(min(max(0, delay), RETRY_AFTER_MS_MAX))
+        return Failed(error=envelope, retry_after_ms=delay_ms, unknown_outcome=unknown)
     if isinstance(error, ExpressionError):
         return Failed(error=Error(error.code, truncate(error.message), hint=truncate(error.hint)))
     if isinstance(error, NotJson):
@@ -179,13 +177,6 @@ def timed_out(timeout_ms: int) -> Failed:
     return Failed(
         error=Error("timeout", f"the attempt took longer than {timeout_ms} ms", retryable=True), unknown_outcome=True
     )
-
-
-def _delay_ms(delay: object) -> int | None:
-    """The delay that a failure asks for, if it is a number of milliseconds."""
-    if not isinstance(delay, (int, float)) or delay != delay:
-        return None
-    return int(min(max(0, delay), RETRY_AFTER_MS_MAX))
 
 
 # Handlers

@@ -38,7 +38,7 @@ class StoredLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class AttemptId(msgspec.Struct, frozen=True):
+class AttemptId(msgspec.Struct, frozen=True, order=True):
     node: str
     visit: int
     index: int
@@ -56,11 +56,7 @@ _KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d
 
 
 def key_of(run_id: str, place: AttemptId, token: int, segment: int) -> str:
-    """The key of a segment's stream.
-
-    It contains the lease token, so a lost worker and its successor at the same attempt write separate segments, and the
-    successor's sort later.
-    """
+    """The key of a segment's stream; with the token, a lost worker's successor writes later segments of its own."""
     return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
 
 
@@ -69,12 +65,6 @@ class LogSegment(msgspec.Struct, frozen=True):
     token: int
     number: int
     stream: Stream
-
-    @property
-    def order(self) -> tuple[str, int, int, int, int, int]:
-        """By attempt, then in the order of writing."""
-        place = self.place
-        return place.node, place.visit, place.index, place.attempt, self.token, self.number
 
 
 def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
@@ -102,7 +92,13 @@ class AttemptLogWriter:
             line = StoredLine(line.at_ms, line.source, line.text[-KEPT_BYTES:])
         with self._lock:
             last = self._lines[-1] if self._lines else None
-            if last is not None and _continues(last, line):
+            # `print` writes each of its arguments separately.
+            if (
+                last is not None
+                and last.source == line.source
+                and not last.text.endswith("\n")
+                and len(last.text) + len(line.text) <= JOINED_MAX
+            ):
                 self._lines[-1] = StoredLine(last.at_ms, last.source, last.text + line.text)
                 self._waiting += len(line.text)
             else:
@@ -135,12 +131,6 @@ class AttemptLogWriter:
         return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-def _continues(last: StoredLine, line: StoredLine) -> bool:
-    """Whether a text continues an unfinished line: `print` writes each of its arguments separately."""
-    joined = len(last.text) + len(line.text) <= JOINED_MAX
-    return joined and last.source == line.source and not last.text.endswith("\n")
-
-
 async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[LogSegment]:
     after = Stream(tenant, JOURNAL, f"{run_id}/")
     while page := await store.streams(JOURNAL, after=after, limit=PAGE):
@@ -154,15 +144,11 @@ async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[L
 
 
 async def read_journals(
-    store: Store,
-    tenant: str,
-    run_id: str,
-    seen: dict[Stream, int],
-    wanted: Callable[[AttemptId], bool] = lambda _: True,
+    store: Store, tenant: str, run_id: str, seen: dict[Stream, int], which: Callable[[AttemptId], bool] = lambda _: True
 ) -> list[LogRecord]:
     """Read the lines written after `seen`, which is updated: by attempt, then in order."""
-    found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
-    found.sort(key=lambda segment: segment.order)
+    found = [segment async for segment in segments_of(store, tenant, run_id) if which(segment.place)]
+    found.sort(key=lambda segment: (segment.place, segment.token, segment.number))
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []
     records: list[LogRecord] = []
@@ -175,14 +161,10 @@ async def read_journals(
 
 
 async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
-    """The latest lease token under which a run's handlers wrote a line; None without lines.
-
-    Tokens only grow, so the lines of a later run of the same name have larger ones.
-    """
+    """The latest lease token under which a run's handlers wrote a line; later runs of its name have larger ones."""
     return max([segment.token async for segment in segments_of(store, tenant, run_id)], default=None)
 
 
 async def forget_journals(store: Store, tenant: str, run_id: str, *, up_to: int) -> None:
-    """Delete the lines of a run up to this token."""
     for segment in [segment async for segment in segments_of(store, tenant, run_id) if segment.token <= up_to]:
         await store.forget(segment.stream)

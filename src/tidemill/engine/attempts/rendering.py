@@ -122,7 +122,6 @@ class Values:
 
 
 def text_of(payload: Payload, fetched: Fetched) -> bytes:
-    """The JSON text behind a payload."""
     return fetched[payload.digest].text if isinstance(payload, BlobRef) else payload
 
 
@@ -142,7 +141,6 @@ def outputs_of(items: MapState) -> list[Payload]:
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
-    """The JSON text of the list of item outputs."""
     return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
 
 
@@ -212,11 +210,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
 
 
 def fetched_before(payload: Payload, fetched: Fetched) -> bool:
-    """Whether a value can be read.
-
-    A node that ended after the attempt began, past a join that did not wait for it, may have a large value that was not
-    loaded.
-    """
+    """Whether a value was loaded; that of a node that ended after the attempt began may not be."""
     return not isinstance(payload, BlobRef) or payload.digest in fetched
 
 
@@ -277,7 +271,6 @@ def needed_for(
 
 
 def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
-    """Digests to load before the outputs of a run can be rendered."""
     reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
     return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
 
@@ -293,10 +286,8 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
 
 
 def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
-    """Render a config and check it against its type's schema.
-
-    Rendering shares structure with the values it read; the handler gets a copy that it may change.
-    """
+    """Render a config and check it against its type's schema."""
+    # Rendering shares structure with the values it read; the handler gets a copy that it may change.
     config = decode_value(encode_value(template.render(scope)))
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
@@ -367,7 +358,6 @@ def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
 
 
 def masked(failed: Failed, mask: Mask) -> Failed:
-    """A failure with its secrets masked."""
     error = failed.error
     hidden = msgspec.structs.replace(
         error,

@@ -195,18 +195,14 @@ async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None
     A file in quarantine is restored, because the fact that is about to be written needs it.
     """
     for digest in files_in(text) if MARKED in text else ():
-        if not await _is_active(blobs, tenant, digest):
+        # The collector may have deleted it before it could be restored.
+        while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
+            if await blobs.restore(tenant, digest):
+                break
+        if info is None:
             path, hint = _path_to(digest, decode_value(text)) or "", "store the bytes first: `tidemill blobs put FILE`"
             return Problem(code="blob_unknown", message=f"there is no blob {digest}", path=path, hint=hint)
     return None
-
-
-async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
-    """Whether a blob is active; false when the collector deleted it before it could be restored."""
-    while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
-        if await blobs.restore(tenant, digest):
-            break
-    return info is not None
 
 
 async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
@@ -262,10 +258,7 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
 
 
 def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
-    """A value with descriptions of its blobs before they are stored, and how many of their bytes are in memory.
-
-    Raises `refusal` if blobs were not the reason for it.
-    """
+    """A value with its unstored blobs described, and how many of their bytes are in memory; else raises `refusal`."""
     found = _blobs_in(value)
     if not found:
         raise refusal
@@ -281,19 +274,9 @@ def _name_of(blob: Blob) -> str:
 
 async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
     """Store the bytes with secrets masked, and return their description."""
-    name = _name_of(blob)
-    _check_words(blob.media_type, name)
-    if isinstance(blob.data, (bytes, bytearray, memoryview)):
-        body = await _masked(bytes(blob.data), mask)
-        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
-    else:
-        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
-        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
-    return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
-
-
-def _check_words(media_type: Any, name: Any) -> None:
-    """Refuse words that are unsafe in a header or a file name."""
+    name: Any = _name_of(blob)
+    media_type: Any = blob.media_type
+    # Both must be safe in a header, the name also as that of a file.
     if not isinstance(media_type, str) or not isinstance(name, str):
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if not is_media_type(media_type):
@@ -303,6 +286,13 @@ def _check_words(media_type: Any, name: Any) -> None:
         message = f"{name[:100]!r} cannot be the name of a file"
         hint = f"a name has no folders and no control characters, and at most {NAME_LENGTH_MAX} characters"
         raise Fail("blob_invalid", message, hint=hint)
+    if isinstance(blob.data, (bytes, bytearray, memoryview)):
+        body = await _masked(bytes(blob.data), mask)
+        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
+    else:
+        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
+        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
+    return {MARK: digest, "size": size, "media_type": media_type, "name": name}
 
 
 async def _masked(body: bytes, mask: Mask) -> bytes:

@@ -51,19 +51,11 @@ class MissingCapability(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
-    return MissingCapability(
-        digest, work_key(task.kind, task.node), error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX]
-    )
-
-
-def work_key(kind: str, node: str) -> str:
-    """The work of a job, without its visit and item."""
-    return f"{kind}/{node}"
+    work = f"{task.kind}/{task.node}"
+    return MissingCapability(digest, work, error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX])
 
 
 class MissingCapabilities:
-    """The capabilities that one worker was recently found to lack."""
-
     def __init__(self) -> None:
         self._met: dict[tuple[str, str], tuple[MissingCapability, int]] = {}
         """Each with the time it was last met, oldest first."""
@@ -96,11 +88,8 @@ class LeaveToOtherWorker(Exception):
 
 
 class Recorder(Protocol):
-    """Writes to the log while an attempt runs."""
-
     async def record_start(self, attempt: Attempt) -> bool:
         """Commit that the attempt has begun; False when it no longer counts."""
-        ...
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None: ...
 
@@ -112,33 +101,31 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
     isolation: Isolation
     """Evaluates the conditions that could harm this process."""
     secrets: Secrets
-    air: OutputBroadcaster
-    stage: HandlerHost = msgspec.field(default_factory=HandlerHost)
-    overhearing: OutputCapture = msgspec.field(default_factory=OutputCapture)
-    lacks: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
+    broadcaster: OutputBroadcaster
+    handler_host: HandlerHost = msgspec.field(default_factory=HandlerHost)
+    capture: OutputCapture = msgspec.field(default_factory=OutputCapture)
+    missing: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
 
     def open(self) -> None:
         """Start capturing output, in the running loop."""
         enable_node_log()
-        self.air.open()
-        self.overhearing.install()
+        self.broadcaster.open()
+        self.capture.install()
 
     async def leave(self, error: CapabilityMissing, missing: MissingCapability, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""
         if await self.another_worker_may_have(error):
-            self.lacks.note(missing, now_ms)
+            self.missing.note(missing, now_ms)
             raise LeaveToOtherWorker
 
     async def close(self) -> None:
-        self.overhearing.remove()
-        await self.stage.close()
+        self.capture.remove()
+        await self.handler_host.close()
         await self.isolation.close()
-        await self.air.close()
+        await self.broadcaster.close()
 
 
 class AttemptRuntime(msgspec.Struct, frozen=True):
-    """What the attempts of a worker share."""
-
     ambient: Ambient
     blobs: Blobs
     values: Values

@@ -61,23 +61,16 @@ _DECODER = msgspec.json.Decoder(list[Frame])
 
 
 def shown(body: bytes) -> list[dict[str, Any]]:
-    """Decode a published batch into the frames that followers get."""
-    return [_to_dict(frame) for frame in _DECODER.decode(body)]
-
-
-def _to_dict(frame: Frame) -> dict[str, Any]:
-    """A frame has no seq, because it is no event."""
-    result: dict[str, Any] = {
-        "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
-        "live": True,
-        "node": frame.node,
-        "visit": frame.visit,
-        "index": frame.index,
-        "attempt": frame.attempt,
-    }
-    if frame.kind == "part":
-        return result | {"number": frame.number, "value": decode_value(bytes(frame.value))}
-    return result | {"fraction": frame.fraction, "message": frame.message}
+    """Decode a published batch into the frames that followers get; a frame has no seq, because it is no event."""
+    found = []
+    for frame in _DECODER.decode(body):
+        place = {"node": frame.node, "visit": frame.visit, "index": frame.index, "attempt": frame.attempt}
+        if frame.kind == "part":
+            kind, content = "NodeStreamed", {"number": frame.number, "value": decode_value(bytes(frame.value))}
+        else:
+            kind, content = "NodeProgressed", {"fraction": frame.fraction, "message": frame.message}
+        found.append({"type": kind, "live": True, **place, **content})
+    return found
 
 
 def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
@@ -94,8 +87,6 @@ def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class OutputBroadcaster:
-    """Publishes the output of all attempts of a worker."""
-
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
         self._lock, self._publishing = threading.Lock(), asyncio.Lock()
@@ -196,15 +187,15 @@ class FileChunk(NamedTuple):
 
 
 class AttemptOutput:
-    """Collects the output of one attempt."""
-
     __slots__ = (
-        "_air", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
+        "_broadcaster", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
         "_size", "_stream", "_token", "over",
     )  # fmt: skip
 
-    def __init__(self, air: OutputBroadcaster, lease: Lease, place: AttemptId, disclosed: SecretAccessLog) -> None:
-        self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
+    def __init__(
+        self, broadcaster: OutputBroadcaster, lease: Lease, place: AttemptId, disclosed: SecretAccessLog
+    ) -> None:
+        self._broadcaster, self._stream, self._token, self._place = broadcaster, lease.stream, lease.token, place
         self._disclosed = disclosed
         self.over = False
         """Output is no longer wanted. A flag instead of a reference to the attempt, which would be a cycle that only
@@ -279,16 +270,15 @@ class AttemptOutput:
         if self._journal is None:
             run = self._stream
             self._journal = AttemptLogWriter(run.tenant, run.key, self._place, self._token)
-        self._air.journal(self._journal, StoredLine(self._air.now_ms(), source, text))
+        self._broadcaster.journal(self._journal, StoredLine(self._broadcaster.now_ms(), source, text))
 
     async def flush_and_close(self) -> None:
-        """Publish and write all output of the ended attempt."""
         with self._holding:
             held, self._held = self._held, {}
         for source, text in held.items():
             self._write(source, text)
         if self.has_output:
-            await self._air.flush_attempt(self._journal)
+            await self._broadcaster.flush_attempt(self._journal)
 
     @property
     def has_output(self) -> bool:
@@ -298,4 +288,4 @@ class AttemptOutput:
     def _add_frame(self, kind: str, **fields: Any) -> None:
         place, self._shown = self._place, True
         frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
-        self._air.frame(self._stream, frame)
+        self._broadcaster.frame(self._stream, frame)

@@ -73,20 +73,9 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header_of(tenant: str, run_id: str, state: State) -> Header:
-    return Header(
-        tenant=tenant,
-        run_id=run_id,
-        workflow=state.workflow,
-        version=state.version,
-        digest=state.digest,
-        status=state.status,
-        seq=state.seq,
-        created_ms=state.created_ms,
-        ended_ms=state.last_ms,
-        labels=dict(state.labels),
-        submitted_by=state.submitted_by,
-        correlation_id=state.correlation_id,
-    )
+    names = ("workflow", "version", "digest", "status", "seq", "created_ms", "submitted_by", "correlation_id")
+    copied = {name: getattr(state, name) for name in names}
+    return Header(tenant=tenant, run_id=run_id, ended_ms=state.last_ms, labels=dict(state.labels), **copied)
 
 
 def name_of(header: Header, again: int = 0) -> str:
@@ -113,7 +102,6 @@ def folder(tenant: str) -> str:
 
 
 def short_name(run_id: str) -> str:
-    """A run's id as part of a name."""
     name = quote(run_id, safe="").replace(".", "%2E")
     return name if len(name) <= NAME_BYTES_MAX else digest_of(run_id.encode()).replace(":", "-")
 
@@ -133,18 +121,18 @@ def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
 
 
 def encode_archived(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> bytes:
-    lines = b"".join(_line(line) for line in _lines(header, records, blobs))
+    bodies = [
+        {"blob": digest} if body is None else {"blob": digest, "body": b64encode(body).decode()}
+        for digest, body in blobs.items()
+    ]
+    events = [
+        {"event": plain(decode_event(record), seq), "record": b64encode(record).decode()}
+        for seq, record in enumerate(records, 1)
+    ]
+    lines = b"".join(map(_line, ({"run": msgspec.to_builtins(header)}, *bodies, *events)))
     end = _line({"sha256": hashlib.sha256(lines).hexdigest()})
     # Without a timestamp, so that equal runs give equal bytes.
     return gzip.compress(lines + end, mtime=0)
-
-
-def _lines(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> Iterator[dict[str, Any]]:
-    yield {"run": msgspec.to_builtins(header)}
-    for digest, body in blobs.items():
-        yield {"blob": digest} if body is None else {"blob": digest, "body": b64encode(body).decode()}
-    for seq, record in enumerate(records, 1):
-        yield {"event": plain(decode_event(record), seq), "record": b64encode(record).decode()}
 
 
 def _line(value: Any) -> bytes:
@@ -170,7 +158,6 @@ def decode_archived(name: str, body: bytes) -> ArchivedRun:
 
 
 def decode_header(name: str, body: bytes) -> Header:
-    """Read the first line of an archived run; refuse an incomplete one."""
     return _header(name, _unpacked(name, body).partition(b"\n")[0])
 
 
@@ -227,8 +214,6 @@ class ArchiveEntry(Header, frozen=True, kw_only=True):
 
 
 class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Archived runs, latest months first."""
-
     runs: tuple[ArchiveEntry, ...]
     more: bool = False
     damaged: tuple[str, ...] = ()
@@ -236,8 +221,6 @@ class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveReader:
-    """The entries of a tenant in an archive."""
-
     def __init__(self, archive: Archive, tenant: str) -> None:
         self._archive, self._root = archive, folder(tenant)
 
@@ -271,22 +254,23 @@ class ArchiveReader:
         ]
         if not names:
             raise rejected("archived_run_unknown", f"run {run_id} is not archived", hint="see `tidemill archive list`")
-        headers, damage = await self._headers(names)
-        ranked = sorted(headers, key=lambda name: _rank(headers[name]), reverse=True)
-        for name, refusal in damage.items():
-            if not ranked or _may_be_newer(name, headers[ranked[0]]):
-                raise _instead(refusal, ranked)
-        return ranked[0], ranked[1:]
-
-    async def _headers(self, names: list[str]) -> tuple[dict[str, Header], dict[str, Rejected]]:
-        """The headers of the readable entries, and the problems of the others."""
         headers, damage = dict[str, Header](), dict[str, Rejected]()
         for name in names:
             try:
                 headers[name] = await self._header(name)
             except Rejected as refusal:
                 damage[name] = refusal
-        return headers, damage
+        ranked = sorted(headers, key=lambda name: _rank(headers[name]), reverse=True)
+        for name, damaged in damage.items():
+            if not ranked:
+                raise damaged
+            newest = headers[ranked[0]]
+            created_ms, seq = stamp_of(name)
+            if (newest.created_ms if created_ms is None else created_ms, seq) > _rank(newest):
+                problem = damaged.problems[0]
+                hint = f"{problem.hint}; an older one can be read: {ranked[0]}"
+                raise rejected(problem.code, problem.message, hint=hint)
+        return ranked[0], ranked[1:]
 
     async def _header(self, name: str) -> Header:
         return decode_header(name, await self._archive.get(name) or b"")
@@ -327,16 +311,3 @@ def _listed(header: Header, entry: str, others: list[str] | None = None) -> Arch
 def _rank(header: Header) -> tuple[int, int]:
     """Newest by start time; for one run, by its number of events."""
     return header.created_ms, header.seq
-
-
-def _may_be_newer(damaged: str, readable: Header) -> bool:
-    created_ms, seq = stamp_of(damaged)
-    return (readable.created_ms if created_ms is None else created_ms, seq) > _rank(readable)
-
-
-def _instead(refusal: Rejected, ranked: list[str]) -> Rejected:
-    """The refusal of a damaged entry; it names the newest older entry that can be read, if any."""
-    problem = refusal.problems[0]
-    if not ranked:
-        return refusal
-    return rejected(problem.code, problem.message, hint=f"{problem.hint}; an older one can be read: {ranked[0]}")

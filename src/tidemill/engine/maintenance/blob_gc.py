@@ -1,13 +1,10 @@
 """Mark-and-sweep collection of blobs, and the binding of a store to its blob location.
 
-A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are listed before
-the logs are read and are at least an hour old, because the record that refers to a new blob may not be committed yet.
-Unneeded blobs are quarantined, and deleted after the grace period by a later collection that finds no reference
-either. One unreadable log stops the collection.
-
-A store writes a marker with its id to its blob location and records both; later opens must match the address or find
-the marker. A marker names the store's file. Collection refuses a location with markers of other files, because it
-reads the logs of its own store only.
+A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are at least an hour
+old, because the record that refers to a new blob may not be committed yet. Unneeded blobs are quarantined, and deleted
+after the grace period by a later collection that finds no reference either. One unreadable log stops the collection.
+A store writes a marker with its id and file to its blob location and records both; later opens must match the address
+or find the marker. Collection refuses a location with markers of other files: it reads the logs of its own store only.
 """
 
 from __future__ import annotations
@@ -113,11 +110,7 @@ class BlobPlaceOwnership:
         return None
 
     async def _may_begin(self, outside: ExternalBlobPlace) -> bool:
-        """Whether a store without a record may bind to this location.
-
-        A store that has been used may not bind to an empty one: the address may be a typo, or the blobs are in the
-        file.
-        """
+        """Whether a store without a record may bind here: a used store not to an empty place, which may be a typo."""
         with suppress(Unavailable):
             if await outside.tenants():
                 return True
@@ -236,20 +229,17 @@ class BlobGarbageCollector:
         after: str | None = None
         while page := await self._blobs.list(self._tenant, after=after, limit=BLOBS_AT_A_TIME):
             for info in page:
-                self._note(info)
+                # A blob may be both active and in quarantine.
+                self._tally["scanned"] += info.digest not in self._present
+                self._present.add(info.digest)
+                young = info.state != GRACE and info.since_ms >= self._young_ms
+                self._tally["kept"] += info.kept
+                self._tally["young"] += young and not info.kept
+                if info.kept or young:
+                    self._spared.add(info.digest)
+                if info.state == GRACE or not (info.kept or young):
+                    self._candidates.append(info)
             after = page[-1].digest
-
-    def _note(self, info: BlobInfo) -> None:
-        # A blob may be both active and in quarantine.
-        self._tally["scanned"] += info.digest not in self._present
-        self._present.add(info.digest)
-        young = info.state != GRACE and info.since_ms >= self._young_ms
-        self._tally["kept"] += info.kept
-        self._tally["young"] += young and not info.kept
-        if info.kept or young:
-            self._spared.add(info.digest)
-        if info.state == GRACE or not (info.kept or young):
-            self._candidates.append(info)
 
     # Mark
 
@@ -294,49 +284,34 @@ class BlobGarbageCollector:
             needed = info.digest in self._needed
             if info.state != GRACE:
                 if not needed:
-                    await self._retire(info)
+                    self._tally["retired"] += 1
+                    if not self._dry_run:
+                        await self._blobs.quarantine(self._tenant, info.digest)
             elif needed and (info.kept or info.digest not in active):
-                await self._restore(info)
+                self._tally["restored"] += 1
+                if not self._dry_run:
+                    await self._blobs.restore(self._tenant, info.digest)
             else:
                 # It is not needed, or also active.
-                await self._delete(info)
-
-    async def _retire(self, info: BlobInfo) -> None:
-        self._tally["retired"] += 1
-        if not self._dry_run:
-            await self._blobs.quarantine(self._tenant, info.digest)
-
-    async def _restore(self, info: BlobInfo) -> None:
-        self._tally["restored"] += 1
-        if not self._dry_run:
-            await self._blobs.restore(self._tenant, info.digest)
-
-    async def _delete(self, info: BlobInfo) -> None:
-        due = info.since_ms < self._due_ms
-        if due and not self._dry_run:
-            due = await self._blobs.delete(self._tenant, info.digest, before_ms=self._due_ms)
-        self._tally["deleted" if due else "waiting"] += 1
-        self._tally["bytes_freed"] += info.size if due else 0
+                due = info.since_ms < self._due_ms
+                if due and not self._dry_run:
+                    due = await self._blobs.delete(self._tenant, info.digest, before_ms=self._due_ms)
+                self._tally["deleted" if due else "waiting"] += 1
+                self._tally["bytes_freed"] += info.size if due else 0
 
 
 def _check_readable(tail: Tail) -> None:
     """Refuse to collect when a log cannot be read, because its references are unknown."""
-    stream = tail.stream
-    if tail.damage:
-        raise _unsafe(f"{stream.kind} {stream.key}", tail.damage)
+    stream, reason = tail.stream, tail.damage
     try:
-        if stream.kind == WORKFLOW:
+        if not reason and stream.kind == WORKFLOW:
             read_history(stream.key, tail)
-        else:
+        elif not reason:
             for record in tail.records:
                 decode_event(record)
     except (TidemillError, *DAMAGE) as error:
-        raise _unsafe(f"{stream.kind} {stream.key}", str(error)) from None
-
-
-def _unsafe(name: str, reason: str) -> Rejected:
-    return rejected(
-        "blobs_gc_unsafe",
-        f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}",
-        hint="repair it, or restore the store from a backup",
-    )
+        reason = str(error)
+    if reason:
+        name = f"{stream.kind} {stream.key}"
+        message = f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}"
+        raise rejected("blobs_gc_unsafe", message, hint="repair it, or restore the store from a backup")

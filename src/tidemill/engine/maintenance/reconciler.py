@@ -1,12 +1,9 @@
 """Periodic check that every live run has exactly the jobs its state calls for; audit of ended runs by sampling.
 
-The reconciler compares jobs and state at one version and repairs differences with an event that says why. A run
-without progress that waits for nothing with a name is marked stuck; a quiet one is listed as idle. Runs that only wait
-are checked in turn, a bounded number per sweep. Timers and expired leases need no check: workers claim them.
-
-The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
-process's time. It reports a finding once and marks the row with the term `suspect`; marked runs are audited in every
-round until nothing is wrong any more.
+Differences at one version are repaired with an event that says why. A run without progress that waits for nothing with
+a name is marked stuck; a quiet one is listed as idle. Runs that only wait are checked in turn, a bounded number per
+sweep. The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
+process's time; a finding is reported once, and its run is marked `suspect` and audited in every round until it is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from typing import Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.engine.children import ChildRunMessenger
@@ -38,17 +34,7 @@ WAITING_PER_SWEEP = 200
 """Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
 
-class Sampling(Protocol):
-    """Audits the logs of some ended runs at each sweep."""
-
-    findings: int
-
-    async def audit_next(self) -> None: ...
-
-
 class Reconciler:
-    """Compares jobs and state of the live runs of a store, a page at a time."""
-
     def __init__(
         self,
         *,
@@ -56,13 +42,13 @@ class Reconciler:
         store: Store,
         runs: RunCache,
         turns: TurnLoop,
-        errands: ChildRunMessenger,
+        messenger: ChildRunMessenger,
         ambient: Ambient,
-        sampling: Sampling,
+        sampling: AuditSampler,
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._messenger, self._sampling, self._every_ms = errands, sampling, every_ms
+        self._messenger, self._sampling, self._every_ms = messenger, sampling, every_ms
         self._waiting_after: str | None = None
         """Where the next sweep continues with the waiting runs."""
         self._task: asyncio.Task[None] | None = None
@@ -97,9 +83,9 @@ class Reconciler:
     async def sweep(self) -> None:
         """Check every active run once, and some of the waiting ones."""
         for term in ("active", "rollback:running"):
-            after = await self._scan(term, None, PAGE)
-            while after is not None:
-                after = await self._scan(term, after, PAGE)
+            after: str | None = None
+            while after := await self._scan(term, after, PAGE):
+                pass
         self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
         await self._sampling.audit_next()
 
@@ -149,20 +135,12 @@ class Reconciler:
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
         if not waits and not held:
-            waits = tuple(
-                sorted({f"a worker on queue {view.job.queue}" for view in jobs if view.job.ready_at_ms <= now})
-            )
+            queues = {view.job.queue for view in jobs if view.job.ready_at_ms <= now}
+            waits = tuple(f"a worker on queue {queue}" for queue in sorted(queues))
         if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
             return
-        row = run_row(
-            stream,
-            state,
-            run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle),
-            waiting_for=waits,
-            stuck=stuck,
-            idle=idle,
-            stuck_reason=reason,
-        )
+        terms = run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle)
+        row = run_row(stream, state, terms, waiting_for=waits, stuck=stuck, idle=idle, stuck_reason=reason)
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 
 
@@ -249,12 +227,6 @@ class AuditSampler:
         while len(self._reported) > SUSPECTS_MAX:
             self._reported.pop(next(iter(self._reported)))
         self.findings += 1
-        LOG.error(
-            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",
-            finding.run,
-            finding.code,
-            finding.seq,
-            finding.message,
-            which,
-        )
+        text = "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`"
+        LOG.error(text, finding.run, finding.code, finding.seq, finding.message, which)
         return True

@@ -88,11 +88,8 @@ def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
 
 
 def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
-    """Whether a row matches the log.
-
-    The reconciler's additions to a run's row (stuck, idle, what it waits for, suspect) are not compared, and the row of
-    a run with work in flight may lag behind.
-    """
+    """Whether a row matches the log."""
+    # What the reconciler adds to a run's row is not compared, and with work in flight the row may lag behind.
     if present is None or present.sort != expected.sort:
         return False
     if present.body == expected.body and set(present.terms) == set(expected.terms):
@@ -155,7 +152,6 @@ async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
 
 
 async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
-    """The existing rows of a run's approvals and dead letters."""
     found: dict[Named, Row] = {}
     for kind in (APPROVAL, DEAD_LETTER):
         async for row in all_rows(store, stream.tenant, kind, [f"run:{stream.key}"]):
@@ -164,8 +160,6 @@ async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
 
 
 class Indexer:
-    """Compares all rows of a store with its logs."""
-
     def __init__(self, store: Store, catalog: Catalog, *, tenant: str, dry_run: bool = False) -> None:
         self._store, self._catalog, self._dry_run = store, catalog, dry_run
         self._tenants = {tenant}
@@ -216,15 +210,12 @@ class Indexer:
                     row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)
                 ]
             if await self._write(stream, version, wrong):
-                self._count(listed, rows, wrong)
+                self._tally["rows"] += len(rows)
+                for row in wrong:
+                    self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
+                for name in rows:
+                    listed.pop(name, None)
                 return
-
-    def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
-        self._tally["rows"] += len(rows)
-        for row in wrong:
-            self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
-        for name in rows:
-            listed.pop(name, None)
 
     async def _derived(self, stream: Stream) -> tuple[int, State | None, dict[Named, Row]]:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
@@ -247,19 +238,17 @@ class Indexer:
         for kind, key in left:
             owner = owner_of(tenant, kind, key)
             (tail,) = await self._store.load({owner: 0}, snapshots=False)
-            if tail.damage or (tail.version and await self._calls_for(owner, (kind, key))):
+            try:
+                called_for = tail.version and (kind, key) in (await self._derived(owner))[2]
+            except (TidemillError, *DAMAGE, KeyError):
+                # An unreadable log still supports the rows that were derived from it earlier.
+                called_for = True
+            if tail.damage or called_for:
                 continue
             self._tally["surplus"] += 1
             if not self._dry_run:
                 gone = Row(kind=kind, key=key, sort=0, deleted=True)
                 await self._store.commit([Commit(stream=owner, expected=tail.version, rows=(gone,))])
-
-    async def _calls_for(self, stream: Stream, name: Named) -> bool:
-        """An unreadable log still supports the rows that were derived from it earlier."""
-        try:
-            return name in (await self._derived(stream))[2]
-        except (TidemillError, *DAMAGE, KeyError):
-            return True
 
 
 def _mark(row: Row) -> int:

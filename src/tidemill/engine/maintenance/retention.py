@@ -41,7 +41,7 @@ from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import RunPatched
 from tidemill.kernel.model import Retention
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Row, Store, Stream, Tail
+from tidemill.stores.contract import Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
 
@@ -72,15 +72,11 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptRun(msgspec.Struct, frozen=True):
-    """A run that was due and stays."""
-
     why: str
     failed: bool = False
 
 
 class RetentionSweep:
-    """Moves the ended runs of a tenant into an archive."""
-
     def __init__(
         self,
         *,
@@ -160,7 +156,9 @@ class RetentionSweep:
             why = await self._reason_to_stay(stream, state, restored_ms)
             if why or self._dry_run:
                 return KeptRun(why) if why else None
-            await self._put(stream, tail, state)
+            blobs = await self._put_blobs(stream.tenant, tail.records)
+            header = header_of(stream.tenant, stream.key, state)
+            await self._put_entry(ArchivedRun(header=header, records=tail.records, blobs=blobs))
         except (TidemillError, *DAMAGE) as error:
             lost = isinstance(error, (BlobMissing, BlobDamaged))
             if isinstance(error, Unavailable) and not lost and self._last_failed != stream.key:
@@ -200,12 +198,6 @@ class RetentionSweep:
             return "it still has messages to deliver"
         return ""
 
-    async def _put(self, stream: Stream, tail: Tail, state: State) -> None:
-        """Make the archive entry durable, large blobs first."""
-        blobs = await self._put_blobs(stream.tenant, tail.records)
-        header = header_of(stream.tenant, stream.key, state)
-        await self._put_entry(ArchivedRun(header=header, records=tail.records, blobs=blobs))
-
     async def _put_blobs(self, tenant: str, records: Sequence[bytes]) -> dict[str, bytes | None]:
         """Archive all blobs that a run refers to, directly or by a value: small bodies, and None for large ones.
 
@@ -226,7 +218,11 @@ class RetentionSweep:
                 if digest in needed:
                     raise missing(digest)
                 continue
-            large = info.size > INLINE_BYTES_MAX and await self._put_blob(tenant, digest)
+            large = False
+            if info.size > INLINE_BYTES_MAX:
+                # A separate object, unless the archive holds something damaged under its name.
+                name, chunks = blob_name(tenant, digest), self._blobs.read(tenant, digest)
+                large = await self._archive.put_stream(name, chunks) or await self._has(name, digest)
             body = None if large else await self._blobs.get(tenant, digest)
             async for piece in referring_texts(self._blobs.read(tenant, digest) if body is None else at_once(body)):
                 needed.update(files_in(piece) if digest in values else ())
@@ -234,13 +230,7 @@ class RetentionSweep:
             blobs[digest] = body
         return blobs
 
-    async def _put_blob(self, tenant: str, digest: str) -> bool:
-        """Store a large blob as a separate object, unless the archive holds something damaged under its name."""
-        name = blob_name(tenant, digest)
-        return await self._archive.put_stream(name, self._blobs.read(tenant, digest)) or await self._has(name, digest)
-
     async def _has(self, name: str, digest: str) -> bool:
-        """Whether the archive returns these bytes."""
         seen, chunks = hashlib.sha256(), await self._archive.stream(name)
         if chunks is None:
             return False
@@ -249,10 +239,7 @@ class RetentionSweep:
         return f"sha256:{seen.hexdigest()}" == digest
 
     async def _put_entry(self, run: ArchivedRun) -> None:
-        """Store the entry under the first name that is free or reads back the same.
-
-        Skips names that hold a damaged entry or another run; the identical entry of a killed sweep is reused.
-        """
+        """Store the entry under the first name that is free or reads back the same; other names are skipped."""
         body = encode_archived(run.header, run.records, run.blobs)
         for again in range(PLACES_MAX):
             name = name_of(run.header, again)
@@ -272,7 +259,6 @@ class RetentionSweep:
 
 
 def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:
-    """Whether an ended run has been kept long enough."""
     days = default_days if retention.days is None else retention.days
     if retention.keep or days is None:
         return False
@@ -281,13 +267,11 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
 
 # The periodic task
 
-SWEEP_EVERY_MS = 60_000
-
 
 class RetentionTask:
     """Sweeps about once a minute; the jitter keeps the workers of a store from sweeping together."""
 
-    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
+    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = 60_000) -> None:
         self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
         self._task: asyncio.Task[None] | None = None
 

@@ -3,10 +3,8 @@
 Records must be readable and obey the invariants (the simulation runs the same checker), the snapshot must fold to the
 same state, referenced blobs must match their digests, and jobs and rows must agree with the log. One run is in memory
 at a time, blobs are read in chunks, and damage to one run never hides another. A run that moves on meanwhile is judged
-only by what must hold at any moment.
-
-`orphan_rows` goes the other way, from rows to logs. A row and its log are deleted in one transaction, so a row that
-still exists after its log was found to be missing is orphaned.
+only by what must hold at any moment. A row and its log are deleted in one transaction, so a row that still exists after
+its log was found to be missing is orphaned.
 """
 
 from __future__ import annotations
@@ -104,8 +102,16 @@ class BlobAuditor:
     async def _look_at(self, digest: str, what: str, found: list[BlobProblem]) -> set[str]:
         """Read a blob; returns the files that its text describes."""
         self._read.add(digest)
+        files, rest = set[str](), b""
+        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
         try:
-            return await self._files_within(digest)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    # A description may span two chunks.
+                    text = rest + chunk
+                    files.update(files_in(text))
+                    rest = text[1 - DESCRIBED_LENGTH :]
+            return files
         except BlobMissing as error:
             found.append(BlobProblem(code="blob_missing", message=f"refers to {what} that is not there: {error}"))
         except Unavailable as error:
@@ -113,21 +119,11 @@ class BlobAuditor:
             found.append(BlobProblem(code="blob_damaged" if is_damage(error) else "blob_unreadable", message=message))
         return set()
 
-    async def _files_within(self, digest: str) -> set[str]:
-        files, rest = set[str](), b""
-        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                # A description may span two chunks.
-                text = rest + chunk
-                files.update(files_in(text))
-                rest = text[1 - DESCRIBED_LENGTH :]
-        return files
-
 
 # Audit of runs and workflows
 
 T = TypeVar("T")
+Listed = Callable[[Row], bool] | None
 
 EVENTS_AT_A_TIME = 500
 """Events read before yielding: an audit must not block a worker."""
@@ -176,7 +172,7 @@ class Auditor:
     def __init__(self, store: Store, blobs: Blobs, catalog: Catalog, *, lists: bool = True) -> None:
         self._store, self._blobs, self._catalog, self._lists = store, blobs, catalog, lists
 
-    async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> RunAudit:
+    async def run(self, stream: Stream, *, listed: Listed = None) -> RunAudit:
         """Audit a run. `listed` may confirm a row from memory, which saves the lookup."""
         found = RunAudit(stream.key)
         try:
@@ -186,7 +182,7 @@ class Auditor:
             found.problem("log_unreadable", f"the store cannot read it: {refusal}")
         return found
 
-    async def _run(self, stream: Stream, found: RunAudit, listed: Callable[[Row], bool] | None) -> None:
+    async def _run(self, stream: Stream, found: RunAudit, listed: Listed) -> None:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         events = await self._events(tail, found)
         if not events or found.findings:
@@ -194,7 +190,15 @@ class Auditor:
         flows = await self._flows(stream, events, found)
         if flows is None:
             return
-        await self._invariants(events, flows, found)
+        # Imported here, because only audits need the checker.
+        from tidemill.kernel.invariants.checker import LogChecker
+
+        graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
+        checker = LogChecker(next(iter(graphs.values())), graphs)
+        async for _, event in _paced(events):
+            checker.take(event)
+        for broken in checker.finish():
+            found.problem(broken.law, broken.message, broken.seq)
         try:
             state, rows = rows_along(stream, events)
         except Exception as error:
@@ -203,7 +207,10 @@ class Auditor:
             return
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
-        await self._check_blobs(stream, events, found)
+        blobs = BlobAuditor(self._blobs, stream.tenant)
+        async for seq, event in _paced(events):
+            for problem in await blobs.faults(event):
+                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
         doubts = RunAudit(stream.key)
         audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
@@ -275,17 +282,6 @@ class Auditor:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
 
-    async def _invariants(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
-        # Imported here, because only audits need the checker.
-        from tidemill.kernel.invariants.checker import LogChecker
-
-        graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
-        checker = LogChecker(next(iter(graphs.values())), graphs)
-        async for _, event in _paced(events):
-            checker.take(event)
-        for broken in checker.finish():
-            found.problem(broken.law, broken.message, broken.seq)
-
     async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: RunAudit) -> None:
         (short,) = await self._store.load({stream: 0})
         if short.snapshot is None or short.after > len(events):
@@ -303,19 +299,8 @@ class Auditor:
         if not same:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
-    async def _check_blobs(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
-        auditor = BlobAuditor(self._blobs, stream.tenant)
-        async for seq, event in _paced(events):
-            for problem in await auditor.faults(event):
-                found.problem(problem.code, f"{type(event).__name__} {problem.message}", seq)
-
     async def _rows(
-        self,
-        stream: Stream,
-        rows: dict[Named, Row],
-        state: State | None,
-        doubts: RunAudit,
-        listed: Callable[[Row], bool] | None = None,
+        self, stream: Stream, rows: dict[Named, Row], state: State | None, doubts: RunAudit, listed: Listed = None
     ) -> None:
         """Compare the rows that a log calls for with the existing ones; damage to lists is no damage to the log."""
         try:
@@ -354,12 +339,13 @@ async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
 def index_findings(flaws: IndexProblems) -> RunAudit:
     """Misplaced index rows, as a finding that concerns no log."""
     found = RunAudit(LISTS)
-    if flaws.unreadable:
-        found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
-    if flaws.missing:
-        found.problem("places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}")
-    if flaws.stray:
-        found.problem("places_stray", f"places without their row: {flaws.stray:,}")
+    for flaw, code, message in (
+        (flaws.unreadable, "lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}"),
+        (flaws.missing, "places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}"),
+        (flaws.stray, "places_stray", f"places without their row: {flaws.stray:,}"),
+    ):
+        if flaw:
+            found.problem(code, message)
     return found
 
 
@@ -401,7 +387,6 @@ async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, 
 
 
 async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
-    """Orphaned rows as findings."""
     async for owner, row in orphan_rows(store, tenant):
         found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
         if row.kind == owner.kind:
@@ -415,8 +400,6 @@ async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
 
 
 class JobComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs that one run lacks or has too many."""
-
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     moved: bool = False

@@ -9,14 +9,13 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.index_rows import APPROVAL, ApprovalRow, read_approval_row
-from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.services.context import ServiceContext, at_index, check_node
 from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView
-from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.activation import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Verb
-from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent
 from tidemill.kernel.state import peek_at
 
@@ -38,9 +37,7 @@ class ApprovalService:
         """One approval with its form; by default that of the node's latest visit."""
         check_place(visit, index)
         entry = await self._context.entry(run_id)
-        if node not in entry.flow.workflow.by_id:
-            hint = offered(str(node), entry.flow.workflow.by_id)
-            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
+        check_node(entry.flow.workflow, node)
         cell = entry.state.peek(node)
         act = peek_at(cell, at_index(index))
         if visit is not None and 0 < visit < cell.visit:
@@ -73,29 +70,15 @@ class ApprovalService:
             raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
         _check_person(actor, roles, comments)
         shown = await self.show(run_id, node, visit=visit, index=index)
-        decision = Decide(
-            id=command_id,
-            actor=actor or None,
-            node=node,
-            visit=shown.visit,
-            index=at_index(index),
-            verb=verb,
-            roles=tuple(roles),
-            comments=comments,
-        )
-        await self._may_decide(run_id, decision)
+        words: dict[str, Any] = {"id": command_id, "actor": actor or None, "roles": tuple(roles), "comments": comments}
+        decision = Decide(node=node, visit=shown.visit, index=shown.index, verb=verb, **words)
+        # Whoever may not decide is refused before the form is looked at.
+        await self._context.rehearse(run_id, decision)
         filled = _checked_form(shown.approval, verb, form) if shown.status == "pending" else None
         if filled is not None:
             await check_described(self._context.tenant, filled, self._context.blobs, path="/form")
         await self._context.command(run_id, msgspec.structs.replace(decision, form=filled))
         return await self._after(run_id, node, shown)
-
-    async def _may_decide(self, run_id: str, decision: Decide) -> None:
-        """Refuse somebody who may not decide before what they filled in is looked at."""
-        entry = await self._context.entry(run_id)
-        answer = decide(entry.flow.workflow, entry.state, decision, self._context.store.now_ms())
-        if isinstance(answer, Problem):
-            raise Rejected(answer)
 
     async def delegate(
         self,
@@ -114,16 +97,8 @@ class ApprovalService:
         _check_person(actor, roles, comments)
         check_words(to=to)
         shown = await self.show(run_id, node, visit=visit, index=index)
-        delegate = Delegate(
-            id=command_id,
-            actor=actor or None,
-            node=node,
-            visit=shown.visit,
-            index=at_index(index),
-            to=to,
-            roles=tuple(roles),
-            comments=comments,
-        )
+        words: dict[str, Any] = {"id": command_id, "actor": actor or None, "roles": tuple(roles), "comments": comments}
+        delegate = Delegate(node=node, visit=shown.visit, index=shown.index, to=to, **words)
         await self._context.command(run_id, delegate)
         return await self._after(run_id, node, shown)
 

@@ -86,14 +86,9 @@ class BlobService:
             raise rejected("grace_too_short", message, path="/grace_s", hint="give it an hour at least")
         if self._ownership is not None:
             await self._ownership.check_alone()
-        now_ms = self._context.store.now_ms()
+        store, blobs, now_ms = self._context.store, self._context.blobs, self._context.store.now_ms()
         return await collect_garbage(
-            self._context.store,
-            self._context.blobs,
-            self._context.tenant,
-            now_ms=now_ms,
-            grace_ms=grace_ms,
-            dry_run=dry_run,
+            store, blobs, self._context.tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run
         )
 
 

@@ -6,6 +6,7 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,35 +20,29 @@ from tidemill.engine.index_rows import RUN
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, CloseDeadLetter
 from tidemill.kernel.decide.completion import ABANDON
-from tidemill.kernel.events import AnyEvent, Payload
+from tidemill.kernel.decide.decide import decide
+from tidemill.kernel.events import AnyEvent, BlobRef, Payload
+from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Page, Store, Stream, Tail
 
 LIMIT_HINT = "ask for 1 or more"
 
 
+@dataclass(slots=True)
 class ServiceContext:
-    """The parts that every service of one engine uses, for one tenant."""
-
-    def __init__(
-        self,
-        *,
-        store: Store,
-        blobs: Blobs,
-        ambient: Ambient,
-        catalog: Catalog,
-        run_cache: RunCache,
-        turns: TurnLoop,
-        tenant: str,
-        input_bytes_max: int,
-    ) -> None:
-        self.input_bytes_max = input_bytes_max
-        self.store, self.blobs, self.ambient, self.tenant = store, blobs, ambient, tenant
-        self.catalog, self.run_cache, self.turns = catalog, run_cache, turns
+    store: Store
+    blobs: Blobs
+    ambient: Ambient
+    catalog: Catalog
+    run_cache: RunCache
+    turns: TurnLoop
+    tenant: str
+    input_bytes_max: int
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
@@ -63,7 +58,6 @@ class ServiceContext:
         return entry
 
     async def log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
-        """The events of a run, or the first of them."""
         return [decode_event(record) for record in (await self.tail(run_id, 0, limit)).records]
 
     async def tail(self, run_id: str, after: int, limit: int | None) -> Tail:
@@ -108,12 +102,18 @@ class ServiceContext:
         node, wanted = getattr(first, "node", None), getattr(command, "node", None)
         labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
         if (node and wanted and node != wanted) or not set_.items() <= labels.items():
-            raise rejected(
-                "command_id_reused",
-                "this command id belongs to another request",
-                path="/command_id",
-                hint="use a new id for a new request",
-            )
+            message, hint = "this command id belongs to another request", "use a new id for a new request"
+            raise rejected("command_id_reused", message, path="/command_id", hint=hint)
+
+    async def text(self, payload: Payload) -> bytes:
+        return await self.blobs.get(self.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+
+    async def rehearse(self, run_id: str, command: AnyCommand) -> None:
+        """Raise what a command would be refused with now."""
+        entry = await self.entry(run_id)
+        answer = decide(entry.flow.workflow, entry.state, command, self.store.now_ms())
+        if isinstance(answer, Problem):
+            raise Rejected(answer)
 
     async def packed(self, value: Any, *, code: str, path: str) -> Payload:
         return await packed(self.tenant, value, self.blobs, code=code, path=path)
@@ -131,6 +131,12 @@ _STORED_NAMES: dict[type[AnyCommand], str] = {CloseDeadLetter: "closeletter"}
 def command_name(kind: type[AnyCommand], command_id: str) -> str:
     """What a request is remembered under: the same id for another act is another request."""
     return f"{_STORED_NAMES.get(kind, kind.__name__.lower())}:{command_id}"
+
+
+def check_node(workflow: Workflow, node: str) -> None:
+    if node not in workflow.by_id:
+        hint = offered(str(node), workflow.by_id)
+        raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
 
 
 def at_index(index: int | None) -> int:

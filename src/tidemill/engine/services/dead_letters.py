@@ -15,10 +15,9 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import UNSET, RunService
 from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
-from tidemill.errors import Problem, Rejected, rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.errors import ExpressionError
 from tidemill.kernel.commands import CloseDeadLetter, Retry
-from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
@@ -41,13 +40,10 @@ class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def handled(self) -> int:
-        """Letters of runs that went on, or would."""
         return sum(run.letters for run in self.runs if run.result != "refused")
 
 
 class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one run's letters."""
-
     run_id: str
     letters: int
     result: str
@@ -57,8 +53,6 @@ class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterService:
-    """List, show, discard and reprocess dead letters."""
-
     def __init__(self, context: ServiceContext, runs: RunService, patches: PatchService) -> None:
         self._context, self._runs, self._patches = context, runs, patches
 
@@ -199,7 +193,7 @@ class DeadLetterService:
                     run_id, operations, retry=True, dry_run=dry_run, did_not_happen=sure, message=reason, actor=actor
                 )
             elif dry_run:
-                await self._could_retry(run_id, sure)
+                await self._context.rehearse(run_id, Retry(confirmed_not_done=sure))
             else:
                 await self._runs.retry(run_id, reason=reason, actor=actor, did_not_happen=sure)
         except Rejected as refusal:
@@ -209,16 +203,8 @@ class DeadLetterService:
             )
         return ReprocessedRun(run_id=run_id, letters=letters, result="would retry" if dry_run else "retried")
 
-    async def _could_retry(self, run_id: str, sure: tuple[str, ...]) -> None:
-        """Raise what a retry would be refused with."""
-        entry = await self._context.entry(run_id)
-        answer = decide(entry.flow.workflow, entry.state, Retry(confirmed_not_done=sure), self._context.store.now_ms())
-        if isinstance(answer, Problem):
-            raise Rejected(answer)
-
 
 def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str, Any]]:
-    """The patch that gives a node another config."""
     if node is None or operations is not None:
         hint = "name the node, or write a patch"
         raise rejected("correction_unclear", "a corrected config is for one node", path="/config", hint=hint)
@@ -231,23 +217,14 @@ def _reprocessed(found: dict[str, ReprocessedRun], *, more: bool = False) -> Rep
 
 def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> DeadLetterClosed | None:
     """Who took care of a letter, among the events that came after it."""
-    for event in events:
-        if isinstance(event, DeadLetterClosed) and (event.node, event.visit, event.index) == (node, visit, index):
-            return event
-    return None
+    closed = (event for event in events if isinstance(event, DeadLetterClosed))
+    return next((each for each in closed if (each.node, each.visit, each.index) == (node, visit, index)), None)
 
 
 def _terms(run_id: str | None, node: str | None, workflow: str | None, code: str | None) -> list[str]:
     if run_id is None and node is None and workflow is None and code is None:
         hint = "name a run, a workflow, a node or an error code"
         raise rejected("letters_unnamed", "nobody said which dead letters to try again", hint=hint)
-    terms = [OPEN]
-    if run_id is not None:
-        terms.append(f"run:{run_id}")
-    if workflow is not None:
-        terms.append(f"workflow:{workflow}")
-    if node is not None:
-        terms.append(f"node:{node}" if workflow is None else f"node:{workflow}/{node}")
-    if code is not None:
-        terms.append(f"code:{code}")
-    return terms
+    of_workflow = node if node is None or workflow is None else f"{workflow}/{node}"
+    named = {"run": run_id, "workflow": workflow, "node": of_workflow, "code": code}
+    return [OPEN, *(f"{name}:{value}" for name, value in named.items() if value is not None)]

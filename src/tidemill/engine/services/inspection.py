@@ -1,24 +1,14 @@
-"""Show, events, logs, path, tokens, why, compare.
+"""Looking at a run: show, events, logs, path, tokens, why, compare.
 
-Looking at a run: as it is, as it was, the way it went, why it waits, and how it differs from another.
-
-Reading what the handlers of a run have printed and logged: so far, or as it is written.
-
-Journals hold what was said as it came, often in pieces. Here it is put together to lines again.
-
-Jobs that were put aside because a large value that they need cannot be had: `why` looks for it and says which.
-
-A worker that cannot load a value gives the job back and tries it again after a while. Nothing of that is in the log, so
-whoever asks has to look where the values are kept.
-
-Children that were asked for and cannot be started, because a log is damaged: `why` looks for it and says which.
-
-A worker gives such a job back and tries it again after a while. Nothing of that is in the parent's log.
+Log segments hold what handlers printed as it came, often in pieces; `Lines` joins the pieces. A worker that cannot load
+a value, or cannot read the log of a child to start, releases the job and tries again later. The run's log says nothing
+of that, so `why` looks for the unreadable values (`Unread`) and children (`Unstarted`) itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -28,27 +18,25 @@ from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_journals
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
-from tidemill.engine.catalog import Catalog
 from tidemill.engine.corruption import UNREADABLE
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
-from tidemill.engine.run_cache import CachedRun, RunCache
-from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.run_cache import CachedRun
+from tidemill.engine.services.context import ServiceContext, check_node
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, offered, rejected
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import PathStep, path, tokens
+from tidemill.kernel.queries import path, tokens
 from tidemill.kernel.state import State, peek_at
-from tidemill.stores.contract import JobView, Row, Stream
+from tidemill.stores.contract import Row, Stream
 
 if TYPE_CHECKING:
     from tidemill.kernel.explain.ended import NodeHistory
@@ -90,22 +78,13 @@ class Lines:
                 self._begun[where] = StoredLine(each.line.at_ms if whole else at_ms, each.line.source, last)
 
     def rest(self) -> Iterator[LogLine]:
-        """The lines that nobody has ended."""
         begun, self._begun = self._begun, {}
         for (place, _), line in begun.items():
             yield _shown(place, line)
 
 
 def _shown(place: AttemptId, line: StoredLine) -> LogLine:
-    return LogLine(
-        node=place.node,
-        visit=place.visit,
-        index=place.index,
-        attempt=place.attempt,
-        at_ms=line.at_ms,
-        source=line.source,
-        text=line.text,
-    )
+    return LogLine(**msgspec.structs.asdict(place), **msgspec.structs.asdict(line))
 
 
 def _latest(spoken: list[LogRecord]) -> list[LogRecord]:
@@ -120,21 +99,14 @@ def _latest(spoken: list[LogRecord]) -> list[LogRecord]:
     return kept[::-1]
 
 
-def _in_time(lines: list[LogLine]) -> list[LogLine]:
-    """Lines of several attempts by time; those of one stay in their order."""
-    return sorted(lines, key=lambda line: line.at_ms)
-
-
 def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[AttemptId], bool]:
     asked = {"node": node, "visit": visit, "index": index, "attempt": attempt}
     named = {name: value for name, value in asked.items() if value is not None}
     return lambda place: all(getattr(place, name) == value for name, value in named.items())
 
 
-def _check_attempt(state: State, node: str | None, visit: int | None, index: int | None, attempt: int | None) -> None:
-    """Refuse a visit or an attempt that has not been; of a visit before the last one nobody knows its attempts."""
-    if node is None:
-        return
+def _check_attempt(state: State, node: str, visit: int | None, index: int | None, attempt: int | None) -> None:
+    """Refuse a visit or an attempt that has not been; the attempts of earlier visits are not known."""
     cell = state.peek(node)
     if visit is not None and visit > cell.visit:
         raise rejected("attempt_unknown", f"there is no visit {visit} of node {node}", path="/visit")
@@ -148,12 +120,6 @@ def _check_attempt(state: State, node: str | None, visit: int | None, index: int
         raise rejected("attempt_unknown", message, path="/attempt")
 
 
-def _check_node(workflow: Workflow, node: str | None) -> None:
-    if node is not None and node not in workflow.by_id:
-        hint = offered(str(node), workflow.by_id)
-        raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
-
-
 LOOKED_AT_MAX = 20
 """So many values are looked at for one answer: others wait for the same, as a rule."""
 
@@ -162,17 +128,20 @@ DUE_MS_MAX = 1_000
 
 
 class Unread:
-    """What one run needs, and what became of it."""
-
     def __init__(self, blobs: Blobs, tenant: str, entry: CachedRun) -> None:
         self._blobs, self._tenant, self._entry = blobs, tenant, entry
         self._seen: dict[str, Failure | None] = {}
 
     async def noted(self, jobs: Sequence[JobFact], now_ms: int) -> list[JobFact]:
         """The jobs, and with each that was put aside the first value it needs that cannot be had."""
-        return [await self._of(job) if _rests(job, now_ms) else job for job in jobs]
+        # A job that has just come due again will be put aside in a moment.
+        since_ms = now_ms - DUE_MS_MAX
+        return [
+            await self._noted(job) if job.lease_expires_at_ms is None and job.ready_at_ms > since_ms else job
+            for job in jobs
+        ]
 
-    async def _of(self, job: JobFact) -> JobFact:
+    async def _noted(self, job: JobFact) -> JobFact:
         for digest in self._needed(job.key):
             if digest not in self._seen and len(self._seen) < LOOKED_AT_MAX:
                 self._seen[digest] = await self._look(digest)
@@ -198,16 +167,9 @@ class Unread:
         return None
 
 
-def _rests(job: JobFact, now_ms: int) -> bool:
-    """Whether a job was put aside, or has just come due again and will be in a moment."""
-    return job.lease_expires_at_ms is None and job.ready_at_ms > now_ms - DUE_MS_MAX
-
-
 class Unstarted:
-    """What keeps the children of one run from being started."""
-
-    def __init__(self, catalog: Catalog, runs: RunCache, blobs: Blobs, stream: Stream, state: State) -> None:
-        self._catalog, self._runs, self._blobs, self._stream, self._state = catalog, runs, blobs, stream, state
+    def __init__(self, context: ServiceContext, stream: Stream, state: State) -> None:
+        self._context, self._stream, self._state = context, stream, state
 
     async def noted(self, jobs: Sequence[JobFact]) -> list[JobFact]:
         """The jobs, and with each that is to start a child what cannot be read of it or of its workflow."""
@@ -220,8 +182,16 @@ class Unstarted:
         return found
 
     async def _look(self, wait: Wait) -> Failure | None:
+        """Read all that a worker would read, and tell what it would be refused with."""
+        child = self._stream._replace(key=wait.name)
         try:
-            await self._try(wait)
+            await self._context.run_cache.refresh([child])
+            damage = self._context.run_cache.damage(child)
+            if damage is not None:
+                raise damage
+            if wait.ask is not None:
+                ask = read_ask(await self._context.text(wait.ask))
+                await self._context.catalog.resolve(self._context.tenant, ask.workflow)
         except Rejected as refusal:
             first = refusal.problems[0]
             if first.code in UNREADABLE:
@@ -230,18 +200,6 @@ class Unstarted:
             # What does not answer now may when the worker asks.
             return None
         return None
-
-    async def _try(self, wait: Wait) -> None:
-        """Look at all that a worker would read; raises what it would be refused with."""
-        tenant, child = self._stream.tenant, self._stream._replace(key=wait.name)
-        await self._runs.refresh([child])
-        damage = self._runs.damage(child)
-        if damage is not None:
-            raise damage
-        ask = wait.ask
-        if ask is not None:
-            text = await self._blobs.get(tenant, ask.digest) if isinstance(ask, BlobRef) else ask
-            await self._catalog.resolve(tenant, read_ask(text).workflow)
 
 
 def _wait_of(state: State, job: JobFact) -> Wait | None:
@@ -263,8 +221,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectionService:
-    """Show runs, their events, logs and paths; explain and compare them."""
-
     def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
         self._context, self._workers = context, workers
 
@@ -308,7 +264,7 @@ class InspectionService:
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """The way the run went: every visit in the order in which they ended, each with the edges it took."""
         events = await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
-        return [_step_view(step) for step in path(events)]
+        return [{**msgspec.structs.asdict(step), "went": list(step.went)} for step in path(events)]
 
     async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """What is in flight: the tokens that the run's counter counts."""
@@ -324,19 +280,21 @@ class InspectionService:
 
         entry = await self._context.entry(run_id)
         jobs = await self._context.store.jobs(self._context.stream(run_id))
-        facts = [_fact(job) for job in jobs]
-        if entry.state.blobs:
-            facts = await Unread(self._context.blobs, self._context.tenant, entry).noted(
-                facts, self._context.store.now_ms()
+        facts = [
+            JobFact(
+                key=view.job.key,
+                queue=view.job.queue,
+                ready_at_ms=view.job.ready_at_ms,
+                owner=view.owner,
+                lease_expires_at_ms=view.lease_expires_at_ms,
+                expired=view.void,
             )
-        unstarted = Unstarted(
-            self._context.catalog,
-            self._context.run_cache,
-            self._context.blobs,
-            self._context.stream(run_id),
-            entry.state,
-        )
-        facts = await unstarted.noted(facts)
+            for view in jobs
+        ]
+        if entry.state.blobs:
+            unread = Unread(self._context.blobs, self._context.tenant, entry)
+            facts = await unread.noted(facts, self._context.store.now_ms())
+        facts = await Unstarted(self._context, self._context.stream(run_id), entry.state).noted(facts)
         workers = await self._workers.capabilities(entry.state.digest)
         found = explain(entry.flow.workflow, entry.state, facts, self._context.store.now_ms(), workers=workers)
         if stuck := await self._stuck_reason(run_id, entry):
@@ -349,11 +307,8 @@ class InspectionService:
         from tidemill.kernel.explain.ended import account_for
 
         entry = await self._context.entry(run_id)
-        known = entry.flow.workflow.by_id.get(node)
-        if known is None:
-            hint = offered(str(node), entry.flow.workflow.by_id)
-            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
-        found = await self.why(run_id)
+        check_node(entry.flow.workflow, node)
+        found, known = await self.why(run_id), entry.flow.workflow.by_id[node]
         return account_for(entry.state, await self._context.log(run_id), known, found.blockers)
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
@@ -372,7 +327,7 @@ class InspectionService:
         left, right = await self.show(run_id), await self.show(other_id)
         order = [step["node"] for step in await self.path(run_id)]
         names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]
-        nodes = tuple(_beside(name, left.nodes.get(name), right.nodes.get(name)) for name in names)
+        nodes = tuple(_compared(name, left.nodes.get(name), right.nodes.get(name)) for name in names)
         apart = [node["node"] for node in nodes if not node["same"]]
         outputs_same = bool(left.outputs == right.outputs)
         return Comparison(
@@ -403,11 +358,11 @@ class InspectionService:
         entry = await self._context.entry(run_id)
         wanted = _wanted(node, visit, index, attempt)
         spoken = await read_journals(self._context.store, self._context.tenant, run_id, {}, wanted)
-        if not spoken:
-            _check_node(entry.flow.workflow, node)
+        if not spoken and node is not None:
+            check_node(entry.flow.workflow, node)
             _check_attempt(entry.state, node, visit, index, attempt)
         lines = Lines()
-        return _in_time([*lines.of(_latest(spoken)), *lines.rest()])
+        return sorted([*lines.of(_latest(spoken)), *lines.rest()], key=attrgetter("at_ms"))
 
     async def follow_logs(
         self,
@@ -419,7 +374,9 @@ class InspectionService:
         attempt: int | None = None,
     ) -> AsyncIterator[LogLine]:
         """The same lines, then those that are written from now on; ends with the run."""
-        _check_node((await self._context.entry(run_id)).flow.workflow, node)
+        entry = await self._context.entry(run_id)
+        if node is not None:
+            check_node(entry.flow.workflow, node)
         wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
         busy = True
         while busy:
@@ -427,28 +384,12 @@ class InspectionService:
             busy = (await self._context.entry(run_id)).state.busy
             spoken = await read_journals(self._context.store, self._context.tenant, run_id, seen, wanted)
             fresh = list(lines.of(_latest(spoken)))
-            for line in _in_time(fresh if busy else [*fresh, *lines.rest()]):
+            for line in sorted(fresh if busy else [*fresh, *lines.rest()], key=attrgetter("at_ms")):
                 yield line
             if busy:
                 await self._context.ambient.sleep(LOOK_EVERY_MS)
 
 
-def _fact(view: JobView) -> JobFact:
-    return JobFact(
-        key=view.job.key,
-        queue=view.job.queue,
-        ready_at_ms=view.job.ready_at_ms,
-        owner=view.owner,
-        lease_expires_at_ms=view.lease_expires_at_ms,
-        expired=view.void,
-    )
-
-
-def _step_view(step: PathStep) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(step), "went": list(step.went)}
-
-
-def _beside(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:
-    compared = ("status", "output")
-    same = left is not None and right is not None and all(left[key] == right[key] for key in compared)
+def _compared(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:
+    same = left is not None and right is not None and all(left[key] == right[key] for key in ("status", "output"))
     return {"node": name, "same": same, "left": left, "right": right}

@@ -28,8 +28,6 @@ Progress = Callable[[int, int], None]
 
 
 class MaintenanceService:
-    """Verify logs, rebuild rows, archive and restore runs."""
-
     def __init__(self, context: ServiceContext, archive: Archive | None, retention_days: float | None) -> None:
         self._context, self._archive, self._retention_days = context, archive, retention_days
 
@@ -69,7 +67,9 @@ class MaintenanceService:
         auditor = Auditor(self._context.store, self._context.blobs, self._context.catalog)
         for run_id in run_ids:
             stream = self._context.stream(run_id)
-            await self._known_run(stream)
+            (tail,) = await self._context.store.load({stream: 0}, snapshots=False)
+            if not tail.version and not tail.damage:
+                raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
             yield "runs", await auditor.run(stream)
         if run_ids:
             return
@@ -80,7 +80,11 @@ class MaintenanceService:
         auditor = Auditor(self._context.store, self._context.blobs, self._context.catalog, lists=readable)
         async for stream in all_streams(self._context.store, WORKFLOW):
             yield "workflows", await auditor.workflow(stream)
-        marks = await self._marks() if sample == 100 and readable else None
+        marks: set[int] | None = None
+        if sample == 100 and readable:
+            # A few bytes for every row of a run, so that most rows need not be looked for one by one.
+            tenant = self._context.tenant
+            marks = {_mark(tenant, row) async for row in all_rows(self._context.store, tenant, RUN)}
         async for stream in all_streams(self._context.store, RUN):
             if sample == 100 or crc32(stream.key.encode()) % 10_000 < sample * 100:
                 listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
@@ -88,18 +92,6 @@ class MaintenanceService:
         if sample == 100 and readable:
             async for found in missing_logs(self._context.store, self._context.tenant):
                 yield "lists", found
-
-    async def _known_run(self, stream: Stream) -> Tail:
-        (tail,) = await self._context.store.load({stream: 0}, snapshots=False)
-        if not tail.version and not tail.damage:
-            raise rejected("run_unknown", f"there is no run {stream.key}", hint="see `tidemill runs list`")
-        return tail
-
-    async def _marks(self) -> set[int]:
-        """A few bytes for every row of a run, so that most rows need not be looked for one by one."""
-        return {
-            _mark(self._context.tenant, row) async for row in all_rows(self._context.store, self._context.tenant, RUN)
-        }
 
     # Rows
 

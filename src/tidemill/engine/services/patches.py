@@ -25,7 +25,7 @@ from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import apply_patch
 from tidemill.kernel.document.reader import normalise
-from tidemill.kernel.events import BlobRef, Payload, RunPatched
+from tidemill.kernel.events import Payload, RunPatched
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.model import Json, Workflow
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that a run runs, with its own patches in it."""
-
     document: Json
     digest: str
     workflow: str
@@ -59,8 +57,6 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PatchService:
-    """Show and patch a run's document; fork a run."""
-
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
@@ -77,26 +73,13 @@ class PatchService:
         if state.revision:
             patches = [event for event in await self._context.log(run_id) if isinstance(event, RunPatched)]
             for event in patches[: state.revision]:
-                patched, _ = normalise(apply_patch(document, await self._value(event.patch)))
+                patched, _ = normalise(apply_patch(document, decode_value(await self._context.text(event.patch))))
                 document = await self._pinned(patched, event.digest)
-        return RunDocument(
-            document=document,
-            digest=state.digest,
-            workflow=state.workflow,
-            version=state.version,
-            revision=state.revision,
-        )
+        copied = {name: getattr(state, name) for name in ("digest", "workflow", "version", "revision")}
+        return RunDocument(document=document, **copied)
 
     async def _pinned(self, document: Json, digest: str) -> Json:
         return pinned(document, (await self._context.catalog.flow(self._context.tenant, digest)).workflow)
-
-    async def _value(self, payload: Payload) -> Any:
-        text = (
-            await self._context.blobs.get(self._context.tenant, payload.digest)
-            if isinstance(payload, BlobRef)
-            else payload
-        )
-        return decode_value(text)
 
     async def patch(
         self,
@@ -116,8 +99,7 @@ class PatchService:
         """Change the graph of a run with a JSON Patch on its document, or see what that would do (`dry_run`).
 
         A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
-        patch needs it. `base_digest` is the digest the patch
-        was made against. `publish` also makes the outcome a version of the workflow.
+        patch needs it. `base_digest` is the digest that it was made against; `publish` makes a version of the outcome.
         """
         check_words(message=message, actor=actor)
         check_command_id(command_id)
@@ -127,13 +109,9 @@ class PatchService:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
         command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
         flow, state = entry.flow.workflow, entry.state
+        who, sure = actor or None, tuple(did_not_happen)
         command = msgspec.structs.replace(
-            command,
-            id=command_id,
-            actor=actor or None,
-            retry=retry or dry_run,
-            confirmed_not_done=tuple(did_not_happen),
-            message=message,
+            command, id=command_id, actor=who, retry=retry or dry_run, confirmed_not_done=sure, message=message
         )
         found = tuple(problems(flow, state, command))
         if found:
@@ -165,29 +143,28 @@ class PatchService:
     async def _patched_before(
         self, run_id: str, command_id: str, publish: bool, message: str, actor: str
     ) -> PatchOutcome:
-        """The answer to a patch that was applied already; whether it was published too, nobody knows."""
+        """The answer to a patch that was applied already; it may not have been published yet."""
         events = await self._context.log(run_id)
-        for seq, event in enumerate(events, 1):
-            if isinstance(event, RunPatched) and event.command == command_id:
-                published: Published | None = None
-                if publish:
-                    flow = await self._context.catalog.flow(self._context.tenant, event.digest)
-                    entry = CachedRun(replay(events, until=seq), flow)
-                    shown = await self._document(run_id, entry)
-                    compiled = await self._context.catalog.compile(self._context.tenant, shown.document)
-                    published = await self._publish_patched(entry.state.version, compiled, actor, message)
-                return PatchOutcome(
-                    applied=True,
-                    digest=event.digest,
-                    revision=event.revision,
-                    added=event.added,
-                    removed=event.removed,
-                    changed=event.changed,
-                    rerun=(),
-                    kept=(),
-                    published=published,
-                )
-        raise AssertionError("what was carried out is in the log")
+        patched = ((seq, each) for seq, each in enumerate(events, 1) if isinstance(each, RunPatched))
+        seq, event = next((seq, each) for seq, each in patched if each.command == command_id)
+        published: Published | None = None
+        if publish:
+            flow = await self._context.catalog.flow(self._context.tenant, event.digest)
+            entry = CachedRun(replay(events, until=seq), flow)
+            shown = await self._document(run_id, entry)
+            compiled = await self._context.catalog.compile(self._context.tenant, shown.document)
+            published = await self._publish_patched(entry.state.version, compiled, actor, message)
+        return PatchOutcome(
+            applied=True,
+            digest=event.digest,
+            revision=event.revision,
+            added=event.added,
+            removed=event.removed,
+            changed=event.changed,
+            rerun=(),
+            kept=(),
+            published=published,
+        )
 
     async def _patch_command(
         self, run_id: str, entry: CachedRun, operations: Any, base_digest: str | None, expected_seq: int | None
@@ -241,6 +218,12 @@ class PatchService:
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
         prefix = tuple(events[:last])
         flow = await self._context.catalog.flow(self._context.tenant, graph_after(prefix))
+        payload: Payload | None = None
+        if inputs is not None:
+            context = self._context
+            payload = await checked_inputs(
+                context.tenant, inputs, flow.workflow.inputs, context.blobs, context.input_bytes_max
+            )
         command = Fork(
             id=f"fork:{fork_id}",
             actor=actor or None,
@@ -248,7 +231,7 @@ class PatchService:
             prefix=prefix,
             rewind=node or "",
             undone=tuple(undone(events)),
-            inputs=None if inputs is None else await self._fork_inputs(inputs, flow.workflow),
+            inputs=payload,
             labels=None if labels is None else check_labels(labels),
             submitted_by=actor,
             reason=reason,
@@ -270,40 +253,31 @@ class PatchService:
             raise rejected("key_reused", f"key {fork_id} belongs to another run", hint="use a new key")
         return fork_id
 
-    async def _fork_inputs(self, inputs: Any, workflow: Workflow) -> Payload:
-        context = self._context
-        return await checked_inputs(context.tenant, inputs, workflow.inputs, context.blobs, context.input_bytes_max)
-
 
 def pinned(document: Json, workflow: Workflow) -> Json:
     """A document whose node types are those that the run was compiled with, also when newer ones exist by now."""
-    nodes = []
-    for node in document["nodes"]:
-        known = workflow.by_id.get(node["id"])
-        if known is not None:
-            node = {**node, "type": _same_type(node["type"], known.type)}
-            if "compensator" in node and known.compensator is not None:
-                undoing = node["compensator"]
-                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], known.compensator.type)}
-        nodes.append(node)
-    return {**document, "nodes": nodes}
-
-
-def _same_type(written: str, known: str) -> str:
-    """The version of a type that is known, if it is the type that was written."""
-    return known if written.partition("@")[0] == known.partition("@")[0] else written
+    undoing = {node.id: node.compensator.type for node in workflow.nodes if node.compensator is not None}
+    return _with_types(document, {node.id: node.type for node in workflow.nodes}, undoing)
 
 
 def unpinned(document: Json, base: Json) -> Json:
     """A document whose node types are written as in another one, where they are the same types."""
-    written = {node["id"]: node for node in base["nodes"]}
+    undoing = {node["id"]: node["compensator"]["type"] for node in base["nodes"] if "compensator" in node}
+    return _with_types(document, {node["id"]: node["type"] for node in base["nodes"]}, undoing)
+
+
+def _with_types(document: Json, types: Mapping[str, str], undoing: Mapping[str, str]) -> Json:
+    """The document with these types of nodes and of compensators, by node, where only the version differs."""
+
+    def typed(part: Json, known: str) -> Json:
+        return {**part, "type": known} if part["type"].partition("@")[0] == known.partition("@")[0] else {**part}
+
     nodes = []
     for node in document["nodes"]:
-        known = written.get(node["id"])
-        if known is not None:
-            node = {**node, "type": _same_type(node["type"], known["type"])}
-            if "compensator" in node and "compensator" in known:
-                undoing, before = node["compensator"], known["compensator"]
-                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], before["type"])}
+        name = node["id"]
+        if name in types:
+            node = typed(node, types[name])
+            if "compensator" in node and name in undoing:
+                node["compensator"] = typed(node["compensator"], undoing[name])
         nodes.append(node)
     return {**document, "nodes": nodes}

@@ -22,11 +22,11 @@ from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
-from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
 LOOK_AGAIN_MS = 5.0
-"""How much later than it could the end of a long run is told to whoever waits for nothing else."""
+"""How much later than it could a caller learns of the end of a long run."""
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
@@ -37,8 +37,6 @@ UNSET: Any = object()
 
 
 class RunService:
-    """Start, follow and find runs, and act on them."""
-
     def __init__(self, context: ServiceContext, user: str = "") -> None:
         self._context, self._user = context, user
 
@@ -55,7 +53,7 @@ class RunService:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
-        Without `submitted_by` it is whoever this process runs for.
+        Without `submitted_by` it is the user of this process.
         """
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
@@ -86,30 +84,17 @@ class RunService:
         return run_id
 
     async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
-        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin.
-
-        Defaults are those of the version that the run was started with: a newer one does not make a repeated request
-        another request.
-        """
+        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
+        # Defaults are those of the version that the run was started with, not of a newer one.
         entry = await self._context.entry(stream.key)
         state, given = entry.state, with_defaults(inputs, entry.flow.workflow.inputs)
         foreign = state.parent is not None or state.forked_from is not None
-        if foreign or state.workflow != version.name or not await self._is_recorded(state.inputs, given):
-            raise rejected(
-                "key_reused",
-                f"key {stream.key} belongs to a run with other inputs",
-                hint="use a new key for a new request",
-            )
-
-    async def _is_recorded(self, recorded: Payload, value: Any) -> bool:
-        """Whether a value is the recorded one; the order of keys does not matter."""
-        text = encode_given(value)
-        known = (
-            await self._context.blobs.get(self._context.tenant, recorded.digest)
-            if isinstance(recorded, BlobRef)
-            else recorded
-        )
-        return known == text or bool(decode_value(known) == decode_value(text))
+        text, known = encode_given(given), await self._context.text(state.inputs)
+        # The order of keys does not matter.
+        same = known == text or decode_value(known) == decode_value(text)
+        if foreign or state.workflow != version.name or not same:
+            message = f"key {stream.key} belongs to a run with other inputs"
+            raise rejected("key_reused", message, hint="use a new key for a new request")
 
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
@@ -125,14 +110,13 @@ class RunService:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
         With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
-        have no `seq` and are not kept, and whoever is slow may miss some.
+        have no `seq` and are not kept, and a slow reader may miss some.
         """
         entry = await self._context.entry(run_id)
         if not 0 <= after <= entry.state.seq:
             message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
-            raise rejected(
-                "cursor_invalid", message, path="/after", hint="pass the seq of the last event you have seen"
-            )
+            hint = "pass the seq of the last event you have seen"
+            raise rejected("cursor_invalid", message, path="/after", hint=hint)
         if not entry.state.busy and after >= entry.state.seq:
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
@@ -285,7 +269,7 @@ class RunService:
             visit=visit or 0,
             index=at_index(index),
             output=output,
-            size=_size(output),
+            size=0 if output is None else len(output) if isinstance(output, bytes) else output.size,
             next_nodes=None if next_nodes is None else tuple(next_nodes),
             reason=reason,
         )
@@ -311,9 +295,3 @@ class RunService:
         await self._context.command(
             run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
         )
-
-
-def _size(payload: Payload | None) -> int:
-    if payload is None:
-        return 0
-    return len(payload) if isinstance(payload, bytes) else payload.size

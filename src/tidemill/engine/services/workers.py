@@ -41,8 +41,6 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerService:
-    """List workers, and answer what they can run between them."""
-
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
         self.registry: Registry | None = None
@@ -68,14 +66,11 @@ class WorkerService:
         return [mine, *(row for row in rows if row.name != mine.name)]
 
     async def another_may_have(self, lacking: CapabilityMissing) -> bool:
-        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
-
-        Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
-        nobody else is.
-        """
-        if self.registry is None or self.registry.serves_one_run:
+        """Whether another worker may have what this process's lacks: one that is there, or one that may come."""
+        # What may pass by itself is tried again here if no other worker is alive.
+        if self.registry is None or self.registry.options.only:
             return False
-        if self.registry.stands and not lacking.retryable:
+        if self.registry.options.standing and not lacking.retryable:
             return True
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())
@@ -85,7 +80,21 @@ class WorkerService:
         states = await self._states()
         silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
         mute = tuple(row.name for row, state in states if state == "silent")
-        return Workers.of([_able(row, digest) for row, state in states if state == "alive"], silent, mute)
+        able = [
+            WorkerCapability(
+                name=row.name,
+                queues=frozenset(row.queues) if row.queues else None,
+                types=frozenset(row.types),
+                lacks={
+                    missing.work: Failure(code=missing.code, message=missing.message, hint=missing.hint)
+                    for missing in row.lacks
+                    if missing.digest == digest
+                },
+            )
+            for row, state in states
+            if state == "alive"
+        ]
+        return Workers.of(able, silent, mute)
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
@@ -98,20 +107,7 @@ def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
     return "silent" if state == "dead" else state
 
 
-def _able(row: WorkerRow, digest: str) -> WorkerCapability:
-    return WorkerCapability(
-        name=row.name,
-        queues=frozenset(row.queues) if row.queues else None,
-        types=frozenset(row.types),
-        lacks={
-            lack.work: Failure(code=lack.code, message=lack.message, hint=lack.hint)
-            for lack in row.lacks
-            if lack.digest == digest
-        },
-    )
-
-
 def _view(row: WorkerRow, state: State) -> WorkerView:
-    lacks = tuple(dict.fromkeys(lack.message for lack in row.lacks))
+    lacks = tuple(dict.fromkeys(missing.message for missing in row.lacks))
     fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name not in ("state", "lacks")}
     return WorkerView(state=state, lacks=lacks, **fields)

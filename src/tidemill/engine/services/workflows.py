@@ -34,9 +34,8 @@ class WorkflowService:
 
     async def document(self, reference: str) -> Json:
         """The document of a published workflow, in its normal form."""
-        return await self._context.catalog.document(
-            self._context.tenant, await self._context.catalog.resolve(self._context.tenant, reference)
-        )
+        version = await self._context.catalog.resolve(self._context.tenant, reference)
+        return await self._context.catalog.document(self._context.tenant, version)
 
     async def patch(
         self, reference: str, operations: Any, *, base_digest: str | None = None, author: str = "", message: str = ""

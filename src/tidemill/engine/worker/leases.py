@@ -1,14 +1,10 @@
 """Leases of one worker: renewal, hand-over policy, delayed release, claim loop.
 
-Renewal runs in its own thread, asks the worker for its leases each time and reports lost ones. Correctness never
-depends on it, because the fence token decides at commit.
-
-A worker may always keep as many new jobs of a commit as the commit settled; it keeps more only while it is the only
-live worker and has free slots.
-
-A job that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take
-it. Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with
-the number of such jobs, so they use a bounded share of the claim rate.
+Correctness never depends on renewal, because the fence token decides at commit. A worker may always keep as many new
+jobs of a commit as the commit settled; it keeps more only while it is the only live worker and has free slots. A job
+that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take it.
+Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with the
+number of such jobs, so they use a bounded share of the claim rate.
 """
 
 from __future__ import annotations
@@ -83,7 +79,7 @@ class LeaseRenewalThread:
         self._thread: threading.Thread | None = None
 
     def start(self, on_renewed: OnRenewed) -> None:
-        """Start; `on_beat` is called in the loop that calls this."""
+        """Start; `on_renewed` is called in the loop that calls this."""
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, args=(loop, on_renewed), name="tidemill-heart", daemon=True)
         self._thread.start()
@@ -139,7 +135,6 @@ class HandoverPolicy:
         return self._concurrency - self._held() - self.reserved
 
     def reserve(self, places: int) -> None:
-        """Set the number of reserved slots; freeing some wakes the claim loop."""
         freed, self.reserved = places < self.reserved, places
         if freed:
             self._wake()
@@ -155,18 +150,17 @@ class HandoverPolicy:
         room = self.room(stream)
         if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
             return ()
-        kept = [job.key for job in jobs if self._may_keep(job)][: settled + room]
+        # Those that are ready, and that this worker could claim.
+        kept = [
+            job.key
+            for job in jobs
+            if job.task.kind == "run"
+            and not (job.ready_at_ms or job.caps)
+            and (not self._queues or job.queue in self._queues)
+        ][: settled + room]
         if len(kept) > settled:
             self.reserve(self.reserved + len(kept) - settled)
         return tuple(kept)
-
-    def _may_keep(self, job: JobSpec) -> bool:
-        """Whether a job is ready and this worker could claim it."""
-        return (
-            job.task.kind == "run"
-            and not (job.ready_at_ms or job.caps)
-            and (not self._queues or job.queue in self._queues)
-        )
 
     def _claimed_lately(self) -> bool:
         within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
@@ -210,9 +204,13 @@ class UnrunnableBackoff:
     def delay_ms(self, place: Hashable, claimed_ms: int) -> int:
         """The delay for releasing a job that was claimed at `claimed_ms` and cannot run here."""
         now = self._clock()
-        first = self._met.pop(place, None) is None
+        offered = claimed_ms % STEP_MS < ROOM_MS
+        if self._met.pop(place, None) is None:
+            step, number = self._offers
+            self._offers = (now // STEP_MS, number + 1 if step == now // STEP_MS else 1)
+            offered = self._offers[1] <= OFFERS_MAX
         self._met[place] = now
-        if self._may_offer(now) if first else claimed_ms % STEP_MS < ROOM_MS:
+        if offered:
             self._offered_ms = now
             return 0
         self._forget(now)
@@ -220,11 +218,6 @@ class UnrunnableBackoff:
         steps = 1 + min(len(self._delayed) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS
         self._delayed[place] = due = (now // STEP_MS + steps) * STEP_MS
         return due - now
-
-    def _may_offer(self, now: int) -> bool:
-        step, number = self._offers
-        self._offers = (now // STEP_MS, number + 1 if step == now // STEP_MS else 1)
-        return self._offers[1] <= OFFERS_MAX
 
     def _forget(self, now: int) -> None:
         """Forget jobs that came due a while ago and were not met again: another worker took them."""
@@ -283,17 +276,14 @@ class ReleaseQueue:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             for delay_ms, leases in waiting.items():
-                await self._release(leases, delay_ms)
-
-    async def _release(self, leases: Sequence[Lease], delay_ms: int) -> None:
-        try:
-            await self._store.release(leases, delay_ms=delay_ms)
-        except TidemillError:
-            # The leases will expire.
-            return
-        except Exception:
-            # A bug is logged, and must not keep the remaining jobs from being released.
-            LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
+                try:
+                    await self._store.release(leases, delay_ms=delay_ms)
+                except TidemillError:
+                    # The leases will expire.
+                    continue
+                except Exception:
+                    # A bug is logged, and must not keep the remaining jobs from being released.
+                    LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
 
 
 # Claims
@@ -330,7 +320,6 @@ class ClaimLoop:
         self._loop = asyncio.create_task(self._forever(), name="tidemill-claims")
 
     def stop(self) -> None:
-        """Claim nothing from now on."""
         if self._loop is not None:
             self._loop.cancel()
 
@@ -341,7 +330,6 @@ class ClaimLoop:
             await asyncio.gather(self._loop, return_exceptions=True)
 
     def wake(self) -> None:
-        """Continue, because a slot is free."""
         if not self._room.is_set():
             self._room.set()
 
@@ -355,7 +343,10 @@ class ClaimLoop:
                 await self._room.wait()
                 continue
             try:
-                leases = await self._claim(request)
+                wait_ms = self._backoff.wait_ms(request.wait_ms)
+                if wait_ms != request.wait_ms:
+                    request = msgspec.structs.replace(request, wait_ms=wait_ms)
+                leases = await self._store.claim(request)
                 if leases:
                     await self._accept(leases)
                 self.refusals.clear()
@@ -373,12 +364,6 @@ class ClaimLoop:
                 # A bug is logged, and must not leave a live process that claims nothing.
                 LOG.exception("claiming failed and will be repeated")
                 await self._ambient.sleep(1_000)
-
-    async def _claim(self, request: Claim) -> list[Lease]:
-        wait_ms = self._backoff.wait_ms(request.wait_ms)
-        if wait_ms != request.wait_ms:
-            request = msgspec.structs.replace(request, wait_ms=wait_ms)
-        return await self._store.claim(request)
 
 
 class ClaimErrors:

@@ -87,8 +87,6 @@ _DECODE = msgspec.msgpack.Decoder(WorkerRow).decode
 
 
 class Registry:
-    """Maintains the row of this process's worker."""
-
     def __init__(
         self,
         *,
@@ -98,11 +96,11 @@ class Registry:
         worker: Worker,
         options: WorkerOptions,
         types: Iterable[str],
-        lacks: MissingCapabilities,
+        missing: MissingCapabilities,
     ) -> None:
-        self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
+        self._store, self._ambient, self._worker, self.options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
-        self._types, self._lacks = tuple(sorted(types)), lacks
+        self._types, self._missing = tuple(sorted(types)), missing
         self._started_ms = 0
         self._writes = 0
         self._loop: asyncio.Task[None] | None = None
@@ -124,16 +122,6 @@ class Registry:
     def is_open(self) -> bool:
         return self._loop is not None
 
-    @property
-    def serves_one_run(self) -> bool:
-        """Whether the worker serves one run only, so no other worker can have what that run needs."""
-        return bool(self._options.only)
-
-    @property
-    def stands(self) -> bool:
-        """Whether another worker may come that has what this one lacks."""
-        return self._options.standing
-
     def announce(self) -> None:
         """Write the row now, because other processes need its change."""
         if self._pause is not None:
@@ -153,44 +141,39 @@ class Registry:
                 await self._commit((gone,))
 
     def row(self) -> WorkerRow:
-        options, jobs = self._options, self._worker.held_jobs
+        options, jobs = self.options, self._worker.held_jobs
+        copied = ("name", "host", "pid", "version", "dead_after_ms", "queues", "concurrency")
         return WorkerRow(
-            name=options.name,
-            host=options.host,
-            pid=options.pid,
-            version=options.version,
+            **{name: getattr(options, name) for name in copied},
             started_ms=self._started_ms,
             beat_ms=self._store.now_ms(),
-            dead_after_ms=options.dead_after_ms,
-            queues=options.queues,
             types=self._types,
-            concurrency=options.concurrency,
             draining=self._worker.draining,
             holding=len(jobs),
             held=tuple(_held(job, options.lease_ms) for job in islice(jobs, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
-            lacks=self._lacks.known(self._store.now_ms()),
+            lacks=self._missing.known(self._store.now_ms()),
         )
 
     async def _forever(self) -> None:
         while True:
-            held, lacks = self._held_tokens(), self._lacks.known(self._store.now_ms())
+            held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
             await self._find_others()
             self._writes += 1
             if self._writes % FORGET_EVERY_WRITES == 0:
                 await self._forget()
-            self._pause = asyncio.create_task(self._until_outdated(held, lacks), name="tidemill-beat")
+            self._pause = asyncio.create_task(self._until_outdated(held, missing), name="tidemill-beat")
             await asyncio.wait({self._pause})
 
-    async def _until_outdated(self, written: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
+    async def _until_outdated(self, written: frozenset[int], missing: tuple[MissingCapability, ...]) -> None:
         """Wait until the next write is due or the row is outdated; jobs shorter than `NEWS_MS` do not outdate it."""
-        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, written
+        due, before = self._ambient.monotonic_ms() + self.options.beat_ms, written
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
             await self._ambient.sleep(min(left_ms, NEWS_MS))
             held = self._held_tokens()
             lasting, idle = held & before, not held | before
-            if lasting - written or (written and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
+            if lasting - written or (written and idle) or set(self._missing.known(self._store.now_ms())) - set(missing):
                 return
             before = held
 
@@ -199,7 +182,12 @@ class Registry:
 
     async def _write(self) -> None:
         """Write the row. A store that takes longer than `dead_after_ms` is reported as unreachable."""
-        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._is_late)
+
+        def report_late() -> None:
+            if not self._unreachable:
+                self._report_reach(Unavailable(f"it has said nothing for {self.options.dead_after_ms / 1000:g} s"))
+
+        late = asyncio.get_running_loop().call_later(self.options.dead_after_ms / 1000, report_late)
         try:
             reason = await self._commit((self._index_row(),))
         finally:
@@ -207,7 +195,7 @@ class Registry:
         self._report_reach(reason)
 
     def _index_row(self) -> Row:
-        queues = self._options.queues or ("*",)
+        queues = self.options.queues or ("*",)
         terms = (*(f"queue:{queue}" for queue in queues), *(f"type:{each}" for each in self._types))
         return Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, terms=terms, body=_ENCODE(self.row()))
 
@@ -225,10 +213,6 @@ class Registry:
             LOG.exception("the worker could not say that it is alive; it will try again")
         return None
 
-    def _is_late(self) -> None:
-        if not self._unreachable:
-            self._report_reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
-
     def _report_reach(self, reason: TidemillError | None) -> None:
         """Report a change of reachability; the same reason is reported once."""
         text = "" if reason is None else str(reason) or type(reason).__name__
@@ -240,7 +224,7 @@ class Registry:
         """Find out whether this is the only live worker: then it may keep more of its jobs."""
         rows = await self._registered()
         now = self._store.now_ms()
-        others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
+        others = [row for row in rows or () if row.name != self.options.name and row.state(now) == "alive"]
         self._worker.handover.is_only_worker = rows is not None and not others
 
     async def _registered(self) -> list[WorkerRow] | None:
@@ -253,7 +237,6 @@ class Registry:
             return None
 
     async def _forget(self) -> None:
-        """Remove the rows of workers that have been dead for long."""
         rows, now = await self._registered() or (), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:
@@ -263,15 +246,11 @@ class Registry:
 async def registered(store: Store, tenant: str) -> list[WorkerRow]:
     """Every worker that has a row, latest first; rows of an unknown format are left out."""
     page = await store.find(tenant, WORKER, limit=ROWS_MAX)
-    return [row for row in map(_read, page.rows) if row is not None]
-
-
-def _read(row: Row) -> WorkerRow | None:
-    try:
-        found = _DECODE(row.body)
-    except msgspec.MsgspecError:
-        return None
-    return found if found.v <= WORKER_FORMAT else None
+    found: list[WorkerRow] = []
+    for row in page.rows:
+        with suppress(msgspec.MsgspecError):
+            found.append(_DECODE(row.body))
+    return [row for row in found if row.v <= WORKER_FORMAT]
 
 
 def _held(job: HeldJob, lease_ms: int) -> Held:

@@ -23,7 +23,7 @@ from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
 from tidemill.engine.attempts.rendering import Values, encoded
-from tidemill.engine.attempts.results import TransactionalStatement, as_payload, check_files, stored_value
+from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -81,42 +81,32 @@ class AttemptLog:
         return answer.problem is None
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        task, lease = attempt.task, attempt.lease
+        lease = attempt.lease
         try:
             text = encoded(value, attempt.mask)
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
         payload = await surely(lambda: as_payload(self._blobs, lease.stream.tenant, text))
-        command = Checkpoint(
-            node=task.node,
-            visit=task.visit,
-            index=task.index,
-            admission=attempt.admission,
-            token=lease.token,
-            value=payload,
-            worker=self._worker,
-            started_ms=attempt.started_ms,
-        )
+        command = Checkpoint(value=payload, **self._common(attempt))
         # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
 
     def start_command(self, attempt: Attempt) -> AttemptStarted:
+        return AttemptStarted(**self._common(attempt))
+
+    def _common(self, attempt: Attempt) -> dict[str, Any]:
         task = attempt.task
-        return AttemptStarted(
-            node=task.node,
-            visit=task.visit,
-            index=task.index,
-            admission=attempt.admission,
-            token=attempt.lease.token,
-            worker=self._worker,
-            started_ms=attempt.started_ms,
-        )
-
-
-def ignore_outcome(pending: PendingCommand, answer: CommandOutcome) -> None:
-    """Ignore the outcome: if the attempt no longer counts, its result will be discarded."""
+        return {
+            "node": task.node,
+            "visit": task.visit,
+            "index": task.index,
+            "admission": attempt.admission,
+            "token": attempt.lease.token,
+            "worker": self._worker,
+            "started_ms": attempt.started_ms,
+        }
 
 
 JobKey = tuple[Stream, str]
@@ -136,13 +126,6 @@ class HeldJob(msgspec.Struct):
     @property
     def job_key(self) -> JobKey:
         return self.lease.stream, self.lease.key
-
-    def statement_with(self, command: AnyCommand) -> TransactionalStatement | None:
-        """The statement for the commit of this command, if the job's work has one."""
-        work = self.attempt or self.compensation
-        if work is None or work.statement is None or not isinstance(command, (Result, CompensationResult)):
-            return None
-        return work.statement if isinstance(command.outcome, Done) else None
 
     @property
     def settling(self) -> bool:
@@ -190,8 +173,6 @@ class WorkerOptions:
 
 
 class Worker:
-    """Runs the jobs of one process."""
-
     def __init__(
         self,
         *,
@@ -201,14 +182,14 @@ class Worker:
         blobs: Blobs,
         ambient: Ambient,
         handlers: Mapping[str, Handler],
-        errands: ChildRunMessenger,
+        messenger: ChildRunMessenger,
         options: WorkerOptions,
-        around: ProcessRuntime,
+        runtime: ProcessRuntime,
     ) -> None:
-        self._store, self._runs, self._turns, self._messenger = store, runs, turns, errands
+        self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
+        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime)
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
@@ -251,7 +232,6 @@ class Worker:
         self._claims.stop()
 
     def stop_now(self) -> None:
-        """End the grace period of a drain."""
         self._stopping_now = True
 
     async def close(self) -> None:
@@ -288,7 +268,6 @@ class Worker:
         return [held.lease for held in list(self._held_jobs.values())]
 
     def _next_claim(self) -> Claim | None:
-        """The next claim; None while there is no free slot."""
         if self.handover.free <= 0:
             return None
         self.handover.claim()
@@ -479,7 +458,10 @@ class Worker:
 
     def _settle(self, held: HeldJob, command: AnyCommand) -> None:
         """Submit the result of a job; the same commit settles its lease."""
-        statement = held.statement_with(command)
+        # The store executes the statement of the job's work in the commit of its result.
+        statement, work = None, held.attempt or held.compensation
+        if work is not None and isinstance(command, (Result, CompensationResult)) and isinstance(command.outcome, Done):
+            statement = work.statement
         pending = PendingCommand(command, self._settled, about=held, ack=held.lease, statement=statement)
         self._turns.ask(held.lease.stream, pending)
 
@@ -493,15 +475,13 @@ class Worker:
             self._in_task(held, self._submit_again(held, pending.command, answer.error))
         elif isinstance(answer.error, InternalError) and not self.draining:
             self._on_internal_error(held, pending.command, answer.error)
+        elif answer is COMMITTED:
+            self._drop(held)
         else:
-            let_go = self._drop if answer is COMMITTED else self._release
-            let_go(held)
+            self._release(held)
 
     async def _submit_again(self, held: HeldJob, result: Result, error: Unavailable) -> None:
-        """Submit a result until the store answers, however long: otherwise the handler would be called again.
-
-        After a while the run is marked as stuck, if the store accepts that.
-        """
+        """Submit a result until the store answers, however long: otherwise the handler would be called again."""
         held.submissions += 1
         if held.submissions % SUBMISSIONS_MAX == 0:
             reason = f"a result of {held.task.node} cannot be stored: {error}"
@@ -511,14 +491,17 @@ class Worker:
     def _on_internal_error(self, held: HeldJob, command: AnyCommand, error: InternalError) -> None:
         """Submit a result again a few times, then fail the visit; a job that cannot even fail is delayed."""
         tries = self._internal_errors.get(held.job_key, 0)
-        if not isinstance(command, Result) or _is_internal(command):
+        outcome = command.outcome if isinstance(command, Result) else None
+        # A result that already reports an internal error cannot be recorded either.
+        is_internal = isinstance(outcome, Failed) and outcome.error.code == INTERNAL
+        if not isinstance(command, Result) or is_internal:
             self._release_after_error(held, error)
         elif tries < INTERNAL_TRIES_MAX - 1:
             self._count_internal_error(held)
             self._in_task(held, self._submit_later(held, command, RELEASE_DELAY_MS * 2**tries))
         else:
             envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
-            failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(command.outcome, Failed))
+            failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(outcome, Failed))
             self._settle(held, msgspec.structs.replace(command, outcome=failed, route=None))
 
     async def _submit_later(self, held: HeldJob, result: Result, delay_ms: int) -> None:
@@ -538,11 +521,12 @@ class Worker:
         if tries < INTERNAL_TRIES_MAX or self.draining:
             self._release(held, delay_ms)
         else:
-            self._in_task(held, self._mark_and_release(held, error, delay_ms))
 
-    async def _mark_and_release(self, held: HeldJob, error: InternalError, delay_ms: int) -> None:
-        await self._turns.mark_stuck(held.lease.stream, str(error))
-        self._release(held, delay_ms)
+            async def mark_and_release() -> None:
+                await self._turns.mark_stuck(held.lease.stream, str(error))
+                self._release(held, delay_ms)
+
+            self._in_task(held, mark_and_release())
 
     def _release(self, held: HeldJob, delay_ms: int = RELEASE_DELAY_MS) -> None:
         self.returned += self.draining
@@ -550,7 +534,6 @@ class Worker:
         self._releases.give([held.lease], delay_ms)
 
     def _release_to_others(self, held: HeldJob) -> None:
-        """Release a job that this worker cannot run, for a worker that can."""
         self._release(held, self._backoff.delay_ms(held.job_key, held.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
@@ -568,14 +551,9 @@ class Worker:
             attempt = held.attempt
             if not held.begun and not held.settling and attempt is not None and attempt.called:
                 held.begun = True
-                self._turns.ask(
-                    held.lease.stream, PendingCommand(self._log.start_command(attempt), ignore_outcome, hold=held.lease)
-                )
-
-
-def _is_internal(result: Result) -> bool:
-    """Whether a result already reports that another one could not be recorded."""
-    return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL
+                # The outcome does not matter: if the attempt no longer counts, its result will be discarded.
+                start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
+                self._turns.ask(held.lease.stream, start)
 
 
 def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:

@@ -140,7 +140,6 @@ def read_tree(serialized: bytes) -> Tree:
 
 
 def write_tree(tree: Tree) -> bytes:
-    """Serialize a tree as an expression that was parsed and not checked."""
     ids = iter(range(1, 1 << 30))
     return _field(_ANY_TYPE, _PARSED_TYPE) + _field(_ANY_VALUE, _field(_PARSED_EXPR, _written(tree, ids)))
 
@@ -325,8 +324,6 @@ _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 
 
 class Chain(NamedTuple):
-    """A root and the constant keys that are read from it, one after the other."""
-
     root: str
     keys: tuple[str, ...]
     tested: bool
@@ -334,10 +331,7 @@ class Chain(NamedTuple):
 
 
 def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset()) -> Iterator[Chain]:
-    """List every way in which an expression reads its roots; the longest static part of each.
-
-    `bound` are the names that are variables of a comprehension around it.
-    """
+    """List every way in which an expression reads its roots; `bound` are variables of comprehensions around it."""
     chain = chain_of(tree, roots, bound)
     if chain is not None:
         yield chain

@@ -15,15 +15,7 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel import messages
-from tidemill.expressions.cel.ast import (
-    Chain,
-    NativeExpression,
-    NativeValue,
-    chains,
-    native_env,
-    read_tree,
-    write_tree,
-)
+from tidemill.expressions.cel.ast import Chain, NativeExpression, chains, native_env, read_tree, write_tree
 from tidemill.expressions.cel.ast import Tree as Syntax
 from tidemill.expressions.cel.cost import is_cheap, pattern_problem
 from tidemill.expressions.cel.doubles import Unsuited, in_doubles
@@ -77,8 +69,6 @@ Tree = dict[str, "Tree | None"]
 
 
 class Cel(msgspec.Struct, frozen=True):
-    """A compiled expression and what it reads."""
-
     expression: str
     native: NativeExpression
     syntax: Syntax
@@ -102,10 +92,7 @@ class Cel(msgspec.Struct, frozen=True):
 
 
 def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: bool = False) -> Cel | None:
-    """Compile an expression, or report every problem with it; nothing is evaluated.
-
-    With `doubles` every number in it is a double, see `cel.doubles`.
-    """
+    """Compile an expression, or report every problem with it; with `doubles` every number in it is a double."""
     compiled = _sized(expression) or _compiled(expression, doubles)
     if isinstance(compiled, Cel):
         return compiled
@@ -146,7 +133,11 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
         answer = program.native.eval(data=data)
     except Exception as error:
         return str(error)
-    value = _content(answer)
+    try:
+        value: object = answer.value()
+    except TypeError:
+        # An optional has no counterpart in Python.
+        value = None
     # Only a BOOL has one of the two Python booleans as its value, so this is also the check of its type.
     if value is True or value is False:
         return bool(value)
@@ -155,17 +146,8 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
         return str(value)
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
-        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
-        messages.COMPARE,
+        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}", messages.COMPARE
     )
-
-
-def _content(answer: NativeValue) -> object:
-    try:
-        return answer.value()
-    except TypeError:
-        # An optional has no counterpart in Python.
-        return None
 
 
 @lru_cache(maxsize=4096)

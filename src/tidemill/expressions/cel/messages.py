@@ -148,8 +148,6 @@ _LITERALS = {
 
 
 class Fault(NamedTuple):
-    """Something that is wrong with an expression before it is ever evaluated."""
-
     code: str
     message: str
     hint: str = ""
@@ -181,7 +179,10 @@ def _fault(expression: str, line: int, column: int, message: str, roots: frozens
     if undeclared := _UNDECLARED.match(message):
         root = undeclared[1].split(".")[0]
         if after.startswith("("):
-            return Fault("condition_unknown_name", f'there is no function called "{root}"', _function_hint(root))
+            known = meant(root, _FUNCTIONS) or f"functions are {listing(_FUNCTIONS)}"
+            if root in _FUNCTIONS_ELSEWHERE:
+                known = f"it is called {_FUNCTIONS_ELSEWHERE[root]}"
+            return Fault("condition_unknown_name", f'there is no function called "{root}"', known)
         return Fault("condition_unknown_name", f'nothing is called "{root}"', _name_hint(expression, root, roots))
     if overload := _OPERANDS.match(message):
         operator, types = overload[1], overload[2].split(", ")
@@ -228,12 +229,6 @@ def _operand_hint(operator: str, types: Iterable[str]) -> str:
     if operator in _COMPARISONS:
         return CONVERT
     return TO_NUMBER if operator in _ARITHMETIC | {"-_"} else ""
-
-
-def _function_hint(name: str) -> str:
-    if name in _FUNCTIONS_ELSEWHERE:
-        return f"it is called {_FUNCTIONS_ELSEWHERE[name]}"
-    return meant(name, _FUNCTIONS) or f"functions are {listing(_FUNCTIONS)}"
 
 
 def _name_hint(expression: str, root: str, roots: frozenset[str]) -> str:

@@ -22,7 +22,6 @@ from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, sha
 from tidemill.expressions.jsonpath import query as tree
 from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
 from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
-from tidemill.expressions.templates.lookup import READERS, is_nothing
 
 _SIGNS = {"eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _AGGREGATES = ("count", "sum", "avg", "min", "max")
@@ -34,15 +33,10 @@ _AGGREGATING: Mapping[str, tuple[str, str]] = {
 PLAIN = (*RELATIONS, "exists", "empty")
 OPERATORS = (*PLAIN, *_AGGREGATING)
 ALIASES: Mapping[str, str] = {
+    **_SIGNS,
     "=": "==",
     "===": "==",
-    "eq": "==",
-    "ne": "!=",
     "<>": "!=",
-    "gt": ">",
-    "lt": "<",
-    "ge": ">=",
-    "le": "<=",
     "gte": ">=",
     "lte": "<=",
     "not in": "not_in",
@@ -94,20 +88,16 @@ def related(operator: str, left: Json | NoValue, value: Json) -> bool:
 def wrong_value(operator: str, value: Json) -> str | None:
     """Say why an operator can never compare something with this value; None if it may."""
     if operator in ASKING:
-        return (
-            None
-            if isinstance(value, bool)
-            else f"the value of {operator} is true or false, not {errors.kind_of(value)}"
-        )
-    if operator in ("in", "not_in"):
-        return None if isinstance(value, list) else f"the value of {operator} is a list, not {errors.kind_of(value)}"
-    if operator not in _AGGREGATING:
+        kinds, fits = "true or false", isinstance(value, bool)
+    elif operator in ("in", "not_in"):
+        kinds, fits = "a list", isinstance(value, list)
+    elif operator not in _AGGREGATING:
         return hopeless(operator, value, "right")
-    textual = _AGGREGATING[operator][0] in ("min", "max")
-    if is_number(value) or (textual and isinstance(value, str)):
-        return None
-    kinds = "a number or a string" if textual else "a number"
-    return f"the value of {operator} is {kinds}, not {errors.kind_of(value)}"
+    elif _AGGREGATING[operator][0] in ("min", "max"):
+        kinds, fits = "a number or a string", is_number(value) or isinstance(value, str)
+    else:
+        kinds, fits = "a number", is_number(value)
+    return None if fits else f"the value of {operator} is {kinds}, not {errors.kind_of(value)}"
 
 
 def is_empty(value: Json) -> bool:
@@ -201,7 +191,9 @@ class JsonPath(msgspec.Struct, frozen=True):
 
     def bind(self, scope: Scope) -> list[Json]:
         """Return the value that the query branches out from, or all that is asked about it if that is little."""
-        document = _own_output(scope) if self.source == "output" else _nodes(self.references, scope)
+        if self.source == "output" and not scope.has_output:
+            raise errors.condition_failed("output is not available here", errors.NO_OUTPUT)
+        document = scope.output if self.source == "output" else _nodes(self.references, scope)
         value = self.head.value(document, document)
         found = [] if value is NOTHING else [value]
         return [self._subject(found)] if self.shallow else found
@@ -229,7 +221,6 @@ class JsonPath(msgspec.Struct, frozen=True):
 
 
 def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | None:
-    """Compile a condition, or report every problem with it; nothing is evaluated."""
     before = len(problems)
     no_other_keys(raw, _KEYS, path, problems)
     source = _source(raw, path, problems)
@@ -282,19 +273,16 @@ def _operator(raw: Raw, path: str, problems: list[Problem]) -> str | None:
     if "operator" not in raw:
         problems.append(shape("a jsonpath condition needs an operator", path, _EXAMPLE))
         return None
+    near = ""
+    if isinstance(given, str):
+        alias = ALIASES.get(given.lower())
+        near = errors.meant(given, OPERATORS) if alias is None else f'did you mean "{alias}"?'
     message = f"there is no operator {errors.shorten(repr(given), 60)}"
-    problems.append(shape(message, f"{path}/operator", f"{_near(given)} {_KNOWN}".strip()))
+    problems.append(shape(message, f"{path}/operator", f"{near} {_KNOWN}".strip()))
     return None
 
 
 _KNOWN = f"operators: {', '.join(PLAIN)}; count_, sum_, avg_, min_ and max_ with eq, ne, gt, ge, lt or le"
-
-
-def _near(given: Json) -> str:
-    if not isinstance(given, str):
-        return ""
-    alias = ALIASES.get(given.lower())
-    return f'did you mean "{alias}"?' if alias is not None else errors.meant(given, OPERATORS)
 
 
 def _value(raw: Raw, operator: str | None, path: str, problems: list[Problem]) -> Json:
@@ -382,13 +370,6 @@ def _title(source: Source, query: str, operator: str, value: Json) -> str:
         return f"{where}{errors.shorten(query)} {operator}"
     sign = f"{operator} ==" if operator in ASKING else operator
     return f"{where}{errors.shorten(query)} {sign} {errors.shorten(msgspec.json.encode(value).decode(), 60)}"
-
-
-def _own_output(scope: Scope) -> Json:
-    value = READERS["output"](scope)
-    if is_nothing(value):
-        raise errors.condition_failed("output is not available here", errors.NO_OUTPUT)
-    return value
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:

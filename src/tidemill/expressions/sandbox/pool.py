@@ -30,11 +30,9 @@ class Isolation(Protocol):
 
     async def holds(self, request: EvaluationRequest) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-        ...
 
     async def close(self) -> None:
         """End every process; requests in progress get no answer."""
-        ...
 
 
 class SandboxExecutor(Protocol):
@@ -42,7 +40,6 @@ class SandboxExecutor(Protocol):
 
     async def execute(self, task: SandboxTask) -> Json:
         """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
-        ...
 
 
 class NoSandbox:

@@ -6,7 +6,6 @@ decodes answers as JSON of a fixed shape and a bounded size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import assert_never
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RunQuery, SandboxTask
-from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
 FRAME_MAX = 1 << 26
 """Bytes of a condition together with the values that it reads."""
@@ -101,25 +100,18 @@ def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
 
 def _sent_request(request: EvaluationRequest) -> _SentRequest:
     references, scope = request.leaf.references, request.scope
-    roots = references.roots
+    roots, names = references.roots, scope.nodes if references.dynamic else references.nodes
     shows_output = scope.has_output and not roots.isdisjoint(("output", "current"))
     return _SentRequest(
         leaf=request.leaf.normal(),
         deadline_ms=request.deadline_ms,
-        nodes={node: _sent(seen) for node, seen in _reached(references, scope).items()},
+        nodes={node: _sent(seen) for node in names if (seen := scope.nodes.get(node)) is not None},
         inputs=scope.inputs if "inputs" in roots else None,
         run=dict(scope.run) if "run" in roots else {},
         iteration=scope.iteration,
         has_output=shows_output,
         output=scope.output if shows_output else None,
     )
-
-
-def _reached(references: References, scope: Scope) -> Mapping[str, Seen | Absent]:
-    if references.dynamic:
-        return scope.nodes
-    found = ((node, scope.nodes.get(node)) for node in references.nodes)
-    return {node: seen for node, seen in found if seen is not None}
 
 
 def _sent(seen: Seen | Absent) -> _SentNode:

@@ -116,11 +116,15 @@ def _add(
     seconds: float = 0,
     zone: str | None = None,
 ) -> str:
-    """Move a moment: years to days by the calendar, hours to seconds by the clock.
+    """Move a moment: years to days by the calendar, hours to seconds by the clock (summer time makes a difference)."""
+    from tidemill.expressions.templates.undefined import NotAvailable
 
-    In a zone with summer time the two differ twice a year.
-    """
-    _check_amounts(years, months, weeks, days, hours, minutes, seconds)
+    amounts: tuple[object, ...] = (years, months, weeks, days, hours, minutes, seconds)
+    for amount in amounts:
+        if isinstance(amount, NotAvailable):
+            amount.refuse()
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
+            raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")
     span = timedelta(hours=hours, minutes=minutes, seconds=seconds)
     try:
         local = _months_later(_in_zone(_moment(value), zone), years * 12 + months) + timedelta(weeks=weeks, days=days)
@@ -129,16 +133,6 @@ def _add(
         raise template_failed("the date would be outside of the years 1 to 9999") from None
     stays_date = isinstance(value, str) and _DATE.fullmatch(value) and not span and zone is None
     return moved.date().isoformat() if stays_date else _written(moved)
-
-
-def _check_amounts(*amounts: object) -> None:
-    from tidemill.expressions.templates.undefined import NotAvailable
-
-    for amount in amounts:
-        if isinstance(amount, NotAvailable):
-            amount.refuse()
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
-            raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")
 
 
 def _months_later(moment: datetime, months: float) -> datetime:

@@ -107,7 +107,7 @@ class Meter:
 SIZED = (str, list, tuple, dict, range, *VIEWS)
 
 
-class Payer(Protocol):
+class Budget(Protocol):
     """The part of a rendering that pays."""
 
     def spend(self, steps: int) -> None: ...
@@ -118,29 +118,29 @@ class Payer(Protocol):
 class Passes:
     """The items of a loop. The passes are charged together; each one checks the clock."""
 
-    __slots__ = ("_items", "_payer")
+    __slots__ = ("_budget", "_items")
 
-    def __init__(self, items: Sequence[Any], payer: Payer) -> None:
-        self._items, self._payer = items, payer
+    def __init__(self, items: Sequence[Any], budget: Budget) -> None:
+        self._items, self._budget = items, budget
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Any]:
         for item in self._items:
-            self._payer.tick()
+            self._budget.tick()
             yield item
 
 
-def budgeted(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
+def budgeted(budget: Budget, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
     for item in items:
-        payer.spend(steps)
+        budget.spend(steps)
         yield item
 
 
-def drawn(payer: Payer, lazy: Iterable[Any]) -> list[Any]:
+def drawn(budget: Budget, lazy: Iterable[Any]) -> list[Any]:
     """Read a lazy sequence, one step per item, so that it ends."""
-    return list(budgeted(payer, lazy))
+    return list(budgeted(budget, lazy))
 
 
 def cost(value: object) -> int:
@@ -171,10 +171,7 @@ _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed,
 
 
 def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
-    """Return the value as JSON of exact built-in types; containers are copied, scalars are shared.
-
-    `tick` is called for every container; it may raise if the walk takes too long.
-    """
+    """Return the value as JSON of exact built-in types, containers copied; `tick` is called for every container."""
     if value is None or type(value) is bool:
         return value
     return _Walk(bounds.VALUES_MAX, 1, 6, f"the result has more than {bounds.VALUES_MAX} values", tick).convert(
@@ -202,10 +199,7 @@ def text(value: object) -> str:
 
 
 class _Walk:
-    """One conversion; it counts, because a small template can hold the same list or text very often.
-
-    A value counts so much, and a text as much more as it is long, divided by a power of two.
-    """
+    """One conversion; it counts values and text, because a small template can hold the same list very often."""
 
     __slots__ = ("complaint", "each", "left", "shift", "tick")
 

@@ -214,10 +214,7 @@ class ScopeContext(Context):
         self.name = None
 
     def resolve_or_missing(self, key: str) -> Any:
-        """Look a name up that the rewriting left alone: a variable, a function, or a root that is also set.
-
-        A node is never found here, because the compiler would not know that the template refers to it.
-        """
+        """Look up a name that the rewriting left alone: a variable, a function or a root; never a node."""
         if key in self.vars:
             return self.vars[key]
         if key in FUNCTIONS:

@@ -216,25 +216,13 @@ def _known(pattern: Pattern, group: Group) -> None:
         raise template_failed(f"the pattern has no group {shorten(str(group), 60)}", hint)
 
 
-def _is_search(context: ScopeContext, value: str, pattern: object) -> bool:
-    return _ready(context, value, pattern).search(value) is not None
-
-
-def _is_match(context: ScopeContext, value: str, pattern: object) -> bool:
-    return _ready(context, value, pattern).match(value) is not None
-
-
-def _is_full_match(context: ScopeContext, value: str, pattern: object) -> bool:
-    return _ready(context, value, pattern).fullmatch(value) is not None
-
-
 PATTERN_FILTERS: Mapping[str, Callable[..., object]] = {
     "regex_search": _search,
     "regex_findall": _find_all,
     "regex_replace": _replace,
 }
 PATTERN_TESTS: Mapping[str, Callable[..., object]] = {
-    "search": _is_search,
-    "match": _is_match,
-    "fullmatch": _is_full_match,
+    "search": lambda context, value, pattern: _ready(context, value, pattern).search(value) is not None,
+    "match": lambda context, value, pattern: _ready(context, value, pattern).match(value) is not None,
+    "fullmatch": lambda context, value, pattern: _ready(context, value, pattern).fullmatch(value) is not None,
 }

@@ -72,8 +72,8 @@ class Rewriting(NodeTransformer):
             nodes.Concat: self._concat,
             nodes.Compare: self._compare,
             nodes.Pair: self._pair,
-            nodes.Filter: self._filter_node,
-            nodes.Test: self._test_node,
+            nodes.Filter: self._filter_or_test,
+            nodes.Test: self._filter_or_test,
             nodes.For: self._for,
         }
 
@@ -180,21 +180,20 @@ class Rewriting(NodeTransformer):
         node.key = self._filter(node.key, KEY, [], node.lineno)
         return node
 
-    def _filter_node(self, node: nodes.Filter) -> nodes.Node:
-        self._check_pattern(node)
-        return self._known(node, node.name, "filter", set(self.environment.filters))
-
-    def _test_node(self, node: nodes.Test) -> nodes.Node:
-        self._check_pattern(node)
-        return self._known(node, node.name, "test", set(self.environment.tests))
-
-    def _check_pattern(self, node: nodes.Filter | nodes.Test) -> None:
-        """Refuse a regular expression that is written out and cannot be used."""
+    def _filter_or_test(self, node: nodes.Filter | nodes.Test) -> nodes.Node:
+        """Refuse an unknown name, and a regular expression that is written out and cannot be used."""
         constants = takewhile(lambda each: isinstance(each, nodes.Const), node.args)
         written = [cast(nodes.Const, each).value for each in constants]
         failure = check_arguments(node.name, written) if written else None
         if failure is not None:
             self._fault(node, failure.message, failure.hint)
+        kind = "filter" if isinstance(node, nodes.Filter) else "test"
+        known = self.environment.filters if kind == "filter" else self.environment.tests
+        if node.name not in known:
+            names = sorted(each for each in known if " " not in each)
+            hint = _INSTEAD.get(node.name) or meant(node.name, names) or f"known: {listing(names)}"
+            self._fault(node, f'there is no {kind} called "{node.name}"', hint)
+        return self._parts(node)
 
     def _for(self, node: nodes.For) -> nodes.Node:
         """Meter the loop: a pass costs a step, and more if its body prints much fixed text."""
@@ -254,13 +253,6 @@ class Rewriting(NodeTransformer):
         made = nodes.Filter(value, name, args, [], None, None, lineno=line)
         made.set_environment(self.environment)
         return made
-
-    def _known(self, node: nodes.Node, name: str, kind: str, known: set[str]) -> nodes.Node:
-        if name not in known:
-            names = sorted(each for each in known if " " not in each)
-            hint = _INSTEAD.get(name) or meant(name, names) or f"known: {listing(names)}"
-            self._fault(node, f'there is no {kind} called "{name}"', hint)
-        return self._parts(node)
 
     def _fault(self, node: nodes.Node, message: str, hint: str) -> None:
         self.faults.append(Fault(message, node.lineno, hint))

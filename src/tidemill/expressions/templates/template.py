@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 from jinja2 import nodes
@@ -44,8 +44,6 @@ _NOT_A_PATH = (
 
 
 class CompiledTemplate(Protocol):
-    """What a string of a template compiles to."""
-
     @property
     def references(self) -> References: ...
 
@@ -166,8 +164,6 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of compiling a source: a program, or its faults."""
-
     program: CompiledTemplate | None
     references: References = NOTHING
     faults: tuple[Fault, ...] = ()
@@ -176,11 +172,6 @@ class Outcome(msgspec.Struct, frozen=True):
 def compile_source(source: str) -> Outcome:
     """Compile a string that has template syntax; short ones are cached."""
     return _cached(source) if len(source) <= CACHED_MAX else _compile(source)
-
-
-@lru_cache(maxsize=4096)
-def _cached(source: str) -> Outcome:
-    return _compile(source)
 
 
 def _compile(source: str) -> Outcome:
@@ -197,6 +188,9 @@ def _compile(source: str) -> Outcome:
         return Outcome(None, faults=(Fault("it is nested too deep", 1),))
     except (ValueError, SyntaxError) as error:
         return Outcome(None, faults=(Fault(shorten(str(error)), 1),))
+
+
+_cached = lru_cache(maxsize=4096)(_compile)
 
 
 def _simple(source: str) -> CompiledTemplate | None:
@@ -332,11 +326,11 @@ class _Text(msgspec.Struct, frozen=True):
             raise
 
 
-class _Object(msgspec.Struct, frozen=True):
-    """The whole object as it is, and the entries that are rendered over it; so the order of keys stays."""
+class _Container(msgspec.Struct, frozen=True):
+    """The whole object or list as it is, and the entries that are rendered over it; so the order of keys stays."""
 
-    whole: dict[str, Json]
-    entries: tuple[tuple[str, _Part], ...]
+    whole: Json
+    entries: tuple[tuple[str | int, _Part], ...]
 
     def render(self, scope: Scope, meter: Meter) -> Json:
         filled = self.whole.copy()
@@ -345,52 +339,34 @@ class _Object(msgspec.Struct, frozen=True):
         return filled
 
 
-class _List(msgspec.Struct, frozen=True):
-    whole: list[Json]
-    entries: tuple[tuple[int, _Part], ...]
-
-    def render(self, scope: Scope, meter: Meter) -> Json:
-        filled = self.whole.copy()
-        for index, part in self.entries:
-            filled[index] = part.render(scope, meter)
-        return filled
-
-
-_Part = _Constant | _Text | _Object | _List
-_K = TypeVar("_K", str, int)
+_Part = _Constant | _Text | _Container
 
 
 def _compiled(value: Json, path: str, found: list[References], depth: int) -> _Part:
     if depth > DEPTH_MAX:
         raise _failure_at(_TOO_DEEP, path)
-    if isinstance(value, str):
-        return _compiled_text(value, path, found) if has_syntax(value) else _Constant(value)
-    if isinstance(value, dict):
-        entries = tuple(_rendered(value.items(), path, found, depth))
-        return _Object(value, entries) if entries else _Constant(value)
-    if isinstance(value, list):
-        items = tuple(_rendered(enumerate(value), path, found, depth))
-        return _List(value, items) if items else _Constant(value)
+    if isinstance(value, str) and has_syntax(value):
+        outcome = compile_source(value)
+        if outcome.program is None:
+            raise _failure_at(outcome.faults[0], path)
+        found.append(outcome.references)
+        return _Text(outcome.program, path)
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        entries = tuple(_rendered(items, path, found, depth))
+        return _Container(value, entries) if entries else _Constant(value)
     return _Constant(value)
 
 
 def _rendered(
-    entries: Iterable[tuple[_K, Json]], path: str, found: list[References], depth: int
-) -> Iterator[tuple[_K, _Part]]:
+    entries: Iterable[tuple[str | int, Json]], path: str, found: list[References], depth: int
+) -> Iterator[tuple[str | int, _Part]]:
     """Compile the entries of an object or list that have to be rendered each time."""
     for key, each in entries:
         if isinstance(each, dict | list) or is_template(each):
             part = _compiled(each, pointer(path, key), found, depth + 1)
             if type(part) is not _Constant:
                 yield key, part
-
-
-def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
-    outcome = compile_source(source)
-    if outcome.program is None:
-        raise _failure_at(outcome.faults[0], path)
-    found.append(outcome.references)
-    return _Text(outcome.program, path)
 
 
 def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -17,10 +17,7 @@ from tidemill.expressions.errors import Explanation
 
 
 class NotAvailable(StrictUndefined):
-    """Strict when used, silent while it is only passed on.
-
-    The first four parameters are those with which Jinja itself creates such a value.
-    """
+    """Strict when used, silent while it is only passed on; the first four parameters are Jinja's own."""
 
     __slots__ = ("_why",)
 

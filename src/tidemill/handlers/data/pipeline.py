@@ -24,7 +24,7 @@ from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.data import tables
 from tidemill.handlers.data.steps import (
     COUNTED,
@@ -38,7 +38,6 @@ from tidemill.handlers.data.steps import (
     program_problems,
 )
 from tidemill.handlers.data.tables import Rows, TableError
-from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import NodeType
 
 PORTION = 200

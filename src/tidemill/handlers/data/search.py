@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read
-from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000

@@ -17,8 +17,8 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.syntax import is_template
+from tidemill.handlers.contract import object_schema
 from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
-from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 STEPS_MAX = 100

@@ -12,9 +12,8 @@ from typing import Any
 from tidemill.expressions.errors import ExpressionError, kind_of, pointer
 from tidemill.expressions.sandbox.pool import SandboxExecutor, run_query
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.control import check_query, value_before
-from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 _QUERY = {"type": "string", "minLength": 1, "maxLength": 8192}

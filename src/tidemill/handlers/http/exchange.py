@@ -102,11 +102,6 @@ HEADERS_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}, 
 TIMEOUT_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600}
 
 
-def object_schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    """The schema of an object with these fields and no others."""
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
 def time_ms(config: Mapping[str, Any]) -> int | None:
     """The `timeout_seconds` of a config in milliseconds."""
     seconds = config.get("timeout_seconds")

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
-from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
+from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type, object_schema
 from tidemill.handlers.control import check_query
 from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
@@ -36,7 +36,7 @@ LINK_CHARACTERS_MAX = 8_192
 _RELATION = re.compile(r'<([^<>]*)>((?:\s*+;\s*+[^\s;,="]++\s*+(?:=\s*+(?:"[^"]*+"|[^\s;,"]*+))?)*+)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
-PAGINATION_SCHEMA = exchange.object_schema(
+PAGINATION_SCHEMA = object_schema(
     ("next",),
     next={"type": "string", "minLength": 1, "maxLength": 1_000},
     parameter={"type": "string", "minLength": 1, "maxLength": 200},
@@ -130,7 +130,7 @@ def http_type(limits: Limits) -> NodeType:
         secret_fields=("url", "headers", "query", "auth", "body"),
         check=_check,
         # A node may lower the limits of the deployment, never raise them.
-        config_schema=exchange.object_schema(
+        config_schema=object_schema(
             ("url",),
             url={"type": "string", "minLength": 1},
             method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
@@ -144,11 +144,11 @@ def http_type(limits: Limits) -> NodeType:
                     "anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]
                 },
             },
-            auth=exchange.object_schema(
+            auth=object_schema(
                 (),
                 bearer=_TEXT,
-                basic=exchange.object_schema(("username", "password"), username=_TEXT, password=_TEXT),
-                header=exchange.object_schema(("name", "value"), name=_TEXT, value=_TEXT),
+                basic=object_schema(("username", "password"), username=_TEXT, password=_TEXT),
+                header=object_schema(("name", "value"), name=_TEXT, value=_TEXT),
             )
             | {"minProperties": 1, "maxProperties": 1},
             expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
@@ -162,7 +162,7 @@ def http_type(limits: Limits) -> NodeType:
             max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
             max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
         ),
-        output_schema=exchange.object_schema(
+        output_schema=object_schema(
             (),
             status={"type": "integer"},
             headers={"type": "object"},

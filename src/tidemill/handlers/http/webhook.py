@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
@@ -39,7 +39,7 @@ WEBHOOK = NodeType(
     description="Sends a signed message to a URL.",
     secret_fields=("url", "headers", "secret"),
     check=_check,
-    config_schema=exchange.object_schema(
+    config_schema=object_schema(
         ("url", "type", "secret"),
         url={"type": "string", "minLength": 1},
         type={"type": "string", "minLength": 1, "maxLength": 200},
@@ -49,7 +49,7 @@ WEBHOOK = NodeType(
         expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
         timeout_seconds=exchange.TIMEOUT_SCHEMA,
     ),
-    output_schema=exchange.object_schema((), id={"type": "string"}, status={"type": "integer"}),
+    output_schema=object_schema((), id={"type": "string"}, status={"type": "integer"}),
 )
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
@@ -39,7 +39,7 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
         "timeout_seconds": exchange.TIMEOUT_SCHEMA | {"default": 120},
-        "prices": exchange.object_schema(
+        "prices": object_schema(
             ("input_per_million", "output_per_million"),
             input_per_million=_PRICE,
             output_per_million=_PRICE,
@@ -47,7 +47,7 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
         ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
     }
-    return exchange.object_schema(required, **shared, **properties) | {
+    return object_schema(required, **shared, **properties) | {
         "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
         "then": {"required": ["answers"]},
         "else": {"required": ["model"]},
@@ -64,7 +64,7 @@ def check_model(config: Any) -> Iterator[ConfigProblem]:
 # The node type.
 
 _TEXT = {"type": "string"}
-_MESSAGE = exchange.object_schema(
+_MESSAGE = object_schema(
     ("role", "content"),
     role={"enum": ["system", "developer", "user", "assistant"]},
     content={"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended
-from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended, object_schema
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,

@@ -81,11 +81,6 @@ def retry_of(given: Mapping[str, Json]) -> model.Retry:
     )
 
 
-def retention_of(given: Mapping[str, Json]) -> model.Retention:
-    days = given.get("days")
-    return without_defaults(model.Retention, days=None if days is None else float(days), keep=given.get("keep", False))
-
-
 SINGLE_ATTEMPT = model.Retry(max_attempts=1)
 
 
@@ -106,14 +101,14 @@ class Assembly:
         output_reads: tuple[str, ...],
     ) -> model.Workflow:
         document, graph = self.draft.document, self.graph
+        retention = document.get("retention", {})
+        days = None if retention.get("days") is None else float(retention["days"])
         return without_defaults(
             model.Workflow,
             name=document["name"],
             nodes=tuple(
-                [
-                    self._node(number, type_, compensators.get(number), exits.get(number))
-                    for number, type_ in enumerate(types)
-                ]
+                self._node(number, type_, compensators.get(number), exits.get(number))
+                for number, type_ in enumerate(types)
             ),
             entries=graph.names([number for number, sources in enumerate(graph.into) if not sources]),
             terminals=graph.names([number for number, targets in enumerate(graph.out) if not targets]),
@@ -123,7 +118,7 @@ class Assembly:
             limits=limits_of(document),
             compensate=document.get("on_failure", {}).get("compensate", "manual"),
             output_reads=output_reads,
-            retention=retention_of(document.get("retention", {})),
+            retention=without_defaults(model.Retention, days=days, keep=retention.get("keep", False)),
         )
 
     def _node(
@@ -150,7 +145,14 @@ class Assembly:
         if not node.keys().isdisjoint(_CONTROL):
             fields.update(self._control(number, node))
         if compensator is not None:
-            fields["compensator"] = self._compensator(node["compensator"], compensator)
+            given = node["compensator"]
+            fields["compensator"] = without_defaults(
+                model.Compensator,
+                type=compensator.key,
+                config=given.get("config"),
+                timeout_ms=self._timeout(given, compensator),
+                retry=self._retry(given),
+            )
         if exits:
             fields["exits"] = {field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()}
         if number in self.loops.around:
@@ -196,15 +198,6 @@ class Assembly:
             timeout_path=tuple(loop.get("timeout_path", ())),
             body=self.graph.names(sorted(self.loops.bodies[number])),
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
-        )
-
-    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> model.Compensator:
-        return without_defaults(
-            model.Compensator,
-            type=type_.key,
-            config=given.get("config"),
-            timeout_ms=self._timeout(given, type_),
-            retry=self._retry(given),
         )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import Schema, check_schema, compile_schema
+from tidemill.expressions.schema import Schema, check_schema, compile_schema, holds_wildcard
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -76,7 +76,7 @@ class TypeTable:
             problems = list(type_.check(config)) if type_.check is not None else []
             for field in type_.schemas:
                 inner = config.get(field)
-                if inner is not None and not _holds_template(inner):
+                if inner is not None and not holds_wildcard(inner, is_template):
                     problems += [
                         ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
                     ]
@@ -96,17 +96,6 @@ class TypeTable:
         found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
         place.extend(found)
         return not found
-
-
-def _holds_template(value: Json) -> bool:
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, (dict, list)):
-            pending += each.values() if isinstance(each, dict) else each
-        elif is_template(each):
-            return True
-    return False
 
 
 def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None]:
@@ -243,10 +232,7 @@ class Compiled(NamedTuple):
 
 
 def compile_document(raw: Json, types: Types, in_vain: Sequence[str] = ()) -> Compiled:
-    """Compile a document against the registered node types, each with all its major versions.
-
-    `in_vain` describes unusable node types for hints. Raises Rejected with all problems at once.
-    """
+    """Compile a document, or raise Rejected with all problems; `in_vain` describes unusable node types for hints."""
     with paused_collector():
         return _compiled(raw, TypeTable(types, in_vain))
 
@@ -268,7 +254,10 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     inputs = draft.document.get("inputs")
     if inputs is not None:
         draft.found.extend(check_schema(inputs, "/inputs"))
-    _check_conditions(draft, clauses)
+    for number, uses in clauses.items():
+        for use in uses:
+            allowed = references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT
+            references.check_roots(draft.place(number), use, allowed)
     references.check_operands(draft, clauses, node_types)
     reading = references.Reading(draft, graph, loops)
     names = closed_names(inputs)
@@ -283,15 +272,11 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
     assembly = Assembly(draft, graph, loops, reading)
-    workflow = assembly.workflow(known, compensators, exits, _output_reads(draft, graph, output_uses))
+    output_reads = graph.names(sorted({draft.index[name] for use in output_uses for name in use.reach.nodes}))
+    if any(use.reach.dynamic for use in output_uses):
+        output_reads = tuple(graph.ids)
+    workflow = assembly.workflow(known, compensators, exits, output_reads)
     return Compiled(workflow, draft.document, tuple(draft.found.warnings))
-
-
-def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) -> None:
-    for number, uses in clauses.items():
-        place = draft.place(number)
-        for use in uses:
-            references.check_roots(place, use, references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT)
 
 
 def _checked_templates(
@@ -320,9 +305,3 @@ def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
             if name not in draft.index:
                 references.unknown_reference(draft, place, use, name)
     return uses
-
-
-def _output_reads(draft: NormalizedDraft, graph: Graph, uses: list[Use]) -> tuple[str, ...]:
-    if any(use.reach.dynamic for use in uses):
-        return tuple(graph.ids)
-    return graph.names(sorted({draft.index[name] for use in uses for name in use.reach.nodes}))

@@ -63,10 +63,7 @@ class Graph:
 
 
 def build_graph(draft: NormalizedDraft, exits: dict[int, dict[str, list[str]]]) -> Graph:
-    """Unite dependencies and the paths that rules name into one edge set, and order it.
-
-    `exits` are the paths in the configurations of waiting nodes, by the field's name.
-    """
+    """Unite dependencies and the paths that rules or `exits` (of waiting nodes) name into one ordered edge set."""
     graph = Graph([node["id"] for node in draft.nodes])
     edges = _plain_edges(draft)
     for number, node in enumerate(draft.nodes):
@@ -77,12 +74,6 @@ def build_graph(draft: NormalizedDraft, exits: dict[int, dict[str, list[str]]]) 
                     if edge is not None:
                         edges.add(edge)
                         graph.ruled[edge] = graph.ruled.get(edge, Rule(0)) | rule
-    _fill(graph, edges)
-    _sort(graph)
-    return graph
-
-
-def _fill(graph: Graph, edges: Collection[Edge]) -> None:
     out: list[list[int]] = [[] for _ in graph.ids]
     into: list[list[int]] = [[] for _ in graph.ids]
     for source, target in sorted(edges):
@@ -90,6 +81,8 @@ def _fill(graph: Graph, edges: Collection[Edge]) -> None:
         into[target].append(source)
     # The garbage collector untracks tuples of numbers, but not lists.
     graph.out, graph.into = list(map(tuple, out)), list(map(tuple, into))
+    _sort(graph)
+    return graph
 
 
 def _plain_edges(draft: NormalizedDraft) -> set[Edge]:
@@ -322,19 +315,13 @@ def _ancestor_bits(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits]
         wanted_by.setdefault(number, []).append(other)
     for start in range(0, len(targets), TARGETS_PER_SWEEP):
         bits = {number: 1 << bit for bit, number in enumerate(targets[start : start + TARGETS_PER_SWEEP])}
-        yield from _one_sweep(graph, wanted_by, bits, sweep(bits))
-
-
-def _one_sweep(graph: Graph, wanted_by: Mapping[int, Iterable[int]], bits: Bits, gather: Gather) -> Iterator[Edge]:
-    passed = [0] * len(graph.ids)
-    for number in graph.order[min(graph.rank[target] for target in bits) :]:
-        sources = graph.into[number]
-        begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
-        if begun:
-            for other in wanted_by.get(number, ()):
-                if begun & bits.get(other, 0):
-                    yield number, other
-        passed[number] = ended | bits.get(number, 0)
+        gather, passed = sweep(bits), [0] * len(graph.ids)
+        for number in graph.order[min(graph.rank[target] for target in bits) :]:
+            sources = graph.into[number]
+            begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
+            if begun:
+                yield from ((number, other) for other in wanted_by.get(number, ()) if begun & bits.get(other, 0))
+            passed[number] = ended | bits.get(number, 0)
 
 
 NESTING_MAX = 32
@@ -371,8 +358,13 @@ def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
     left = 2 * NESTING_MAX * len(draft.nodes)
     sound: set[int] = set()
     for number in looping:
-        entry = _entry(draft, number)
+        name = draft.nodes[number]["loop"].get("loop_back_to")
+        entry = draft.index.get(name)
         if entry is None:
+            if name is not None:
+                message = f"`{shown(name)}` is not a node of this workflow"
+                hint = draft.found.nearest(name, draft.index)
+                draft.place(number).problem("unknown_target", "loop/loop_back_to", message, hint)
             continue
         body, visited = _body(graph, entry, number)
         left -= visited
@@ -400,16 +392,6 @@ def _check_bounds(draft: NormalizedDraft, looping: list[int]) -> None:
             hint = "set `limits.deadline_seconds` or `limits.max_visits`"
             message = "an unlimited loop needs another bound"
             draft.place(number).problem("unbounded_loop", "loop/max_iterations", message, hint)
-
-
-def _entry(draft: NormalizedDraft, number: int) -> int | None:
-    name = draft.nodes[number]["loop"].get("loop_back_to")
-    entry = draft.index.get(name)
-    if entry is None and name is not None:
-        message = f"`{shown(name)}` is not a node of this workflow"
-        hint = draft.found.nearest(name, draft.index)
-        draft.place(number).problem("unknown_target", "loop/loop_back_to", message, hint)
-    return entry
 
 
 def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
@@ -443,33 +425,28 @@ def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, b
         if number != entry:
             for source in graph.into[number]:
                 if source not in body:
-                    _enters(draft, graph, (source, number), entry, exit_)
+                    _crosses(draft, graph, (source, number), entry, exit_, enters=True)
         if number != exit_:
             for target in graph.out[number]:
                 if target in body:
                     continue
                 if graph.ruled.get((number, target), Rule.BRANCH) & ~ESCAPING:
-                    _leaves(draft, graph, (number, target), entry, exit_)
+                    _crosses(draft, graph, (number, target), entry, exit_, enters=False)
                 else:
                     escapes.append((number, target))
     loops.escapes[exit_] = escapes
     return len(draft.found.problems) + draft.found.dropped == before
 
 
-def _enters(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
+def _crosses(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int, *, enters: bool) -> None:
     source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
-    message = f"edge {source} → {target} enters the loop {first} … {last} elsewhere than at `{first}`"
+    code, verb, end = ("loop_entered_inside", "enters", first) if enters else ("loop_left_inside", "leaves", last)
     hint = f"let `{first}` depend on `{source}`, or go back to a node before `{source}`"
-    draft.place(exit_).problem("loop_entered_inside", "loop", message, hint)
-
-
-def _leaves(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
-    source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
-    message = f"edge {source} → {target} leaves the loop {first} … {last} elsewhere than at `{last}`"
-    hint = (
-        f"let `{target}` depend on `{last}`, or put it on a way to `{last}`; only error and rejection paths may leave"
-    )
-    draft.place(exit_).problem("loop_left_inside", "loop", message, hint)
+    if not enters:
+        way = f"let `{target}` depend on `{last}`, or put it on a way to `{last}`"
+        hint = f"{way}; only error and rejection paths may leave"
+    message = f"edge {source} → {target} {verb} the loop {first} … {last} elsewhere than at `{end}`"
+    draft.place(exit_).problem(code, "loop", message, hint)
 
 
 def _nest(draft: NormalizedDraft, loops: Loops, sound: set[int]) -> None:
@@ -482,16 +459,13 @@ def _nest(draft: NormalizedDraft, loops: Loops, sound: set[int]) -> None:
         if len(around) > NESTING_MAX:
             _too_deep(draft, around[-1])
             return
-        for pair in pairwise(around):
-            if pair not in checked and sound.issuperset(pair):
-                checked.add(pair)
-                _check_nested(draft, loops, *pair)
-
-
-def _check_nested(draft: NormalizedDraft, loops: Loops, inner: int, outer: int) -> None:
-    if loops.bodies[inner] <= loops.bodies[outer]:
-        return
-    names = [shown(draft.nodes[number]["id"]) for number in (inner, outer)]
-    shared = shown(draft.nodes[min(loops.bodies[inner] & loops.bodies[outer])]["id"])
-    message = f"the loops of `{names[0]}` and `{names[1]}` overlap at `{shared}` but neither contains the other"
-    draft.place(inner).problem("loops_overlap", "loop", message, "let one go back to a node inside or before both")
+        for inner, outer in pairwise(around):
+            if (inner, outer) in checked or not sound.issuperset((inner, outer)):
+                continue
+            checked.add((inner, outer))
+            if not loops.bodies[inner] <= loops.bodies[outer]:
+                shared = min(loops.bodies[inner] & loops.bodies[outer])
+                names = [shown(draft.nodes[number]["id"]) for number in (inner, outer, shared)]
+                message = "the loops of `{}` and `{}` overlap at `{}` but neither contains the other".format(*names)
+                hint = "let one go back to a node inside or before both"
+                draft.place(inner).problem("loops_overlap", "loop", message, hint)

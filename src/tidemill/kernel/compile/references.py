@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
     from tidemill.expressions.type_check import Kinds, MissingKey
 
-# References between nodes
-
 EARLY_TARGETS_MAX = 8192
 """Bounds the sweeps that warnings may cost."""
 
@@ -33,10 +31,7 @@ FEW = 16
 
 
 class Reading:
-    """What every node reads. `add` resolves references to parents at once, which saves memory: almost all are.
-
-    `check_references` then resolves the distant ones together.
-    """
+    """What every node reads. `add` resolves references to parents at once, `check_references` the distant ones."""
 
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
         self.draft, self.graph, self.loops = draft, graph, loops
@@ -68,10 +63,10 @@ class Reading:
                 self.dynamic.add(number)
             names = use.reach.nodes
             for name in names if len(names) < 2 else sorted(names):
-                other = self.draft.index.get(name)
+                other, sources = self.draft.index.get(name), self.graph.into[number]
                 if other is None:
                     unknown_reference(self.draft, self.draft.place(number), use, name)
-                elif self._is_parent(number, other):
+                elif other in sources if len(sources) < FEW else number in self.graph.out[other][:FEW]:
                     self._reads(number, other, use.key)
                 else:
                     self._distant.setdefault((number, other), use.key)
@@ -98,10 +93,6 @@ class Reading:
                         "reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint
                     )
         self._warn()
-
-    def _is_parent(self, number: int, other: int) -> bool:
-        sources = self.graph.into[number]
-        return other in sources if len(sources) < FEW else number in self.graph.out[other][:FEW]
 
     def _reads(self, number: int, other: int, key: str) -> None:
         read = self.current.setdefault(number, [])
@@ -132,8 +123,6 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     hint = draft.found.nearest(name, draft.index) or f"a node's output is {written}, an input `inputs.<name>`"
     place.problem("unknown_reference", use.key, message, hint)
 
-
-# Operands of conditions
 
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
 _RUN = {
@@ -190,8 +179,6 @@ def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], typ
             for key, found in misfits(compiled(use.value), use.value, partial(known.expected_at, name)):
                 place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)
 
-
-# Names and templates
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}

@@ -60,9 +60,11 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     user = as_user(command.actor)
     if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
         return None
-    refusal = _not_allowed(approval, builder.state, user, command.roles)
-    if refusal is not None:
-        return refusal
+    if user in _excluded(approval, builder.state):
+        return _four_eyes(user)
+    if not _entitled(approval, user, command.roles):
+        asked = ", ".join(approval.approvers)
+        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
     if isinstance(command, Delegate):
         return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
@@ -71,7 +73,11 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
         return problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
         return problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
-    if command.verb == "changes" and not _can_return(builder, node, command.index):
+    # A request for changes needs an exit, conditions, or a handler that is called again.
+    act = peek_at(builder.state.peek(node.id), command.index)
+    recalled = act is not None and act.wait is not None and act.wait.recall
+    can_return = recalled or node.routed or (command.index == NOT_AN_ITEM and "changes" in node.exits)
+    if command.verb == "changes" and not can_return:
         hint = "approve or reject, or give it a changes_path"
         return problem("changes_not_possible", f"node {node.id} has no changes_path", hint)
     earlier = _earlier(approval, user)
@@ -93,19 +99,15 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     return act.approval
 
 
-def _not_allowed(approval: Approval, state: State, user: str, roles: tuple[str, ...]) -> Problem | None:
-    if approval.four_eyes and user in _involved_users(approval, state):
-        message = f"{user} submitted or patched the run, and four eyes are required"
-        return problem("four_eyes", message, "ask somebody else")
-    if not _entitled(approval, user, roles):
-        asked = ", ".join(approval.approvers)
-        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
-    return None
+def _excluded(approval: Approval, state: State) -> set[str]:
+    """Users who may not decide under four eyes: they submitted, forked or patched the run."""
+    names = (approval.requester, state.submitted_by, *state.patched_by) if approval.four_eyes else ()
+    return {as_user(name) for name in names if name}
 
 
-def _involved_users(approval: Approval, state: State) -> set[str]:
-    """Users who submitted, forked or patched the run."""
-    return {as_user(name) for name in (approval.requester, state.submitted_by, *state.patched_by) if name}
+def _four_eyes(user: str) -> Problem:
+    message = f"{user} submitted or patched the run, and four eyes are required"
+    return problem("four_eyes", message, "ask somebody else")
 
 
 def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
@@ -128,13 +130,6 @@ def _delegated_to(approval: Approval, user: str) -> str:
     return ""
 
 
-def _can_return(builder: DecisionBuilder, node: Node, index: int) -> bool:
-    """Whether a request for changes has an effect: an exit, conditions, or a recalled handler."""
-    act = peek_at(builder.state.peek(node.id), index)
-    recalled = act is not None and act.wait is not None and act.wait.recall
-    return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
-
-
 def _earlier(approval: Approval, user: str) -> str:
     """The earlier decision: the final one, or this user's vote."""
     if approval.status == "decided":
@@ -151,19 +146,18 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
         return problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
     if name.startswith(ROLE) or to == user:
         return problem("delegation_invalid", "a decision is passed on to another person", "name a user")
-    if approval.four_eyes and to in _involved_users(approval, state):
-        message = f"{to} submitted or patched the run, and four eyes are required"
-        return problem("four_eyes", message, "ask somebody else")
+    if to in _excluded(approval, state):
+        return _four_eyes(to)
     if any(vote.by in (user, to) for vote in approval.votes):
         return problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
     return None
 
 
-def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
+def apply_decision(builder: DecisionBuilder, command: Decide) -> None:
     """Count a vote; end the wait once the quorum is reached or one approver disagrees."""
     approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
-    user = as_user(command.actor)
+    node, user = builder.flow.by_id[command.node], as_user(command.actor)
     if _earlier(approval, user):
         return
     # The user who delegated the decision to this one, or an empty string.
@@ -221,7 +215,7 @@ def _decide(builder: DecisionBuilder, node: Node, verb: str, answer: dict[str, A
         wait_over(builder, node, index, output)
 
 
-def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> None:
+def take_delegation(builder: DecisionBuilder, command: Delegate) -> None:
     approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
@@ -230,8 +224,8 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
     builder.emit(
         events.ApprovalDelegated(
             **builder.command_fields,
-            node=node.id,
-            visit=builder.state.peek(node.id).visit,
+            node=command.node,
+            visit=builder.state.peek(command.node).visit,
             index=command.index,
             by=by,
             to=to,
@@ -250,20 +244,17 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
         answer = _answer(builder, node, index, SYSTEM, "nobody decided in time", None, "")
         _decide(builder, node, approval.on_timeout, answer)
     elif approval.on_timeout == "escalate" and not approval.escalated:
-        _escalate(builder, node, visit.visit, index, approval)
+        # The next approvers are asked with the same time-out.
+        expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
+        fields = builder.node_fields(node.id, index)
+        builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))
+        act = peek_at(builder.state.peek(node.id), index)
+        assert act is not None, "it waits"
+        for job in wait_jobs(node.id, visit.visit, index, act):
+            builder.add_job(job)
     else:
         builder.emit(events.ApprovalExpired(**builder.node_fields(node.id, index)))
         builder.cause = builder.state.seq
         leave_wait(builder, node, index)
         error = Error("approval_expired", "nobody decided in time")
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
-
-
-def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
-    expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
-    fields = builder.node_fields(node.id, index)
-    builder.emit(events.ApprovalEscalated(to=approval.escalate_to, expires_ms=expires, **fields))
-    act = peek_at(builder.state.peek(node.id), index)
-    assert act is not None, "it waits"
-    for job in wait_jobs(node.id, visit, index, act):
-        builder.add_job(job)

@@ -30,8 +30,9 @@ OUTCOME_NAMES = {
 """What logs call an outcome: stored in ResultDiscarded, so independent of the names of classes."""
 
 
-def take_result(builder: DecisionBuilder, node: Node, result: commands.Result) -> None:
+def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
     """Apply the outcome of an attempt if it still counts, else discard it."""
+    node = builder.flow.by_id[result.node]
     status = attempt_status(builder.state, result.node, result.visit, result.index, result.token)
     if status == "repeated" and result.again:
         return
@@ -106,8 +107,9 @@ def take_checkpoint(builder: DecisionBuilder, command: commands.Checkpoint) -> N
     )
 
 
-def take_lost(builder: DecisionBuilder, node: Node, lost: commands.WorkerLost) -> None:
+def take_lost(builder: DecisionBuilder, lost: commands.WorkerLost) -> None:
     """End the attempts whose leases on this job expired, and queue the next one."""
+    node = builder.flow.by_id[lost.node]
     if attempt_status(builder.state, lost.node, lost.visit, lost.index, lost.token) != "current":
         return
     for _ in range(min(lost.times, LOST_IN_A_ROW_MAX)):

@@ -33,10 +33,7 @@ def complete_run(builder: DecisionBuilder) -> None:
 
 
 def fail_run(builder: DecisionBuilder, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
-    """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole.
-
-    `spread` off: a limit kept the node from starting, so its descendants are cancelled instead of failed.
-    """
+    """End the run as FAILED, because of `node` or as a whole. `spread` off: descendants are cancelled, not failed."""
     cause = builder.state.seq
     downstream = descendants(builder.flow, node) if node and spread else set()
     _end_visits(builder, f"the run failed: {error.code}", downstream, node)
@@ -134,10 +131,7 @@ def _cancel(builder: DecisionBuilder, node: Node, visit: Visit, reason: str) -> 
 
 
 def _under_way(node: Node, visit: Visit, index: int, act: Activation) -> bool:
-    """Whether a worker may be running this now, so that a rollback would have to undo it.
-
-    The log cannot tell a queued job from a claimed one; only an at-most-once attempt is recorded before it starts.
-    """
+    """Whether a worker may be running this now; a queued job counts, as the log cannot tell it from a claimed one."""
     if node.compensator is None or act.status not in DISPATCHED or act.retry_at_ms is not None:
         return False
     return phase_of(node, visit, index) == "call" and (act.running or node.delivery != "at_most_once")

@@ -9,15 +9,15 @@ Also here: commands to a run as a whole, and jobs that call no handler (timers, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, assert_never
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from tidemill.errors import Problem, offered
 from tidemill.kernel import commands, events
 from tidemill.kernel.activation import DISPATCHED, items_merged
-from tidemill.kernel.commands import AnyCommand, InfrequentCommand
+from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
 from tidemill.kernel.decide.attempts import begin, take_checkpoint, take_lost, take_result
 from tidemill.kernel.decide.builder import Decision, DecisionBuilder, problem
@@ -53,7 +53,7 @@ def _take(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
     refusal = _refusal(builder, command)
     if refusal is None:
         builder.actor, builder.command, builder.cause = command.actor, command.id, 0
-        _carry_out(builder, command)
+        _RULES[type(command)](builder, command)
         settle(builder)
     return refusal
 
@@ -110,7 +110,12 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
         case commands.Pause() | commands.Resume() if not state.live:
             return problem("run_ended", f"the run is {state.status}", "start a new run")
         case commands.Cancel():
-            return _refuse_cancel(state, command)
+            if state.rollback == "running":
+                hint = "force it: what is not undone yet then stays as it is"
+                return None if command.force else problem("rollback_running", "the run is being rolled back", hint)
+            if state.status in ("COMPLETED", "FAILED"):
+                return problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
+            return None
         case commands.Signal():
             return waits.refuse_signal(builder, command)
         case commands.Retry():
@@ -123,15 +128,6 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
             return rollback.refuse_rollback(builder)
         case _:
             return None
-
-
-def _refuse_cancel(state: State, cancel: commands.Cancel) -> Problem | None:
-    if state.rollback == "running":
-        hint = "force it: what is not undone yet then stays as it is"
-        return None if cancel.force else problem("rollback_running", "the run is being rolled back", hint)
-    if state.status in ("COMPLETED", "FAILED"):
-        return problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
-    return None
 
 
 def _stale(builder: DecisionBuilder, command: commands.AttemptStarted | commands.Checkpoint) -> Problem | None:
@@ -150,80 +146,6 @@ def _announced(node: Node, state: State, command: commands.AttemptStarted | comm
     """Whether an at-most-once attempt was started under another lease, so that it must not start again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
-
-
-def _carry_out(builder: DecisionBuilder, command: AnyCommand) -> None:
-    match command:
-        case commands.Result():
-            take_result(builder, builder.flow.by_id[command.node], command)
-        case commands.AttemptStarted():
-            begin(builder, command)
-        case commands.WorkerLost():
-            take_lost(builder, builder.flow.by_id[command.node], command)
-        case commands.Checkpoint():
-            take_checkpoint(builder, command)
-        case commands.TimerFired() | commands.WaitExpired():
-            on_timer(builder, command)
-        case commands.RequeueJob():
-            requeue(builder, command)
-        case commands.OutputsRendered():
-            rendered(builder, command)
-        case commands.Start():
-            start_run(builder, command)
-        case commands.Cancel():
-            cancel(builder, command)
-        case commands.Pause():
-            pause_run(builder, command)
-        case commands.Resume():
-            resume_run(builder, command)
-        case commands.DeadlineReached():
-            if builder.state.live:
-                fail_run(builder, "", 0, events.Error("deadline_exceeded", "the run's deadline has passed"))
-        case commands.Repair():
-            repair(builder, command)
-        case commands.Relabel():
-            relabel(builder, command)
-        case commands.Delivered():
-            pass
-        case _:
-            _carry_out_further(builder, command)
-
-
-def _carry_out_further(builder: DecisionBuilder, command: InfrequentCommand) -> None:
-    match command:
-        case commands.Decide():
-            approvals.apply_decision(builder, builder.flow.by_id[command.node], command)
-        case commands.Delegate():
-            approvals.take_delegation(builder, builder.flow.by_id[command.node], command)
-        case commands.Signal():
-            waits.take_signal(builder, command)
-        case commands.ChildBegan():
-            waits.child_began(builder, command)
-        case commands.ChildEnded():
-            waits.child_ended(builder, command)
-        case commands.Retry():
-            operations.schedule(builder, operations.reopen(builder, command.reason, command.confirmed_not_done))
-        case commands.Rewind():
-            operations.schedule(builder, operations.rewind_run(builder, command.node, command.reason))
-        case commands.Override():
-            operations.override(builder, command)
-        case commands.Patch():
-            operations.schedule(builder, patch.apply_patch(builder, command))
-        case commands.Fork():
-            fork_run(builder, command)
-        case commands.Rollback():
-            rollback.start_rollback(builder, command.reason)
-        case commands.CompensationResult():
-            rollback.take_compensation_result(builder, command)
-        case commands.CompensationWorkerLost():
-            rollback.take_compensation_lost(builder, command)
-        case commands.CloseDeadLetter():
-            operations.discard_letter(builder, command)
-        case _ as never:
-            assert_never(never)
-
-
-# Commands to a run as a whole
 
 
 def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
@@ -327,9 +249,6 @@ def rendered(builder: DecisionBuilder, rendered: commands.OutputsRendered) -> No
     after_end(builder, compensate=builder.flow.compensate == "automatic" and builder.state.status == "FAILED")
 
 
-# Jobs that call no handler
-
-
 def on_timer(builder: DecisionBuilder, timer: commands.TimerFired | commands.WaitExpired) -> None:
     """End a wait whose timer is due. Ignore a timer that its visit no longer waits for; requeue an early one."""
     visit = builder.state.peek(timer.node)
@@ -381,3 +300,47 @@ def _expected_job(builder: DecisionBuilder, command: commands.RequeueJob) -> Job
     if act.status not in DISPATCHED or (act is visit and not owns_job(visit)):
         return None
     return run_job(node, visit.visit, command.index, act.retry_at_ms or 0)
+
+
+def deadline_reached(builder: DecisionBuilder, _: commands.DeadlineReached) -> None:
+    if builder.state.live:
+        fail_run(builder, "", 0, events.Error("deadline_exceeded", "the run's deadline has passed"))
+
+
+_RULES: dict[type[AnyCommand], Callable[[DecisionBuilder, Any], None]] = {
+    commands.Result: take_result,
+    commands.AttemptStarted: begin,
+    commands.WorkerLost: take_lost,
+    commands.Checkpoint: take_checkpoint,
+    commands.TimerFired: on_timer,
+    commands.WaitExpired: on_timer,
+    commands.RequeueJob: requeue,
+    commands.OutputsRendered: rendered,
+    commands.Start: start_run,
+    commands.Cancel: cancel,
+    commands.Pause: pause_run,
+    commands.Resume: resume_run,
+    commands.DeadlineReached: deadline_reached,
+    commands.Repair: repair,
+    commands.Relabel: relabel,
+    commands.Delivered: lambda builder, command: None,
+    commands.Decide: approvals.apply_decision,
+    commands.Delegate: approvals.take_delegation,
+    commands.Signal: waits.take_signal,
+    commands.ChildBegan: waits.child_began,
+    commands.ChildEnded: waits.child_ended,
+    commands.Retry: lambda builder, command: operations.schedule(
+        builder, operations.reopen(builder, command.reason, command.confirmed_not_done)
+    ),
+    commands.Rewind: lambda builder, command: operations.schedule(
+        builder, operations.rewind_run(builder, command.node, command.reason)
+    ),
+    commands.Override: operations.override,
+    commands.Patch: lambda builder, command: operations.schedule(builder, patch.apply_patch(builder, command)),
+    commands.Fork: fork_run,
+    commands.Rollback: lambda builder, command: rollback.start_rollback(builder, command.reason),
+    commands.CompensationResult: rollback.take_compensation_result,
+    commands.CompensationWorkerLost: rollback.take_compensation_lost,
+    commands.CloseDeadLetter: operations.discard_letter,
+}
+"""One rule per command; `test_totality` decides a command of every kind."""

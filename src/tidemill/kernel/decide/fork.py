@@ -30,10 +30,12 @@ def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
     if any(isinstance(event, events.RunCompleted) for event in fork.prefix):
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
-    if fork.rewind:
-        problem = _refuse_rewind(builder, fork)
-        if problem is not None:
-            return problem
+    if fork.rewind and fork.rewind not in builder.flow.by_id:
+        hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
+        return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
+    if fork.rewind and not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
+        message = f"node {fork.rewind} had not begun at this event"
+        return Problem(code="node_not_begun", message=message, hint="fork at a later event")
     if fork.patch is None and not fork.undone:
         return None
     trial = DecisionBuilder(builder.flow, builder.state, builder.now)
@@ -51,16 +53,6 @@ def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 def _shares(state: State, key: str) -> bool:
     act = find_activation(state, key)
     return act is not None and act.status == "COMPLETED"
-
-
-def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
-    if fork.rewind not in builder.flow.by_id:
-        hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
-        return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
-    if not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
-        message = f"node {fork.rewind} had not begun at this event"
-        return Problem(code="node_not_begun", message=message, hint="fork at a later event")
-    return None
 
 
 def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
@@ -88,7 +80,6 @@ def shared_prefix(log: Sequence[AnyEvent], *, rewinds: bool) -> int:
 
 
 def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
-    """The activations a run has compensated, as node/visit/index."""
     for event in log:
         if isinstance(event, events.CompensationCompleted):
             yield key_at(event.node, event.visit, event.index)

@@ -70,13 +70,16 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
+    deadline, allowed = state.deadline_ms, flow.limits.deadline_ms
+    if allowed is None or deadline is None or deadline <= builder.now:
+        deadline = None if allowed is None else builder.now + allowed
     builder.emit(
         events.RunRetried(
             nodes=nodes,
             emitted=emitted + renders,
             counter=emitted + renders,
             renders=renders,
-            deadline_at_ms=_deadline(builder),
+            deadline_at_ms=deadline,
             reason=reason,
             sure=sure,
             **builder.command_fields,
@@ -101,13 +104,6 @@ def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
 def stays(visit: Visit) -> bool:
     """Whether a visit's outcome is final: completed, skipped, or a tolerated failure."""
     return visit.status in ENDED and (visit.status not in REOPENABLE or visit.tolerated)
-
-
-def _deadline(builder: DecisionBuilder) -> int | None:
-    allowed, old = builder.flow.limits.deadline_ms, builder.state.deadline_ms
-    if allowed is None:
-        return None
-    return builder.now + allowed if old is None or old <= builder.now else old
 
 
 def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
@@ -186,13 +182,27 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
     """Reset a node and its descendants to their next visit; return the nodes, which the caller schedules."""
     state, flow = builder.state, builder.flow
     reach = descendants(flow, node) | {node}
-    touched = [each for each in flow.nodes if each.id in reach and _touched(state.peek(each.id))]
+    reached = [(each, state.peek(each.id)) for each in flow.nodes if each.id in reach]
+    # What has any history: the visit, or an earlier pass of its node.
+    touched = [
+        each
+        for each, visit in reached
+        if _has_begun(visit) or visit.has_start_token or visit.passes > 0 or visit.taken + visit.dead > 0
+    ]
     letters = _letters(state, [each.id for each in touched])
     builder.cause = state.seq
     for each in touched:
         if in_flight(state.peek(each.id)):
             end_visit(builder, each, f"the run was rewound to {node}")
-    undecided = _undecided(builder, reach)
+    # Edges out of loops that go on again, which nodes that are not rewound may still take.
+    loops = [each.loop for each in flow.nodes if each.loop is not None and each.id in reach]
+    undecided = tuple(
+        (source, target)
+        for source, target in dict.fromkeys(edge for loop in loops for edge in loop.escapes)
+        if source not in reach
+        and state.peek(target).edges.get(source) is False
+        and (target in reach or not state.peek(target).settled)
+    )
     reset = {each.id for each in touched}
     nodes = tuple([_again(state, each, node, reset) for each in touched])
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
@@ -217,25 +227,6 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
     return [each.node for each in nodes]
 
 
-def _touched(visit: Visit) -> bool:
-    """Whether the visit, or an earlier pass of its node, has any history."""
-    return _has_begun(visit) or visit.has_start_token or visit.passes > 0 or visit.taken + visit.dead > 0
-
-
-def _undecided(builder: DecisionBuilder, reach: set[str]) -> tuple[tuple[str, str], ...]:
-    """Edges out of loops that go on again, which nodes that are not rewound may still take."""
-    state = builder.state
-    loops = [node.loop for node in builder.flow.nodes if node.loop is not None and node.id in reach]
-    escapes = dict.fromkeys(edge for loop in loops for edge in loop.escapes)
-    return tuple(
-        (source, target)
-        for source, target in escapes
-        if source not in reach
-        and state.peek(target).edges.get(source) is False
-        and (target in reach or not state.peek(target).settled)
-    )
-
-
 def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:
     """A node's next visit, with a token for every taken edge from a node that is not reset."""
     visit = state.peek(node.id)
@@ -253,7 +244,11 @@ def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | No
     act = peek_at(visit, command.index)
     if act is None:
         message = f"node {node.id} has no item {command.index} that was queued"
-        hint = "it is no map, or has no list: settle the node" if visit.map is None else _item_hint(visit.map.count)
+        hint = "it is no map, or has no list: settle the node"
+        if visit.map is not None:
+            count = visit.map.count
+            hint = f"its items are 0 to {count - 1}, and an item can be settled once it was queued"
+            hint = hint if count else "it has none"
         return problem("item_unknown", message, hint)
     if not builder.state.live:
         refusal = refuse_reopening(builder, (command.node,))
@@ -261,10 +256,6 @@ def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | No
             return refusal
     again = "rewind the run to it, or fork the run" if builder.state.live else "fork the run, beginning at it"
     return _unsettleable(node, visit, act, again) or _bad_route(node, command)
-
-
-def _item_hint(count: int) -> str:
-    return f"its items are 0 to {count - 1}, and an item can be settled once it was queued" if count else "it has none"
 
 
 def _unsettleable(node: Node, visit: Visit, act: Activation, again: str) -> Problem | None:

@@ -37,12 +37,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    again = not state.live
-    return msgspec.structs.replace(
-        _difference(old, new),
-        rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
-        kept=tuple(name for name in new.by_id if stays(state.peek(name))),
-    )
+    visits = [(name, state.peek(name)) for name in new.by_id]
+    rerun = tuple(name for name, visit in visits if _reopens(state, visit) and (visit.attempt > 0 or visit.fired))
+    kept = tuple(name for name, visit in visits if stays(visit))
+    return msgspec.structs.replace(_difference(old, new), rerun=rerun, kept=kept)
 
 
 def _difference(old: Workflow, new: Workflow) -> Verdict:
@@ -52,10 +50,6 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
         removed=tuple(name for name in old.by_id if name not in new.by_id),
         changed=tuple(node.id for node in new.nodes if node.id in old.by_id and _differs(old.by_id[node.id], node)),
     )
-
-
-def _reruns(visit: Visit) -> bool:
-    return visit.status in ("FAILED", "CANCELLED") and not visit.tolerated and (visit.attempt > 0 or visit.fired)
 
 
 def _differs(old: Node, new: Node) -> bool:
@@ -218,22 +212,15 @@ def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
     builder.cause = state.seq
     if not state.live:
         return reopen(builder, patch.message, patch.confirmed_not_done)
-    _go_on(builder, before)
+    if state.deadline_ms != before:
+        builder.remove_job(key_of("deadline"))
+        if state.deadline_ms is not None:
+            builder.add_job(system_job("deadline", state.deadline_ms))
+    # Loops may have waited for a removed node.
+    waits = ((name, state.peek(name).wait) for name in new.bodies)
+    builder.loops.extend(name for name, wait in waits if wait is not None and wait.on == "loop")
     # A join of another kind may fire over edges that were decided before.
     return [*(join.node for join in joins), *change.changed]
-
-
-def _go_on(builder: DecisionBuilder, before: int | None) -> None:
-    """Replace the deadline timer, and check loops that may have waited for a removed node."""
-    deadline = builder.state.deadline_ms
-    if deadline != before:
-        builder.remove_job(key_of("deadline"))
-        if deadline is not None:
-            builder.add_job(system_job("deadline", deadline))
-    for name in builder.flow.bodies:
-        wait = builder.state.peek(name).wait
-        if wait is not None and wait.on == "loop":
-            builder.loops.append(name)
 
 
 def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
@@ -278,25 +265,18 @@ def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
 
 
 def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
-    """How the latest visit of its source decides an edge of the new graph: taken, dead, or None.
-
-    An edge that was not taken is dead, unless it leaves a loop that may still come back to its source.
-    """
+    """How its latest visit decides an edge of the new graph: taken, dead, or None while a loop may repeat it."""
     known, visit = old.by_id.get(source), state.peek(source)
     was = known is not None and target in known.outbound
     recorded = state.peek(target).edges.get(source) if was else None
     if recorded or known is None or visit.status not in ENDED or _reopens(state, visit):
         return bool(recorded) if recorded is not None else None
-    if not was and target in new.by_id[source].plain and _went_on(known, visit):
+    # A visit that ended by its plain edges takes a new one: not by an error, time-out or exit path.
+    tolerated = visit.status == "FAILED" and visit.tolerated and known.on_error == "continue"
+    went_on = tolerated or (visit.status == "COMPLETED" and not visit.left_by_exit)
+    if not was and target in new.by_id[source].plain and went_on:
         return True
     return None if _may_come_back(new, state, source, target) else False
-
-
-def _went_on(node: Node, visit: Visit) -> bool:
-    """Whether a visit ended by its plain edges: not by an error, time-out or exit path."""
-    if visit.status == "FAILED":
-        return visit.tolerated and node.on_error == "continue"
-    return visit.status == "COMPLETED" and not visit.left_by_exit
 
 
 def _may_come_back(flow: Workflow, state: State, source: str, target: str) -> bool:

@@ -153,13 +153,7 @@ def _failure(
 ) -> events.CompensationFailed:
     """The event of a failed compensation attempt that is not retried."""
     return events.CompensationFailed(
-        at_ms=builder.now,
-        node=undo.node,
-        visit=undo.visit,
-        index=undo.index,
-        attempt=attempt,
-        error=error,
-        token=token,
+        at_ms=builder.now, node=undo.node, visit=undo.visit, index=undo.index, attempt=attempt, error=error, token=token
     )
 
 

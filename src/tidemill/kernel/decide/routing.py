@@ -79,7 +79,6 @@ def route_problem(node: Node, route: Route | None) -> str | None:
         return "the branch was evaluated too early" if route.branch is not None else None
     if route.branch is None:
         return "the branch was not evaluated"
-    assert route.branch is not None
     if node.branch.kind == "agent_driven":
         if route.branch == node.branch.default:
             return None
@@ -105,7 +104,7 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
     dead: tuple[str, ...] = ()
     if len(taken) != len(node.outbound):
         chosen = set(taken)
-        dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
+        dead = tuple(t for t in node.outbound if t not in chosen and not open_loop(flow, state, node, t, node.id))
         # An edge that an earlier pass took stays taken, even if a patch has removed the loop.
         dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
     absorbed = 0
@@ -117,19 +116,16 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
     return Edges(taken, dead, escapes, absorbed)
 
 
-def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str) -> bool:
-    """Whether an untaken edge out of a loop stays undecided because a later pass may take it.
-
-    `ending` is the looping node whose loop ends with the event being built.
-    """
+def open_loop(flow: Workflow, state: State, node: Node, target: str, ending: str = "") -> str:
+    """The loop whose later pass may take an untaken edge, or an empty string; `ending` is a loop that ends now."""
     for looping in node.loops:
         if looping == ending:
             continue
         if target in flow.bodies[looping]:
-            return False
+            return ""
         if state.peek(looping).status not in ENDED:
-            return True
-    return False
+            return looping
+    return ""
 
 
 def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
@@ -140,7 +136,7 @@ def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, 
         for source, target in node.loop.escapes
         if state.peek(target).edges.get(source) is None
         and state.peek(source).status in ENDED
-        and not _deferred(flow, state, flow.by_id[source], target, node.id)
+        and not open_loop(flow, state, flow.by_id[source], target, node.id)
     )
 
 

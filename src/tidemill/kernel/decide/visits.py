@@ -87,10 +87,7 @@ def _schedule(builder: DecisionBuilder, node: Node, visit: Visit, hop: int, *, h
 
 
 def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, recall: bool) -> None:
-    """Queue a visit after its wait, to evaluate conditions or to call the handler again (`recall`).
-
-    No limit holds it back because it has started: `max_parallel` may be exceeded until another visit ends.
-    """
+    """Queue a visit after its wait, for its conditions or its handler (`recall`); no limit holds it back."""
     visit, fields = builder.state.peek(node.id), builder.node_fields(node.id, index)
     builder.emit(events.NodeScheduled(hop=visit.hop, resumed=value, recall=recall, **fields))
     builder.add_job(run_job(node, visit.visit, index))
@@ -332,7 +329,6 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
 
 
 def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
-    """Queue the joins and loops that the end of a visit may affect."""
     state, pending = builder.state, builder.pending_nodes
     seq = state.seq
     pending.extend([(target, seq) for target in end.taken])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tidemill.errors import Problem
 from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
@@ -39,6 +41,10 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert act is not None, "the attempt's status was checked"
     signals = builder.state.signals if request.on == "signal" else ()
     kept = next((signal for signal in signals if signal.name == request.name), None)
+    # An approval may have its own time-out, otherwise the attempt's remaining time counts.
+    timeout = None if node.timeout_ms is None else max(0, node.timeout_ms - facts.duration_ms)
+    if request.approval is not None and request.approval.timeout_ms is not None:
+        timeout = request.approval.timeout_ms
     builder.emit(
         events.NodeWaiting(
             at_ms=builder.now,
@@ -50,7 +56,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             on=request.on,
             name=request.name,
             until_ms=request.until_ms if request.for_ms is None else builder.now + request.for_ms,
-            expires_ms=_expiry(builder, node, request, facts),
+            expires_ms=None if timeout is None else builder.now + timeout,
             worker=facts.worker,
             duration_ms=facts.duration_ms,
             token=facts.token,
@@ -72,35 +78,15 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
         builder.add_job(job)
 
 
-def _expiry(builder: DecisionBuilder, node: Node, request: WaitRequested, facts: AttemptFacts) -> int | None:
-    """When the wait times out: an approval may have its own time-out, otherwise the attempt's remaining time."""
-    if request.approval is not None and request.approval.timeout_ms is not None:
-        return builder.now + request.approval.timeout_ms
-    return None if node.timeout_ms is None else builder.now + max(0, node.timeout_ms - facts.duration_ms)
-
-
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
     act = peek_at(builder.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
     # An empty list of approvers means any user, so an escalation without approvers must fail instead.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
-    builder.emit(
-        events.ApprovalRequested(
-            **builder.node_fields(node.id, index),
-            title=asked.title,
-            description=asked.description,
-            form=asked.form,
-            approvers=asked.approvers,
-            quorum=asked.quorum,
-            four_eyes=asked.four_eyes,
-            requester=builder.state.submitted_by,
-            timeout_ms=asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms,
-            expires_ms=expires,
-            on_timeout=on_timeout,
-            escalate_to=asked.escalate_to,
-            url=asked.url,
-        )
-    )
+    timeout = asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms
+    decided = {"timeout_ms": timeout, "expires_ms": expires, "on_timeout": on_timeout}
+    fields = msgspec.structs.asdict(asked) | decided | builder.node_fields(node.id, index)
+    builder.emit(events.ApprovalRequested(requester=builder.state.submitted_by, **fields))
 
 
 def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:

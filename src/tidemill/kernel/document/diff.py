@@ -52,10 +52,7 @@ class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff_documents(old: Json, new: Json) -> list[dict[str, Json]]:
-    """A JSON Patch from `old` to `new`: the result has the normal form of `new`.
-
-    A patch with too many operations replaces the whole document instead.
-    """
+    """A JSON Patch to the normal form of `new`; one with too many operations replaces the whole document instead."""
     operations = list(islice(_operations(old, new), OPERATIONS_MAX + 1))
     return operations if len(operations) <= OPERATIONS_MAX else [_replace("", new)]
 
@@ -128,8 +125,15 @@ def _operations(old: Json, new: Json) -> Iterator[dict[str, Json]]:
     yield from _order_nodes(kept, after)
     for name in kept:
         yield from _values(f"/nodes/{name}", before[name], after[name])
-    edges = [edge for edge in old["edges"] if edge["from"] in after and edge["to"] in after]
-    yield from _change_edges(edges, new["edges"])
+    # Edges are a set; removals go from the end so that the other indexes stay valid.
+    edges = [(edge["from"], edge["to"]) for edge in old["edges"] if edge["from"] in after and edge["to"] in after]
+    known, wanted = set(edges), {(edge["from"], edge["to"]) for edge in new["edges"]}
+    for number in reversed(range(len(edges))):
+        if edges[number] not in wanted:
+            yield {"op": "remove", "path": f"/edges/{number}"}
+    for edge in new["edges"]:
+        if (edge["from"], edge["to"]) not in known:
+            yield {"op": "add", "path": "/edges/-", "value": edge}
 
 
 def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
@@ -188,17 +192,6 @@ def _longest_increasing(names: list[str], rank: Mapping[str, int]) -> set[str]:
         found.add(tail)
         tail = before[tail]
     return found
-
-
-def _change_edges(old: list[Json], new: list[Json]) -> Iterator[dict[str, Json]]:
-    """Edges are a set; removals go from the end so that the other indexes stay valid."""
-    before, after = ({(edge["from"], edge["to"]) for edge in edges} for edges in (old, new))
-    for number in reversed(range(len(old))):
-        if (old[number]["from"], old[number]["to"]) not in after:
-            yield {"op": "remove", "path": f"/edges/{number}"}
-    for edge in new:
-        if (edge["from"], edge["to"]) not in before:
-            yield {"op": "add", "path": "/edges/-", "value": edge}
 
 
 def _replace(path: str, value: Json) -> dict[str, Json]:

@@ -45,7 +45,6 @@ _KINDS = {
 
 
 def kind(value: Json) -> str:
-    """A value's type in the words of a document's author."""
     return _KINDS.get(type(value), "null" if value is None else f"a {type(value).__name__}")
 
 
@@ -91,7 +90,6 @@ def require(place: DocumentPath, read: Mapping[str, Json], raw: Mapping[str, Jso
 
 
 def table_of(**readers: Reader) -> Table:
-    """A table without alternative spellings."""
     return Table({name: (name, reader) for name, reader in readers.items()})
 
 
@@ -208,8 +206,6 @@ def node_ids(place: DocumentPath, key: str, value: Json) -> Json:
 def is_id(value: str) -> bool:
     return len(value) <= NAME_LENGTH_MAX and _ID.fullmatch(value) is not None
 
-
-# The fields of a node
 
 TYPE_SPELLINGS = {
     "call_external_service": "http",
@@ -446,10 +442,7 @@ NODE = Table(
 
 
 def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
-    """A node in its normal form but for its edges, which stay under `dependencies` and `dependents`.
-
-    `given_id` is the node's key where nodes are written as a mapping.
-    """
+    """A node in normal form, but with its edges; `given_id` is its key where nodes are written as a mapping."""
     if not isinstance(raw, dict):
         wrong_type(place, "", raw, "a mapping")
         return None

@@ -171,7 +171,9 @@ class _PatchedDocument:
             self._cut_edges()
         match operation.name:
             case "test":
-                self._test(operation)
+                value = self._get(operation.target)
+                if not same_value(value, operation.value):
+                    raise _test_failed(operation, value)
             case "add":
                 self._put(operation, operation.value)
             case "replace":
@@ -182,31 +184,20 @@ class _PatchedDocument:
                 if self._removes_by_id(operation):
                     self.removed.add(operation.target.steps[1])
             case "move":
-                self._move(operation)
+                value = self._get(operation.source)
+                source, target = self._plain(operation.source.steps), self._plain(operation.target.steps)
+                if inside(target, source):
+                    # An id and an index may address the same node, so only the resolved steps tell.
+                    message = "a value cannot be moved into itself"
+                    raise _invalid(operation.target.patch_path, message, "copy it instead")
+                if source != target:
+                    self._take(operation.source)
+                    self._put(operation, value)
             case "copy":
                 value = self._get(operation.source)
                 # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
-
-    def _test(self, operation: Operation) -> None:
-        value = self._get(operation.target)
-        if not same_value(value, operation.value):
-            spot = operation.target
-            name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
-            message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
-            hint = "look at the document as it is now and make the patch again"
-            raise rejected("patch_test_failed", message, path=operation.place, hint=hint)
-
-    def _move(self, operation: Operation) -> None:
-        value = self._get(operation.source)
-        source, target = self._plain(operation.source.steps), self._plain(operation.target.steps)
-        if inside(target, source):
-            # An id and an index may address the same node, so only the resolved steps tell.
-            raise _invalid(operation.target.patch_path, "a value cannot be moved into itself", "copy it instead")
-        if source != target:
-            self._take(operation.source)
-            self._put(operation, value)
 
     def _removes_by_id(self, operation: Operation) -> bool:
         steps = operation.target.steps
@@ -382,6 +373,14 @@ def _id_of(node: Json) -> Json:
 def _touches(edge: Json, names: set[str]) -> bool:
     ends = (edge.get("from"), edge.get("to")) if isinstance(edge, dict) else ()
     return any(isinstance(end, str) and end in names for end in ends)
+
+
+def _test_failed(operation: Operation, value: Json) -> Rejected:
+    spot = operation.target
+    name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
+    message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
+    hint = "look at the document as it is now and make the patch again"
+    return rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
 
 def _invalid(path: str, message: str, hint: str = "") -> Rejected:

@@ -43,7 +43,6 @@ class ContentReference(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The digest, or None if it is ill-formed."""
         value = self.condition[self.key]
         digest = value.removeprefix(SCHEME) if isinstance(value, str) else ""
         return digest if _DIGEST.fullmatch(digest) else None
@@ -78,10 +77,7 @@ def borrowed_in(document: Json) -> list[ContentReference]:
 
 
 def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
-    """Replace every reference by a neutral placeholder, with a warning each, for checks without access to blobs.
-
-    An ill-formed reference stays, and the compiler refuses it.
-    """
+    """Replace well-formed references by neutral placeholders, with a warning each, for checks without blobs."""
     if not borrowed_in(document):
         return document, []
     copy = deepcopy(document)

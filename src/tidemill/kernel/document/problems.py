@@ -54,7 +54,6 @@ class ProblemCollector:
         return f"did you mean `{shown(matches[0])}`?" if matches else ""
 
     def all_problems(self) -> list[Problem]:
-        """The kept problems, and one that counts the dropped ones."""
         if not self.dropped:
             return list(self.problems)
         rest = Problem(code="too_many_problems", message=f"and {self.dropped} more problems")
@@ -83,7 +82,6 @@ class DocumentPath:
         self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
     def extend(self, problems: Iterable[Problem]) -> None:
-        """Record problems that have their own paths, with this subject."""
         for problem in problems:
             self.found.problem(problem.code, problem.path, f"{self.who}: {problem.message}", problem.hint)
 

@@ -181,23 +181,20 @@ def read_yaml(text: str) -> Json:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         context = f" {error.context}" if error.context else ""
-        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", _hint(error.problem))
+        hint = _HINTS.get(error.problem or "", "")
+        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", hint)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found.problem("yaml_syntax", "", f"line {line}: {error.reason}", "remove the control character")
     raise Rejected(found.all_problems())
 
 
-def _hint(problem: str | None) -> str:
-    match problem:
-        case "found character that cannot start any token":
-            return "tabs cannot indent; quote values that begin with @, ` or %"
-        case "mapping values are not allowed in this context":
-            return "quote values that contain a colon followed by a space"
-        case "did not find expected ',' or '}'" | "did not find expected ',' or ']'":
-            return 'quote templates: "{{ … }}"'
-        case _:
-            return ""
+_HINTS = {
+    "found character that cannot start any token": "tabs cannot indent; quote values that begin with @, ` or %",
+    "mapping values are not allowed in this context": "quote values that contain a colon followed by a space",
+    "did not find expected ',' or '}'": 'quote templates: "{{ … }}"',
+    "did not find expected ',' or ']'": 'quote templates: "{{ … }}"',
+}
 
 
 class _Composer:
@@ -231,7 +228,11 @@ class _Composer:
             elif kind is yaml.AliasEvent:
                 value = self._alias(event)
             elif kind is yaml.DocumentEndEvent:
-                self._end()
+                following = next_event()
+                if type(following) is yaml.DocumentStartEvent:
+                    hint = "one file holds one workflow"
+                    self._report("yaml_syntax", following, "a second document begins here", hint)
+                self.found.refuse()
                 return value
             elif kind is yaml.StreamEndEvent:
                 return None
@@ -250,9 +251,8 @@ class _Composer:
                 elif value in self.open:
                     self._report("duplicate_key", event, f"the key `{shown(value)}` is given twice", "keep one of them")
                 elif value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
-                    self._report(
-                        "not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`"
-                    )
+                    hint = "write the keys out, or use `defaults`"
+                    self._report("not_json", event, "merge keys are not supported", hint)
 
     def _begin(self, container: Json, event: Any, core: str) -> None:
         if len(self.stack) >= DEPTH_MAX:
@@ -264,13 +264,6 @@ class _Composer:
             self.anchors[event.anchor] = container
         self.stack.append((self.open, self.key))
         self.open, self.key = container, _NO_KEY
-
-    def _end(self) -> None:
-        """Refuse a second document."""
-        event = self.loader.get_event()
-        if type(event) is yaml.DocumentStartEvent:
-            self._report("yaml_syntax", event, "a second document begins here", "one file holds one workflow")
-        self.found.refuse()
 
     def _scalar(self, event: Any) -> Json:
         text: str = event.value
@@ -320,16 +313,14 @@ class _Composer:
         return value
 
     def _refuse_tag(self, event: Any) -> None:
-        self._report(
-            "not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string"
-        )
+        hint = "leave the tag away or use a string"
+        self._report("not_json", event, f"the tag {shown(event.tag)} has no JSON form", hint)
 
     def _alias(self, event: Any) -> Json:
         name = event.anchor
         if name not in self.anchors:
-            self._report(
-                "yaml_alias", event, f"there is no anchor `&{shown(name)}` above", "define it before it is used"
-            )
+            hint = "define it before it is used"
+            self._report("yaml_alias", event, f"there is no anchor `&{shown(name)}` above", hint)
             return None
         value = self.anchors[name]
         unfinished = [self.open, *(container for container, _ in self.stack)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 from tidemill.kernel.document.problems import ProblemCollector, pointer
 from tidemill.kernel.model import Json
@@ -25,7 +25,6 @@ Trail = tuple["Trail | None", "str | int"]
 
 
 def check_values(value: Json, found: ProblemCollector) -> None:
-    """Record what is not JSON, too deep or too large."""
     with suppress(_StopWalk):
         _Walk(found).visit(value, None, 0)
 
@@ -51,7 +50,11 @@ class _Walk:
             return
         self.left -= 1
         if self.left < 0 or depth >= DEPTH_MAX:
-            self._stop(trail)
+            if self.left < 0:
+                self._report("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
+            else:
+                self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
+            raise _StopWalk
         steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
             steps = value.items()
@@ -63,13 +66,6 @@ class _Walk:
             kind = type(child)
             if kind not in LEAVES and (kind is not str or not child.isascii()):
                 self.visit(child, (trail, step), depth + 1)
-
-    def _stop(self, trail: Trail | None) -> NoReturn:
-        if self.left < 0:
-            self._report("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
-        else:
-            self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
-        raise _StopWalk
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:

@@ -40,8 +40,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step of the chain from the innermost cause to the consequences."""
-
     what: Literal["cause", "item", "node", "run", "failed_with", "cancelled"]
     words: str
     nodes: Sample = Sample()
@@ -93,34 +91,30 @@ def first_cause(facts: ExplainInput) -> Cause | None:
 
 
 def chain_of(cause: Cause, found: Fates, visit: Visit) -> tuple[Link, ...]:
-    """The chain from the innermost cause to the nodes that never began because of it."""
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
     text = f"{error.code}: {error.message}"
     if cause.index != NOT_AN_ITEM:
-        words = f"{label(cause.node, cause.visit, cause.index)} failed after {_attempts(cause.attempts)}"
+        words = f"{label(cause.node, cause.visit, cause.index)} failed after {_counted(cause.attempts, 'attempt')}"
         links.append(Link(what="item", words=words))
     if cause.node and visit.status == "FAILED":
-        after = "" if cause.index != NOT_AN_ITEM else f" after {_attempts(cause.attempts)}"
+        after = "" if cause.index != NOT_AN_ITEM else f" after {_counted(cause.attempts, 'attempt')}"
         links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {text}"))
         links.append(Link(what="run", words=f"the run failed with {cause.node}"))
     else:
         before = f" before {cause.node} could begin" if cause.node else ""
         links.append(Link(what="run", words=f"the run failed{before} with {text}"))
     if found.failed_with.count:
-        words = f"{_nodes(found.failed_with)} behind it failed with it and never began"
+        words = f"{_counted(found.failed_with.count, 'node')} behind it failed with it and never began"
         links.append(Link(what="failed_with", words=words, nodes=found.failed_with))
     if found.cancelled.count:
-        links.append(Link(what="cancelled", words=f"{_nodes(found.cancelled)} cancelled", nodes=found.cancelled))
+        words = f"{_counted(found.cancelled.count, 'node')} cancelled"
+        links.append(Link(what="cancelled", words=words, nodes=found.cancelled))
     return tuple(links)
 
 
-def _attempts(number: int) -> str:
-    return "1 attempt" if number == 1 else f"{number} attempts"
-
-
-def _nodes(some: Sample) -> str:
-    return "1 node" if some.count == 1 else f"{some.count} nodes"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def unread(state: State) -> dict[str, int]:
@@ -175,7 +169,6 @@ class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> NodeHistory:
-    """The history of one node; `blockers` are those of its run."""
     steps = list(path(events))
     latest = {step.node: step for step in steps}
     own = [step for step in steps if step.node == node.id]

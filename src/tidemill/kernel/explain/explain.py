@@ -48,8 +48,11 @@ def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping
 
 def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[AnyBlocker]) -> str:
     match state.status:
+        case "FAILED" if cause is not None:
+            where = f" at {label(cause.node, cause.visit, cause.index)}" if cause.node else ""
+            words = f"the run failed{where} with {cause.error.code}: {cause.error.message}"
         case "FAILED":
-            words = _failed(cause)
+            words = "the run failed"
         case "CANCELLED":
             words = f"the run was cancelled: {state.reason}" if state.reason else "the run was cancelled"
         case "COMPLETED":
@@ -59,13 +62,6 @@ def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[
         case _:
             return "there is no such run"
     return words + _rollback(state, blockers)
-
-
-def _failed(cause: ended.Cause | None) -> str:
-    if cause is None:
-        return "the run failed"
-    where = f" at {label(cause.node, cause.visit, cause.index)}" if cause.node else ""
-    return f"the run failed{where} with {cause.error.code}: {cause.error.message}"
 
 
 def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:

@@ -18,7 +18,7 @@ from tidemill.kernel.explain import blockers
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Need, shown
 from tidemill.kernel.explain.survey import ExplainInput, JobFact, WaitingVisit, Workers, expires_first, job_key, label
 from tidemill.kernel.jobs import key_of
-from tidemill.kernel.state import CompletedStep, State
+from tidemill.kernel.state import CompletedStep
 
 _DOES = {
     "call": "works on",
@@ -53,9 +53,6 @@ def _job(case: WaitingVisit) -> JobFact:
 def ready_since(case: WaitingVisit, job: JobFact) -> int:
     """Since when a worker could take the job; items do not record when they were queued, but their jobs do."""
     return max(case.act.since_ms, job.ready_at_ms) or case.visit.since_ms
-
-
-# Visits and items that own a job
 
 
 class Help(NamedTuple):
@@ -120,12 +117,6 @@ def start_worker(
     return Help(*(text.format_map(values) for text in _NEEDS[key]))
 
 
-def _unable_names(need: Need, workers: Workers) -> tuple[str, ...]:
-    if need == "silent":
-        return workers.unresponsive_but_running
-    return tuple(worker.name for worker in workers.each) if need in ("no_queue", "no_type", "lacking") else ()
-
-
 def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
     job = _job(case)
     waits = case.act.status == "WAITING"
@@ -135,6 +126,9 @@ def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
     elsewhere = workers.elsewhere(job.queue, type_)[:limit] if need == "no_type" else ()
     lacking = facts.lacking(job, type_) if need == "lacking" else job.unread if need == "value" else None
     words, unblock, command = start_worker(need, job.queue, type_, elsewhere, lacking)
+    unable: tuple[str, ...] = workers.unresponsive_but_running if need == "silent" else ()
+    if need in ("no_queue", "no_type", "lacking"):
+        unable = tuple(worker.name for worker in workers.each)
     # A job that a worker put aside is not due yet, but it has been waiting since then.
     later = job.ready_at_ms > facts.now
     since_ms = case.act.since_ms or case.visit.since_ms if later else ready_since(case, job)
@@ -143,7 +137,7 @@ def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
         type=type_,
         need=need,
         lost=job.owner if job.lease_expires_at_ms is not None else "",
-        alive=_unable_names(need, workers)[:limit],
+        alive=unable[:limit],
         able_elsewhere=elsewhere,
         lacking=lacking,
         words=f"{case.label} is due to wake: {words}" if waits else f"{case.label} is queued: {words}",
@@ -230,10 +224,7 @@ def missing(_: ExplainInput, case: WaitingVisit) -> blockers.Missing:
         )
     key = job_key(case.node, case.visit, case.item, case.act)
     return blockers.Missing(
-        job=key,
-        words=f"{case.label} calls for a job that the store does not have: {key}",
-        unblock=_AUDIT,
-        **common,
+        job=key, words=f"{case.label} calls for a job that the store does not have: {key}", unblock=_AUDIT, **common
     )
 
 
@@ -268,13 +259,7 @@ def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
     )
 
 
-# Visits and items that wait
-
-_THEN = {
-    "approve": "it counts as approved",
-    "reject": "it counts as rejected",
-    "fail": "the visit fails",
-}
+_THEN = {"approve": "it counts as approved", "reject": "it counts as rejected", "fail": "the visit fails"}
 
 
 def _item_option(case: WaitingVisit) -> str:
@@ -298,6 +283,7 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
     approval = case.act.approval
     assert approval is not None, "only pending approvals are classified as person"
     approvers, voted = _entitled(approval), tuple(vote.by for vote in approval.votes)
+    involved = (approval.requester, *facts.state.patched_by) if approval.four_eyes else ()
     then = "fail" if approval.on_timeout == "escalate" and approval.escalated else approval.on_timeout
     text = f"{len(voted)} of {approval.quorum} votes" if approval.quorum > 1 else "no decision"
     expires = case.act.wait.expires_ms if case.act.wait is not None else approval.expires_ms
@@ -306,7 +292,7 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
     return blockers.Person(
         title=approval.title,
         approvers=approvers,
-        barred=_barred(approval, facts.state),
+        barred=tuple(dict.fromkeys(as_user(name) for name in involved if name)),
         quorum=approval.quorum,
         voted=voted,
         delegated=approval.delegated,
@@ -330,12 +316,6 @@ def _entitled(approval: Approval) -> tuple[str, ...]:
         found.pop(by, None)
         found[to] = None
     return tuple(found)
-
-
-def _barred(approval: Approval, state: State) -> tuple[str, ...]:
-    if not approval.four_eyes:
-        return ()
-    return tuple(dict.fromkeys(as_user(name) for name in (approval.requester, *state.patched_by) if name))
 
 
 def signal(_: ExplainInput, case: WaitingVisit) -> blockers.Signal:
@@ -386,9 +366,6 @@ def waits(_: ExplainInput, case: WaitingVisit) -> blockers.Wait:
         command=f"tidemill runs override {{run}} {case.node.id} --value VALUE{_item_option(case)}",
         **common_fields(case, None if wait is None else wait.since_ms, None if wait is None else wait.until_ms),
     )
-
-
-# The run as a whole
 
 
 def run_blockers(facts: ExplainInput) -> Iterator[AnyBlocker]:

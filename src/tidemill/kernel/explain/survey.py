@@ -80,11 +80,6 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             unresponsive_but_running=but_running,
         )
 
-    def types_on(self, queue: str) -> frozenset[str]:
-        if not self.each:
-            return self.types
-        return frozenset().union(*(worker.types for worker in self.each if worker.serves(queue)))
-
     def elsewhere(self, queue: str, type_: str) -> tuple[str, ...]:
         return tuple(worker.name for worker in self.each if type_ in worker.types and not worker.serves(queue))
 
@@ -126,7 +121,6 @@ class ExplainInput:
         return limit is not None and self.state.in_flight >= limit
 
     def holds(self, job: JobFact) -> bool:
-        """Whether a worker holds a valid lease on the job."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
 
     def silent_since_ms(self, job: JobFact) -> int | None:
@@ -162,10 +156,10 @@ class ExplainInput:
 
     def _types_on(self, workers: Workers, queue: str) -> frozenset[str]:
         """Cached per queue, because a run may have many jobs."""
-        found = self._types.get(queue)
-        if found is None:
-            found = self._types[queue] = workers.types_on(queue)
-        return found
+        if queue not in self._types:
+            known = (worker.types for worker in workers.each if worker.serves(queue))
+            self._types[queue] = frozenset().union(*known) if workers.each else workers.types
+        return self._types[queue]
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -179,7 +173,6 @@ class ExplainInput:
 
 
 def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
-    """An activation as sentences name it."""
     item = f"[{index}]" if index != NOT_AN_ITEM else ""
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
@@ -292,14 +285,16 @@ def _waiting(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Act
             job = facts.jobs.get(job_key(node, visit, index, act))
             return "missing" if job is None and not wait.started else "child", job
         case "timer" if wait.until_ms is not None or wait.expires_ms is not None:
+            # A due timer is a job like any other.
             job = facts.jobs.get(job_key(node, visit, index, act))
-            return _timer(facts, job), job
+            if job is None or facts.holds(job):
+                return "missing" if job is None else "lease", job
+            return "timer" if job.ready_at_ms > facts.now else "worker", job
         case _:
             return "wait", None
 
 
 def job_key(node: Node, visit: Visit, index: int, act: Activation) -> str:
-    """The key of the job that the activation depends on."""
     wait = act.wait
     if act.status != "WAITING" or wait is None:
         return f"run/{node.id}/{visit.visit}/{index}"
@@ -310,15 +305,6 @@ def job_key(node: Node, visit: Visit, index: int, act: Activation) -> str:
 def expires_first(wait: Wait) -> bool:
     """Whether a wait times out before its timer is due; it has a job only for the earlier of the two."""
     return wait.expires_ms is not None and (wait.until_ms is None or wait.expires_ms < wait.until_ms)
-
-
-def _timer(facts: ExplainInput, job: JobFact | None) -> Kind:
-    """A due timer is a job like any other."""
-    if job is None:
-        return "missing"
-    if facts.holds(job):
-        return "lease"
-    return "timer" if job.ready_at_ms > facts.now else "worker"
 
 
 def _map(facts: ExplainInput, node: Node, visit: Visit, items: MapState) -> Iterator[WaitingVisit]:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.decide.routing import in_flight
+from tidemill.kernel.decide.routing import in_flight, open_loop
 from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
 from tidemill.kernel.explain.live import common_fields
 from tidemill.kernel.explain.survey import ExplainInput, WaitingVisit
@@ -22,8 +22,6 @@ _FOLLOWING = frozenset({"edge", "join", "loop"})
 
 
 class Upstream:
-    """Finds the live nodes above undecided edges, given the kind of every node's own blocker."""
-
     def __init__(self, facts: ExplainInput, cases: Iterable[WaitingVisit]) -> None:
         self._facts = facts
         self._kinds = {case.node.id: case.kind for case in cases if case.act is case.visit}
@@ -86,18 +84,9 @@ class Upstream:
         for source in node.inbound:
             if decided.get(source) is None:
                 status = peek(source).status
-                loop = self._may_come_back(source, node.id) if status in ENDED else ""
+                flow, state = self._facts.flow, self._facts.state
+                loop = open_loop(flow, state, flow.by_id[source], node.id) if status in ENDED else ""
                 yield Undecided(source=source, status=status, loop=loop)
-
-    def _may_come_back(self, source: str, target: str) -> str:
-        """The looping node that may repeat `source`, so that its edge stays undecided."""
-        flow = self._facts.flow
-        for looping in flow.by_id[source].loops:
-            if target in flow.bodies[looping]:
-                break
-            if self._facts.state.peek(looping).status not in ENDED:
-                return looping
-        return ""
 
     def named(self, names: tuple[str, ...]) -> tuple[Origin, ...]:
         peek, kinds = self._facts.state.peek, self._kinds
@@ -121,15 +110,12 @@ def behind_edges(upstream: Upstream, facts: ExplainInput, case: WaitingVisit) ->
     }
     # The sources of the undecided edges, and the live nodes above them if those are others.
     waited = [edge.loop or edge.source for edge in edges]
-    text = ", ".join(f"{edge.source} ({_status(edge)})" for edge in edges)
+    notes = (f", but the loop of {edge.loop} may come back to it" if edge.loop else "" for edge in edges)
+    text = ", ".join(f"{edge.source} ({edge.status}{note})" for edge, note in zip(edges, notes, strict=True))
     sources = text if set(names) <= set(waited) else f"{text}, in the end for {live}"
     if case.kind == "edge":
         return Edge(words=f"{case.label} waits for {sources}", **common)
     return _join(case, sources, common)
-
-
-def _status(edge: Undecided) -> str:
-    return f"{edge.status}, but the loop of {edge.loop} may come back to it" if edge.loop else edge.status
 
 
 def _join(case: WaitingVisit, sources: str, common: dict[str, Any]) -> Join:

@@ -238,9 +238,8 @@ class Waits(InvariantGroup):
             return
         wait = self.ledger.act(event).wait
         self._check("wait-end", wait is not None, f"{event.node} is resumed without having waited")
-        self._check(
-            "recall", wait is None or wait.recall == event.recall, "a handler is called again if it asked for it"
-        )
+        recalled = wait is None or wait.recall == event.recall
+        self._check("recall", recalled, "a handler is called again if it asked for it")
         self.ended(event)
 
     def ended(self, event: WaitEnd) -> None:
@@ -263,11 +262,8 @@ class Waits(InvariantGroup):
         # A wait that ends well may still deliver more bytes than the run may hold.
         full = isinstance(event, ev.NodeFailed) and event.error.code == "max_bytes_exceeded"
         due = wait.expires_ms if isinstance(event, ev.NodeFailed) and not full else wait.until_ms
-        if (
-            due is None
-            or isinstance(event, ev.NodeSkipped)
-            or (wait.on == "human" and isinstance(event, ev.NodeFailed) and not full)
-        ):
+        expired = wait.on == "human" and isinstance(event, ev.NodeFailed) and not full
+        if due is None or expired or isinstance(event, ev.NodeSkipped):
             self._check("wait-end", False, f"nothing ended the wait of {event.node} for {wait.on}")
         else:
             self._check("timer", event.at_ms >= due, f"{event.node} waits until {due}, not {event.at_ms}")

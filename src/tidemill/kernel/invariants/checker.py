@@ -24,10 +24,7 @@ Reader = Callable[[Any], None]
 
 
 class LogChecker:
-    """Reads one run's log event by event and collects violations; a violation does not stop it.
-
-    `workflow` is the graph that the run began with; `workflows` resolves the digests of its patches.
-    """
+    """Collects the violations of one run's log; `workflows` resolves the digests of its patches."""
 
     def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
         self.ledger = Ledger(workflow)
@@ -41,7 +38,7 @@ class LogChecker:
         self.waits, self.children, self.approvals = Waits(ledger, self.signals), Children(ledger), Approvals(ledger)
         self.reopening, self.patches = Reopening(ledger), Patches(ledger, self._find)
         self.rollbacks = Rollbacks(ledger)
-        self._readers = {**self._of_runs(), **self._of_visits(), **self._of_waits(), **self._of_operations()}
+        self._readers = self._table()
 
     @property
     def workflow(self) -> Workflow:
@@ -86,25 +83,21 @@ class LogChecker:
         found = known(digest) if callable(known) else known.get(digest) if known is not None else None
         return self._given.get(digest) if found is None else found
 
-    # Which groups read an event type
-
-    def _of_runs(self) -> dict[type, tuple[Reader, ...]]:
-        ended = (self.runs.ended, self.signals.ended)
+    def _table(self) -> dict[type, tuple[Reader, ...]]:
+        """Which groups read an event type."""
+        run_ended = (self.runs.ended, self.signals.ended)
+        ended = (self.attempts.ended, self.waits.ended, self.approvals.closed, self.edges.ended)
+        by_hand = (self.reopening.overridden, self.waits.ended, self.approvals.closed)
         return {
             ev.RunCreated: (self.runs.created,),
             ev.RunPaused: (self.runs.paused,),
             ev.RunResumed: (self.runs.resumed,),
-            ev.RunCompleted: ended,
-            ev.RunFailed: ended,
-            ev.RunCancelled: ended,
+            ev.RunCompleted: run_ended,
+            ev.RunFailed: run_ended,
+            ev.RunCancelled: run_ended,
             ev.ResultDiscarded: (self.runs.discarded,),
             ev.DeadLettered: (self.dead_letters.written,),
             ev.DeadLetterClosed: (self.dead_letters.closed,),
-        }
-
-    def _of_visits(self) -> dict[type, tuple[Reader, ...]]:
-        ended = (self.attempts.ended, self.waits.ended, self.approvals.closed, self.edges.ended)
-        return {
             ev.NodeScheduled: (self.visits_made.scheduled, self.waits.resumed),
             ev.NodeStarted: (self.attempts.started,),
             ev.NodeCheckpointed: (self.attempts.checkpointed,),
@@ -115,10 +108,6 @@ class LogChecker:
             ev.NodeSkipped: ended,
             ev.NodeCancelled: (*ended, self.rollbacks.cancelled),
             ev.LoopContinued: (self.visits_made.looped,),
-        }
-
-    def _of_waits(self) -> dict[type, tuple[Reader, ...]]:
-        return {
             ev.ApprovalRequested: (self.approvals.requested,),
             ev.ApprovalVoted: (self.approvals.voted,),
             ev.ApprovalDelegated: (self.approvals.delegated,),
@@ -129,11 +118,6 @@ class LogChecker:
             ev.SignalReceived: (self.signals.received,),
             ev.ChildStarted: (self.children.started,),
             ev.ChildFinished: (self.children.finished,),
-        }
-
-    def _of_operations(self) -> dict[type, tuple[Reader, ...]]:
-        by_hand = (self.reopening.overridden, self.waits.ended, self.approvals.closed)
-        return {
             ev.RunRetried: (self.dead_letters.retried, self.rollbacks.retried, self.reopening.retried),
             ev.RunRewound: (self.reopening.rewound,),
             ev.RunPatched: (self.approvals.patched, self.patches.patched),

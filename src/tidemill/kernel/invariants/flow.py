@@ -70,7 +70,10 @@ class Edges(InvariantGroup):
         for taken, targets in ((True, event.taken), (False, event.dead)):
             for target in targets:
                 self._check("edge", target in known, f"{node.id} → {target} is an edge")
-                self._decide(node, target, taken)
+                edge, before = (node.id, target), self.ledger.edges.get((node.id, target))
+                once = before is None or (before and taken) or edge in self.ledger.revived_edges
+                self._check("edge-once", once, f"{node.id} → {target} was decided")
+                self.ledger.decide(node.id, target, taken)
         for source, target in event.dead_escapes:
             self._check("edge-once", (source, target) not in self.ledger.edges, f"{source} → {target} was decided")
             self.ledger.decide(source, target, False)
@@ -84,11 +87,8 @@ class Edges(InvariantGroup):
                 absorbed += 1
             else:
                 ledger.at[target].tokens += 1
-        self._check(
-            "consumed",
-            event.consumed == visit.tokens + absorbed,
-            f"{node.id} had {visit.tokens} tokens, {absorbed} are absorbed, {event.consumed} were consumed",
-        )
+        message = f"{node.id} had {visit.tokens} tokens, {absorbed} are absorbed, {event.consumed} were consumed"
+        self._check("consumed", event.consumed == visit.tokens + absorbed, message)
         visit.tokens = 0
         emitted = 1 if _continues_loop(node, event) else len(event.taken) + event.renders
         self._check("emitted", event.emitted == emitted, f"{node.id} emits {emitted} tokens, not {event.emitted}")
@@ -96,13 +96,6 @@ class Edges(InvariantGroup):
             last = ledger.counter == 1 and ledger.workflow.outputs is not None
             self._check("renders", last, "outputs are rendered when nothing else is in flight")
             ledger.rendering = True
-
-    def _decide(self, node: Node, target: str, taken: bool) -> None:
-        edge = (node.id, target)
-        known = self.ledger.edges.get(edge)
-        once = known is None or (known and taken) or edge in self.ledger.revived_edges
-        self._check("edge-once", once, f"{node.id} → {target} was decided")
-        self.ledger.decide(node.id, target, taken)
 
     def finish(self) -> None:
         """After a commit no join is left that should have fired or been skipped."""
@@ -144,11 +137,7 @@ _OF_ANY_NODE = (ev.DeadLetterClosed, *_COMPENSATIONS)
 _OF_ANY_VISIT = (ev.ResultDiscarded, ev.DeadLettered, *_OF_ANY_NODE)
 _REOPENING = (ev.RunRetried, ev.RunPatched, ev.RunForked)
 _AFTER_THE_END = (
-    ev.ResultDiscarded,
-    ev.RunLabelled,
-    ev.DeadLetterClosed,
-    ev.RollbackStarted,
-    ev.RollbackFinished,
+    *(ev.ResultDiscarded, ev.RunLabelled, ev.DeadLetterClosed, ev.RollbackStarted, ev.RollbackFinished),
     *_COMPENSATIONS,
 )
 
@@ -166,12 +155,17 @@ class Runs(InvariantGroup):
     def structure(self, event: AnyEvent) -> bool:
         """Check what holds for every event; False when the event names an unknown node."""
         ledger = self.ledger
-        self._check(
-            "first", (ledger.seq == 1) is isinstance(event, ev.RunCreated), "RunCreated is the first event, once"
-        )
+        first = (ledger.seq == 1) is isinstance(event, ev.RunCreated)
+        self._check("first", first, "RunCreated is the first event, once")
         self._check("cause", event.cause < ledger.seq, "a cause lies in the past")
-        if ledger.ended:
-            self._after_the_end(event)
+        name = type(event).__name__
+        if ledger.ended and ledger.must_reopen:
+            reopens = isinstance(event, (ev.RunRetried, ev.RunForked))
+            self._check("terminal", reopens, f"{name} instead of RunRetried after the end")
+        elif ledger.ended and isinstance(event, _REOPENING):
+            self._check("terminal", ledger.status != "COMPLETED", f"{name} after the run had COMPLETED")
+        elif ledger.ended:
+            self._check("terminal", isinstance(event, _AFTER_THE_END), f"{name} after the end")
         if ledger.just_forked and not isinstance(event, (ev.NodeCancelled, ev.RunRetried)):
             ledger.just_forked = False
         if self.forked_from is not None and ledger.seq == self.forked_from[1] + 1:
@@ -185,19 +179,6 @@ class Runs(InvariantGroup):
             present = ledger.at[event.node].number
             self._check("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
         return True
-
-    def _after_the_end(self, event: AnyEvent) -> None:
-        ledger, name = self.ledger, type(event).__name__
-        if ledger.must_reopen:
-            self._check(
-                "terminal",
-                isinstance(event, (ev.RunRetried, ev.RunForked)),
-                f"{name} instead of RunRetried after the end",
-            )
-        elif isinstance(event, _REOPENING):
-            self._check("terminal", ledger.status != "COMPLETED", f"{name} after the run had COMPLETED")
-        else:
-            self._check("terminal", isinstance(event, _AFTER_THE_END), f"{name} after the end")
 
     def created(self, event: ev.RunCreated) -> None:
         ledger = self.ledger
@@ -256,9 +237,8 @@ class Runs(InvariantGroup):
         ledger = self.ledger
         if not ledger.ended and ledger.status != "NEW":
             self._check("counter-zero", ledger.counter > 0, "a live run has a token in flight")
-        self._check(
-            "reopened", not ledger.must_reopen, "what ended and was changed or forked goes on in the same commit"
-        )
+        message = "what ended and was changed or forked goes on in the same commit"
+        self._check("reopened", not ledger.must_reopen, message)
 
 
 class Visits(InvariantGroup):
@@ -328,16 +308,13 @@ class Visits(InvariantGroup):
         for name in event.body:
             busy = at[name].ready and not at[name].ended
             self._check("loop-busy", not busy, f"{name} was in flight when the loop went on")
-            self._next_pass(name, event)
+            # Begin the next visit; edges into the body's entry belong to the outer loop and stay decided.
+            ledger, old = self.ledger, self.ledger.at[name]
+            visit = ledger.at[name] = Visit(old.number + 1)
+            if name == event.entry:
+                visit.taken, visit.dead, visit.has_start_token, visit.tokens = old.taken, old.dead, True, 1
+                ledger.touched.add(name)
+            else:
+                for source in ledger.workflow.by_id[name].inbound:
+                    ledger.edges.pop((source, name), None)
         at[event.node].passes = event.iteration
-
-    def _next_pass(self, name: str, event: ev.LoopContinued) -> None:
-        """Begin the next visit; edges into the body's entry belong to the outer loop and stay decided."""
-        ledger, old = self.ledger, self.ledger.at[name]
-        visit = ledger.at[name] = Visit(old.number + 1)
-        if name == event.entry:
-            visit.taken, visit.dead, visit.has_start_token, visit.tokens = old.taken, old.dead, True, 1
-            ledger.touched.add(name)
-        else:
-            for source in ledger.workflow.by_id[name].inbound:
-                ledger.edges.pop((source, name), None)

@@ -29,21 +29,18 @@ class Violation(msgspec.Struct, frozen=True):
     message: str
 
 
-class ActivationLedger:
-    __slots__ = ("count", "cut_off", "failures", "final", "last_error", "open", "token", "tolerated", "wait")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.failures = 0
-        self.token = 0
-        self.open = False
-        """An attempt has started and not ended."""
-        self.cut_off = False
-        """It was cancelled during an attempt, so the outcome of that attempt is unknown."""
-        self.wait: NodeWaiting | None = None
-        self.final = ""
-        self.tolerated = False
-        self.last_error = ""
+class ActivationLedger(msgspec.Struct):
+    count: int = 0
+    failures: int = 0
+    token: int = 0
+    open: bool = False
+    """An attempt has started and not ended."""
+    cut_off: bool = False
+    """It was cancelled during an attempt, so the outcome of that attempt is unknown."""
+    wait: NodeWaiting | None = None
+    final: str = ""
+    tolerated: bool = False
+    last_error: str = ""
 
     def reopen(self) -> None:
         """Allow another attempt: attempt numbers and fences continue, the retry count starts at 0."""
@@ -51,37 +48,31 @@ class ActivationLedger:
         self.final, self.tolerated, self.last_error = "", False, ""
 
 
-class Visit:
-    __slots__ = (
-        "assembled", "by_hand", "dead", "done", "ended", "expanded", "flying", "has_start_token", "held", "number",
-        "passes", "queued", "ready", "straight", "taken", "tokens", "tolerated",
-    )  # fmt: skip
-
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
-        self.ready = False
-        self.held = False
-        """`max_parallel` keeps it from being dispatched."""
-        self.ended = ""
-        self.tolerated = False
-        self.by_hand = False
-        """An operator settled it, whatever its join said."""
-        self.straight = False
-        """It ended in a way that takes its plain edges (those that no rule names)."""
-        self.has_start_token = False
-        """It holds a token that no edge brought: the run's start, or its loop's next pass."""
-        self.tokens = 0
-        self.taken = 0
-        self.dead = 0
-        """Taken and dead inbound edges."""
-        self.passes = 0
-        self.expanded: NodeExpanded | None = None
-        self.assembled = False
-        """The job that assembles the results of the map was scheduled."""
-        self.queued = 0
-        self.flying = 0
-        self.done = 0
-        """Map items: the index up to which they were queued or had ended; in flight; ended."""
+class Visit(msgspec.Struct):
+    number: int = 1
+    ready: bool = False
+    held: bool = False
+    """`max_parallel` keeps it from being dispatched."""
+    ended: str = ""
+    tolerated: bool = False
+    by_hand: bool = False
+    """An operator settled it, whatever its join said."""
+    straight: bool = False
+    """It ended in a way that takes its plain edges (those that no rule names)."""
+    has_start_token: bool = False
+    """It holds a token that no edge brought: the run's start, or its loop's next pass."""
+    tokens: int = 0
+    taken: int = 0
+    dead: int = 0
+    """Taken and dead inbound edges."""
+    passes: int = 0
+    expanded: NodeExpanded | None = None
+    assembled: bool = False
+    """The job that assembles the results of the map was scheduled."""
+    queued: int = 0
+    flying: int = 0
+    done: int = 0
+    """Map items: the index up to which they were queued or had ended; in flight; ended."""
 
     @property
     def settled(self) -> bool:

@@ -90,7 +90,14 @@ class Patches(InvariantGroup):
             return
         self._nodes(event, old, new)
         self._joins(event, old, new)
-        self._tokens(event)
+        gone = {join.node for join in event.joins} | set(event.removed)
+        emitted = sum(join.tokens for join in event.joins)
+        # New work after the patch: the pending rendering of the outputs returns its token.
+        consumed = sum(ledger.at[name].tokens for name in gone) + (ledger.rendering and emitted > 0)
+        ledger.rendering = ledger.rendering and not emitted
+        self._check("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
+        self._check("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
+        self._move_tokens(event.emitted - event.consumed, event.counter)
         ledger.workflow, ledger.must_reopen = new, ledger.ended
         self._apply(event, old)
 
@@ -173,17 +180,6 @@ class Patches(InvariantGroup):
         """Whether the patch reopens an ended run in which this visit is repeated."""
         return self.ledger.ended and visit.ended != "" and not visit.final
 
-    def _tokens(self, event: ev.RunPatched) -> None:
-        ledger = self.ledger
-        gone = {join.node for join in event.joins} | set(event.removed)
-        emitted = sum(join.tokens for join in event.joins)
-        # New work after the patch: the pending rendering of the outputs returns its token.
-        consumed = sum(ledger.at[name].tokens for name in gone) + (ledger.rendering and emitted > 0)
-        ledger.rendering = ledger.rendering and not emitted
-        self._check("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
-        self._check("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
-        self._move_tokens(event.emitted - event.consumed, event.counter)
-
     def _apply(self, event: ev.RunPatched, old: Workflow) -> None:
         ledger = self.ledger
         for name in event.removed:
@@ -199,7 +195,10 @@ class Patches(InvariantGroup):
             for source, taken in join.edges:
                 ledger.decide(source, join.node, taken)
         for name in event.relisted:
-            self._relist(name)
+            visit = ledger.at[name]
+            for index in range(0 if visit.expanded is None else visit.expanded.count):
+                ledger.acts.pop((name, visit.number, index), None)
+            visit.expanded, visit.queued, visit.flying, visit.done = None, 0, 0, 0
         ledger.touched.update(event.added, event.changed)
 
     def _forget(self, node: Node) -> None:
@@ -213,12 +212,6 @@ class Patches(InvariantGroup):
             ledger.edges.pop((source, node.id), None)
         for target in node.outbound:
             ledger.edges.pop((node.id, target), None)
-
-    def _relist(self, name: str) -> None:
-        visit = self.ledger.at[name]
-        for index in range(0 if visit.expanded is None else visit.expanded.count):
-            self.ledger.acts.pop((name, visit.number, index), None)
-        visit.expanded, visit.queued, visit.flying, visit.done = None, 0, 0, 0
 
 
 def _altered(old: Node, new: Node) -> bool:
@@ -245,7 +238,9 @@ class Reopening(InvariantGroup):
         ledger = self.ledger
         self._check("retry-ended", ledger.status in REOPENABLE or ledger.just_forked, f"the run is {ledger.status}")
         self._check("retry-undone", ledger.rollback == "none", "what is being undone does not go on")
-        unfinished = {node.id: node for node in ledger.workflow.nodes if self._unfinished(ledger.at[node.id])}
+        # After a fork of a live run, only visits that had ended are repeated.
+        visits = [(node, ledger.at[node.id]) for node in ledger.workflow.nodes]
+        unfinished = {node.id: node for node, at in visits if not at.final and (at.ended != "" or ledger.ended)}
         named = [opened.node for opened in event.nodes]
         self._check("retry-set", sorted(named) == sorted(unfinished), "exactly what had not ended well begins again")
         for opened in event.nodes:
@@ -254,7 +249,12 @@ class Reopening(InvariantGroup):
                 self._check("retry-visit", opened.visit == visit.number, f"{node.id} is at visit {visit.number}")
                 tokens = int(visit.has_start_token) or visit.taken
                 self._check("retry-tokens", opened.tokens == tokens, f"{tokens} tokens stand at {node.id}")
-                self._check_confirmed(node, event)
+                # An unknown outcome is retried only if an operator confirms that it did not happen.
+                act = ledger.acts[node.id, visit.number, NOT_AN_ITEM]
+                unknown = act.final == "FAILED" and act.last_error == UNKNOWN
+                if node.delivery == "at_most_once":
+                    unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
+                self._check("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
                 self._reopen(node, visit, opened.tokens)
         renders = not event.nodes and ledger.workflow.outputs is not None
         self._check("renders", event.renders is renders, "outputs alone are rendered anew when all visits had ended")
@@ -263,19 +263,6 @@ class Reopening(InvariantGroup):
         self._move_tokens(event.emitted, event.counter)
         ledger.rendering = ledger.rendering or event.renders
         ledger.status, ledger.must_reopen, ledger.just_forked = "RUNNING", False, False
-
-    def _unfinished(self, visit: Visit) -> bool:
-        """Whether a retry repeats the visit; after a fork of a live run, only if the visit had ended."""
-        return not visit.final and (visit.ended != "" or self.ledger.ended)
-
-    def _check_confirmed(self, node: Node, event: ev.RunRetried) -> None:
-        """An unknown outcome is retried only if an operator confirms that it did not happen."""
-        visit = self.ledger.at[node.id]
-        act = self.ledger.acts[node.id, visit.number, NOT_AN_ITEM]
-        unknown = act.final == "FAILED" and act.last_error == UNKNOWN
-        if node.delivery == "at_most_once":
-            unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
-        self._check("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
 
     def _reopen(self, node: Node, visit: Visit, tokens: int) -> None:
         ledger = self.ledger
@@ -375,9 +362,8 @@ class Reopening(InvariantGroup):
         whole = event.index == NOT_AN_ITEM
         begun = visit.ready and not visit.held if whole else event.index < visit.queued
         self._check("override", not begun or act.wait is not None, f"{event.node} is being worked on")
-        self._check(
-            "override", event.status in ("QUEUED", "COMPLETED", "SKIPPED"), f"nothing is {event.status} by hand"
-        )
+        known = event.status in ("QUEUED", "COMPLETED", "SKIPPED")
+        self._check("override", known, f"nothing is {event.status} by hand")
         if not whole:
             self._check("override", visit.expanded is not None, f"{event.node} has no items")
             return
@@ -394,17 +380,14 @@ MISSING = "compensator_missing"
 """The error of a step whose compensator a patch has removed."""
 
 
-class Step:
+class Step(msgspec.Struct):
     """A completed activation and the progress of its compensation."""
 
-    __slots__ = ("attempts", "done", "failures", "seq", "token")
-
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
-        self.done = False
-        self.attempts = 0
-        self.failures = 0
-        self.token = 0
+    seq: int
+    done: bool = False
+    attempts: int = 0
+    failures: int = 0
+    token: int = 0
 
 
 class Rollbacks(InvariantGroup):

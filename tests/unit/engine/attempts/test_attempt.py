@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import after_s, following, refuse
+from tests.fixtures.faulty_store import after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Claim, Lease
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -80,32 +79,6 @@ async def test_a_handler_s_config_is_its_own(mill: Cluster) -> None:
 
 
 @simulated
-async def test_the_effect_key_is_the_same_for_every_attempt(mill: Cluster) -> None:
-    ledger = Ledger()
-
-    def flaky(context: NodeContext) -> str:
-        ledger.quick(context)
-        if context.attempt < 3:
-            raise ConnectionError("not yet")
-        return "ok"
-
-    worker = await mill.process(functions={"work": flaky})
-    run = await worker.run(document(call("a", retry={"max_attempts": 3, "backoff_seconds": 5})))
-    assert run.status == "COMPLETED"
-    assert ledger.calls == [(f"{run.run_id}/a/1/-1", attempt) for attempt in (1, 2, 3)]
-    tokens = [event.token for event in await mill.of(run.run_id, NodeStarted)]
-    assert tokens == sorted(set(tokens)) and len(tokens) == 3
-
-
-@simulated
-async def test_another_pass_of_a_loop_is_another_effect(mill: Cluster) -> None:
-    ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.quick})
-    run = await worker.run(document(call("a", loop={"condition": "iteration < 1", "max_iterations": 3})))
-    assert [key for key, _ in ledger.calls] == [f"{run.run_id}/a/1/-1", f"{run.run_id}/a/2/-1"]
-
-
-@simulated
 async def test_retries_wait_longer_each_time_within_the_jitter(mill: Cluster) -> None:
     times: list[float] = []
 
@@ -143,8 +116,7 @@ async def test_what_a_peer_asks_for_wins_over_the_computed_delay(mill: Cluster) 
 
 
 @simulated
-async def test_a_time_out_cancels_the_handler_and_is_retryable(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_time_out_cancels_the_handler_and_is_retryable(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     began = mill.loop.now
     run = await worker.run(
@@ -171,8 +143,7 @@ async def test_a_handler_s_own_time_out_is_its_own(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_time_out_of_an_at_most_once_node_is_an_unknown_outcome(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_time_out_of_an_at_most_once_node_is_an_unknown_outcome(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 100}, timeout_seconds=3, delivery="at_most_once")))
     assert run.nodes["a"]["error"]["code"] == "unknown_outcome"
@@ -314,8 +285,9 @@ async def test_a_plain_handler_answers_in_the_same_commit_as_it_starts(mill: Clu
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @simulated
-async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Cluster, delivery: str) -> None:
-    ledger = Ledger()
+async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(
+    mill: Cluster, delivery: str, ledger: Ledger
+) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(
         document(
@@ -329,8 +301,9 @@ async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Clus
 
 
 @simulated
-async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(
+    mill: Cluster, ledger: Ledger
+) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     began = mill.now_ms()
@@ -346,8 +319,7 @@ async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worke
 
 
 @simulated
-async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     began = mill.now_ms()
@@ -406,53 +378,6 @@ async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed
     assert (run.status, run.nodes["a"]["output"]) == ("COMPLETED", 2)
 
 
-LEASE_MS = 3_000
-
-
-async def claimed(mill: Cluster, **fields: Any) -> Lease:
-    """Claim the one job there is, as a worker would."""
-    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
-    (lease,) = await mill.store.claim(Claim(**given))
-    return lease
-
-
-@simulated
-async def test_at_most_once_is_announced_before_it_is_called(mill: Cluster) -> None:
-    announced: list[int] = []
-
-    async def work(context: NodeContext) -> None:
-        announced.append(len(await mill.of(context.run_id, NodeStarted)))
-
-    worker = await mill.process(functions={"work": work})
-    assert (await worker.run(document(call("a", delivery="at_most_once")))).status == "COMPLETED"
-    assert announced == [1]
-
-
-@simulated
-async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: Cluster) -> None:
-    ledger = Ledger()
-    worker = await mill.process("w", functions={"work": ledger.work})
-    reference = await worker.publish(document(call("a", delivery="at_most_once")))
-
-    stolen: list[Lease] = []
-
-    async def steal() -> None:
-        (view,) = await mill.jobs(run)
-        await mill.meddle(run, drop=(view.job.key,))
-        await mill.meddle(run, jobs=(view.job,))
-        stolen.append(await claimed(mill, lease_ms=600_000))
-
-    run = "stolen"
-    # The first commit starts the run, the second announces the attempt.
-    worker.faulty_store.next("commit", lambda call: call(), following(steal))
-    await worker.start(reference, key=run)
-    await asyncio.sleep(5)
-    assert (len(stolen), ledger.calls, await mill.of(run, NodeStarted)) == (1, [], [])
-    await mill.store.release(stolen)
-    assert (await worker.end(run)).status == "COMPLETED"
-    assert ledger.count("a") == 1
-
-
 @simulated
 async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mill: Cluster) -> None:
     keys: list[str] = []
@@ -470,16 +395,6 @@ async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mil
 
 
 @simulated
-async def test_an_attempt_ends_at_its_time_out(mill: Cluster) -> None:
-    ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.work})
-    run = await worker.run(document(call("a", args={"seconds": 600}, timeout_seconds=2, retry={"max_attempts": 1})))
-    assert run.status == "FAILED"
-    assert run.nodes["a"]["error"]["code"] == "timeout"
-    assert mill.loop.now < 1_000 + 10
-
-
-@simulated
 async def test_a_handler_may_change_what_it_was_given(mill: Cluster) -> None:
     """Large inputs are decoded once per process and shared by all attempts."""
 
@@ -494,8 +409,7 @@ async def test_a_handler_may_change_what_it_was_given(mill: Cluster) -> None:
 
 
 @simulated
-async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
     run = await first.start(document(call("a", delivery="at_most_once", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)

@@ -94,9 +94,6 @@ async def test_a_cancel_rolls_back_if_somebody_says_so(mill: Cluster, document_s
     assert undoer.nodes() == (["tour", "hotel", "flight"] if expected else [])
 
 
-# The values of then
-
-
 @simulated
 async def test_items_are_undone_one_by_one_with_what_each_was_given(mill: Cluster) -> None:
     undoer = Compensations()
@@ -399,9 +396,6 @@ async def test_five_workers_lost_in_a_row_are_enough(mill: Cluster) -> None:
     assert after.rollback == {"status": "partial", "undone": ["a/1/-1"], "left": ["b/1/-1"]}
     assert undoer.nodes() == ["b"] * 5 + ["a"]
     assert (await mill.of(run.run_id, CompensationFailed))[-1].error.code == "worker_killer"
-
-
-# Stopped
 
 
 @simulated

@@ -117,8 +117,7 @@ async def test_an_errand_without_an_answer_fails_the_visit(mill: Cluster, fields
 
 @pytest.mark.parametrize(("answer", "status"), [(True, "COMPLETED"), (False, "SKIPPED")])
 @simulated
-async def test_admission_by_an_errand(mill: Cluster, answer: bool, status: str) -> None:
-    ledger = Ledger()
+async def test_admission_by_an_errand(mill: Cluster, answer: bool, status: str, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick}, isolation=Clerk(lambda errand: answer))
     run = await worker.run(document(node("a", config=MANY), call("b", "a", when="ctx.a.output.exists(x, x > 5)")))
     assert run.nodes["b"]["status"] == status
@@ -127,8 +126,7 @@ async def test_admission_by_an_errand(mill: Cluster, answer: bool, status: str) 
 
 
 @simulated
-async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick}, isolation=Clerk(refuse))
     run = await worker.run(document(node("a", config=MANY), call("b", "a", when="ctx.a.output.exists(x, x > 5)")))
     assert (run.status, run.failed_node, ledger.calls) == ("FAILED", "b", [])
@@ -356,27 +354,6 @@ def test_the_fate_of_a_node_without_an_output_can_be_asked_for() -> None:
     assert view.outputs == {"c": "SKIPPED nothing"}
 
 
-def test_a_key_does_not_care_how_a_mapping_was_written() -> None:
-    with tidemill.open("memory://") as mill:
-        mill.publish({"name": "one", "nodes": [{"id": "a", "type": "value", "config": 1}]})
-        first = mill.start("one", {"x": 1, "y": 2}, key="order-1")
-        assert mill.start("one", {"y": 2, "x": 1}, key="order-1") == first
-        with pytest.raises(tidemill.Rejected) as refused:
-            mill.start("one", {"x": 1, "y": 3}, key="order-1")
-    assert refused.value.code == "key_reused"
-
-
-@pytest.mark.parametrize("after", [-1, 99])
-def test_following_from_nowhere_is_refused(after: int) -> None:
-    with tidemill.open("memory://") as mill:
-        mill.publish({"name": "one", "nodes": [{"id": "a", "type": "value", "config": 1}]})
-        run = mill.start("one")
-        mill.result(run, timeout_s=10)
-        with pytest.raises(tidemill.Rejected) as refused:
-            list(mill.follow(run, after))
-    assert refused.value.code == "cursor_invalid"
-
-
 def test_a_document_of_odd_strings_is_refused_and_not_half_taken() -> None:
     class Name(str):
         pass
@@ -385,18 +362,3 @@ def test_a_document_of_odd_strings_is_refused_and_not_half_taken() -> None:
     with tidemill.open("memory://") as mill, pytest.raises(tidemill.Rejected) as refused:
         mill.publish(document)
     assert refused.value.code == "not_json"
-
-
-def test_dead_letters_can_be_listed() -> None:
-    import asyncio
-
-    from tidemill.bootstrap import engine_at
-
-    async def listed() -> list[str]:
-        async with engine_at("memory://") as engine:
-            await engine.publish({"name": "one", "nodes": [{"id": "a", "type": "fail", "config": {"kind": "boom"}}]})
-            await engine.result(await engine.start("one"), timeout_s=10)
-            letters, _ = await engine.dead_letters.find(["workflow:one"])
-            return [f"{letter.node} {letter.code} {letter.attempts}" for letter in letters]
-
-    assert asyncio.run(listed()) == ["a boom 1"]

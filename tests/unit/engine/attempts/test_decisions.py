@@ -44,9 +44,6 @@ async def route_of(mill: Cluster, run_id: str, name: str, pass_: int = 0) -> Rou
     return route
 
 
-# Branches
-
-
 @simulated
 async def test_a_branch_keeps_the_rule_the_reason_and_what_was_read(mill: Cluster) -> None:
     worker = await mill.process()
@@ -179,9 +176,6 @@ async def test_a_choice_of_the_node_itself(mill: Cluster, chosen: tuple[str, ...
     assert await route_of(mill, run.run_id, "a") == Route(branch=chosen or ("z",), reason=reason)
 
 
-# Loops
-
-
 @simulated
 async def test_every_pass_says_why_the_loop_goes_on_or_ends(mill: Cluster) -> None:
     worker = await mill.process()
@@ -228,9 +222,6 @@ async def test_a_pass_that_waits_for_its_body_has_decided_already(mill: Cluster)
     assert waiting.on == "loop" and waiting.route is not None
     assert waiting.route.again_reason == "iteration < 1 is true"
     await worker.engine.cancel(run_id)
-
-
-# Admission
 
 
 @simulated

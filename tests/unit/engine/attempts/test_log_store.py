@@ -159,9 +159,6 @@ async def test_runs_whose_names_begin_alike_are_apart() -> None:
     assert await kept(store, "rr") == ["rr\n"]
 
 
-# Through an engine
-
-
 @simulated
 async def test_a_line_is_kept_at_any_level(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)

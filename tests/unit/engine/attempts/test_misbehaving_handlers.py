@@ -23,22 +23,8 @@ def run(function: Callable[..., Any], node: dict[str, Any] | None = None, **opti
         return mill.run(document, timeout_s=20)
 
 
-async def interrupted() -> None:
-    raise KeyboardInterrupt
-
-
 def interrupted_in_thread() -> None:
     raise KeyboardInterrupt
-
-
-async def leaves() -> None:
-    raise SystemExit(3)
-
-
-@pytest.mark.parametrize("function", [interrupted, interrupted_in_thread, leaves])
-def test_what_would_stop_a_program_stops_only_the_node(function: Callable[..., Any]) -> None:
-    view = run(function, {"retry": {"max_attempts": 1}})
-    assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "exception")
 
 
 def test_an_interrupt_in_the_loop_is_a_failure_too() -> None:
@@ -188,19 +174,6 @@ def test_functions_that_hang_in_their_threads_cost_nobody_else_a_place() -> None
 def test_a_handler_cannot_wait_for_what_only_the_engine_waits_for() -> None:
     view = run(lambda: tidemill.Pause(on="loop"))
     assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "answer_invalid")
-
-
-def test_a_config_that_a_handler_changes_is_its_own() -> None:
-    """Every attempt and every run starts from what the document says."""
-
-    def greedy(names: list[str]) -> list[str]:
-        names.append("more")
-        return names
-
-    node = {"config": {"function": "f", "args": {"names": ["a"]}}}
-    document = {"name": "one", "nodes": [{"id": "a", "type": "python", **node}]}
-    with tidemill.open("memory://", functions={"f": greedy}) as mill:
-        assert [mill.run(document).outputs["a"] for _ in range(3)] == [["a", "more"]] * 3
 
 
 def keeps(context: tidemill.NodeContext) -> None:

@@ -267,8 +267,7 @@ LONG = "x" * 100_000
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @simulated
-async def test_a_store_that_is_out_of_reach_for_long(mill: Cluster, delivery: str) -> None:
-    ledger = Ledger()
+async def test_a_store_that_is_out_of_reach_for_long(mill: Cluster, delivery: str, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     node = call("a", args={"seconds": 1}, retry={"max_attempts": 1}, delivery=delivery)
     run_id = await worker.start(document(node))
@@ -362,9 +361,8 @@ async def test_a_result_that_waits_long_for_the_place_of_blobs_is_visible(
 
 
 @simulated
-async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Cluster) -> None:
+async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Cluster, ledger: Ledger) -> None:
     """As far as the store lets the mark be written: here it refuses records alone."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 1}, retry={"max_attempts": 1})))
     commit = mill.store.commit

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
@@ -249,25 +251,18 @@ def failing(**capabilities: Any) -> Handler:
     return Handler(NodeType(name="failing", capabilities=Capabilities(**capabilities)), call)
 
 
-async def attempts(mill: Cluster, handler: Handler, **fields: Any) -> int:
-    worker = await mill.process(more=[handler])
+@pytest.mark.parametrize(
+    ("capabilities", "fields", "attempts"),
+    [({}, {}, 3), ({"retryable": False}, {}, 1), ({"retryable": False}, {"retry": {"max_attempts": 2}}, 2)],
+    ids=["by default", "not retryable", "a node may know better"],
+)
+@simulated
+async def test_how_often_a_type_is_tried(
+    mill: Cluster, capabilities: dict[str, Any], fields: dict[str, Any], attempts: int
+) -> None:
+    worker = await mill.process(more=[failing(**capabilities)])
     run = await worker.run(document(node("a", type="failing", **fields)))
-    return int(run.nodes["a"]["attempts"])
-
-
-@simulated
-async def test_a_type_is_retried_by_default(mill: Cluster) -> None:
-    assert await attempts(mill, failing()) == 3
-
-
-@simulated
-async def test_what_cannot_be_retried_has_one_attempt(mill: Cluster) -> None:
-    assert await attempts(mill, failing(retryable=False)) == 1
-
-
-@simulated
-async def test_a_node_may_know_better(mill: Cluster) -> None:
-    assert await attempts(mill, failing(retryable=False), retry={"max_attempts": 2}) == 2
+    assert run.nodes["a"]["attempts"] == attempts
 
 
 @simulated

@@ -342,9 +342,6 @@ async def test_a_sweep_comes_to_what_is_due_however_far_back_it_looks(mill: Clus
     assert (swept.retired, swept.more) == ((old.run_id, young.run_id), False)
 
 
-# Lines
-
-
 @simulated
 async def test_a_run_that_stays_keeps_its_lines(mill: Cluster) -> None:
     worker = await mill.process(more=[CHATTY])

@@ -287,8 +287,6 @@ async def test_a_place_that_does_not_answer_stops_everything(mill: Cluster) -> N
     assert await here(mill, garbage) == "active"
 
 
-# Races
-
 BODY = b"put by a run"
 DIGEST = digest_of(BODY)
 

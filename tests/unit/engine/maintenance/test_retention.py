@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.fixtures.scripted_functions import Ledger
@@ -112,8 +111,7 @@ async def test_what_is_not_over_stays(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_rollback_under_way_is_not_over(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_rollback_under_way_is_not_over(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     undo = {"type": "python", "config": {"function": "work", "args": {"seconds": 100}, "isolation": "inline"}}
     flow = document(node("a", compensator=undo), FAILS, on_failure={"compensate": "automatic"}, retention={"days": 0})
@@ -260,9 +258,6 @@ async def test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew(
         "c": "COMPLETED",
         "s": "WAITING",
     }
-
-
-# Interruptions
 
 
 class Killed(Exception):
@@ -455,27 +450,6 @@ def test_what_a_run_is_found_by_when_it_is_due() -> None:
     assert retention_term(10, Retention(keep=True)) == "kept"
     assert retention_term(10, Retention(days=0.0)) == "retire:11"
     assert retention_term(10, Retention(days=1.5)) == "retire:13"
-
-
-@simulated
-async def test_a_run_that_moved_on_after_it_was_archived_stays(mill: Cluster) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(node("a"), FAILS))
-    pass_days(mill, 40)
-    faulty_store = FaultyStore(mill.store)
-    moved: list[str] = []
-
-    async def retry_first(call: Call) -> Any:
-        moved.append(run.run_id)
-        await worker.engine.retry(run.run_id)
-        await worker.end(run.run_id)
-        return await call()
-
-    faulty_store.next("forget", retry_first)
-    swept = await operator(mill, store=faulty_store).archive_sweep()
-    assert moved
-    assert (swept.retired, swept.left) == ((), ((run.run_id, "it has moved on"),))
-    assert await stored(mill) == {run.run_id}
 
 
 @simulated

@@ -19,7 +19,7 @@ from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reconciler import AUDITS_MAX
 from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.verify import AuditReport, BlobAuditor, orphan_rows
+from tidemill.engine.maintenance.verify import BlobAuditor, orphan_rows
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event, encode_event
@@ -220,13 +220,6 @@ async def test_a_sample_is_a_part_of_the_runs(mill: Cluster) -> None:
         await engine.verify_log(["nobody"])
 
 
-def test_a_verdict_with_findings_is_not_clean() -> None:
-    assert AuditReport().clean
-
-
-# The keeper's sample
-
-
 @simulated
 async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Cluster) -> None:
     worker = await mill.process(audit_every_ms=1_000)
@@ -364,9 +357,6 @@ async def test_a_patch_may_speak_of_files_that_nobody_has_brought(tmp_path: Path
     assert await BlobAuditor(DirectoryBlobs(tmp_path), TENANT).faults(event) == []
 
 
-# The keeper's sample
-
-
 @simulated
 async def test_the_keeper_tells_damage_and_takes_its_mark_back(mill: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     worker = await mill.process(audit_every_ms=1_000)
@@ -411,9 +401,6 @@ async def test_an_outage_of_the_blobs_neither_makes_nor_clears_a_suspect(mill: C
     assert asked
     assert (await mill.row(run.run_id)).suspect == "blob_damaged"
     mill.blobs.read = original  # type: ignore[method-assign]
-
-
-# Lists without logs
 
 
 @simulated

@@ -54,9 +54,6 @@ async def _found(process: Process, run_id: str) -> tuple[str, list[str]]:
     return row.status, [term for term in tried if await _rows(process, f"run:{run_id}", term)]
 
 
-# Lists
-
-
 @simulated
 async def test_a_pending_approval_is_found_by_whom_it_asks(mill: Cluster) -> None:
     worker = await mill.process()
@@ -192,9 +189,6 @@ async def test_a_map_of_people_waits_for_something_with_a_name(mill: Cluster) ->
     assert not row.stuck
 
 
-# One approval
-
-
 @simulated
 async def test_an_approval_shows_what_is_needed_to_decide(mill: Cluster) -> None:
     worker = await mill.process()
@@ -236,9 +230,6 @@ async def test_what_is_not_there_cannot_be_decided(mill: Cluster) -> None:
         assert await unchanged(mill, run_id, ask(run_id, "s")) == "approval_unknown"
         assert await unchanged(mill, run_id, ask(run_id, "ok", visit=2)) == "approval_unknown"
         assert await unchanged(mill, run_id, ask(run_id, "ok", index=0)) == "approval_unknown"
-
-
-# Forms
 
 
 @simulated
@@ -295,9 +286,6 @@ async def test_a_schema_that_cannot_be_used_fails_the_node(mill: Cluster) -> Non
     run = await worker.run(document(human("ok", form={"type": "{{ inputs.kind }}"})), {"kind": "nonsense"})
     assert run.error is not None and run.error["code"] == "config_invalid"
     assert await _rows(worker) == []
-
-
-# Answers that get lost
 
 
 @simulated

@@ -25,9 +25,6 @@ async def _decided(mill: Cluster, run_id: str) -> list[tuple[str, str]]:
     return [(event.decision, event.by) for event in await mill.of(run_id, ApprovalDecided)]
 
 
-# Who
-
-
 @simulated
 async def test_the_wrong_person_learns_nothing_about_the_form(mill: Cluster) -> None:
     worker = await mill.process()
@@ -120,9 +117,6 @@ async def test_there_are_three_decisions(mill: Cluster) -> None:
     assert await unchanged(mill, run_id, asked) == "changes_not_possible"
 
 
-# Delegation
-
-
 @simulated
 async def test_a_delegated_decision_is_the_others(mill: Cluster) -> None:
     worker = await mill.process()
@@ -139,9 +133,6 @@ async def test_a_delegated_decision_is_the_others(mill: Cluster) -> None:
     decided = await engine.decide(run_id, "ok", "approve", actor="bob")
     assert (decided.approval.decided_by, decided.approval.on_behalf_of) == ("user:bob", "user:ada")
     assert await unchanged(mill, run_id, engine.delegate(run_id, "ok", "cyd", actor="bob")) == "approval_closed"
-
-
-# Twice, otherwise, too late
 
 
 @simulated
@@ -183,9 +174,6 @@ async def test_too_late_is_too_late(mill: Cluster) -> None:
     assert await unchanged(mill, cancelled, worker.engine.decide(cancelled, "ok", "approve", actor="ada")) == (
         "approval_closed"
     )
-
-
-# At the same time
 
 
 @simulated
@@ -245,9 +233,6 @@ async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: C
     assert len(await _decided(mill, run_id)) == 1
     (row,) = (await worker.engine.approvals.find([f"run:{run_id}"]))[0]
     assert sorted(row.votes) == ["user:ada", "user:bob", "user:cyd"]
-
-
-# And then
 
 
 @simulated

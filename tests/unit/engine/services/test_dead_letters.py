@@ -14,7 +14,7 @@ from tidemill.engine.services.dead_letters import PAGE
 from tidemill.kernel.events import DeadLetterClosed, RunPatched
 
 
-class CliStore:
+class RepairableFunction:
     """A function that fails until it is repaired."""
 
     def __init__(self) -> None:
@@ -33,20 +33,17 @@ def _sale(name: str = "test", **fields: Any) -> dict[str, Any]:
     return document(node("a", config="{{ inputs.x }}"), sell, node("z", "sell"), name=name)
 
 
-async def _process(mill: Cluster, cli_store: CliStore) -> Process:
-    return await mill.process(functions={"sell": cli_store.sell, "work": cli_store.ledger.quick})
+async def _process(mill: Cluster, repairable: RepairableFunction) -> Process:
+    return await mill.process(functions={"sell": repairable.sell, "work": repairable.ledger.quick})
 
 
 async def _letters(process: Process, *terms: str) -> list[DeadLetterRow]:
     return (await process.engine.dead_letters.find(terms))[0]
 
 
-# Lists
-
-
 @simulated
 async def test_a_letter_is_listed_with_what_failed(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     run = await worker.run(_sale(), {"x": 7}, key="r")
     (row,) = await _letters(worker)
     assert (row.run_id, row.workflow, row.node, row.visit, row.index) == ("r", "test", "sell", 1, -1)
@@ -77,11 +74,11 @@ async def test_letters_come_page_by_page(mill: Cluster) -> None:
 
 @simulated
 async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Cluster) -> None:
-    cli_store = CliStore()
-    worker = await _process(mill, cli_store)
+    repairable = RepairableFunction()
+    worker = await _process(mill, repairable)
     await worker.run(_sale(), {"x": 7}, key="r")
     await asyncio.sleep(50)
-    cli_store.open = True
+    repairable.open = True
     now_ms = mill.now_ms()
     await worker.engine.retry("r", reason="opened again", actor="ada")
     (row,) = await _letters(worker)
@@ -91,18 +88,8 @@ async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Cluster) ->
 
 
 @simulated
-async def test_a_letter_that_fails_again_is_open_again(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
-    await worker.run(_sale(), {"x": 7}, key="r")
-    await worker.engine.retry("r", actor="ada")
-    await worker.end("r")
-    (row,) = await _letters(worker)
-    assert (row.status, row.closed_by, row.closed_ms, row.attempts) == ("open", "", None, 4)
-
-
-@simulated
 async def test_a_discarded_letter(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     await worker.run(_sale(), {"x": 7}, key="r")
     engine = worker.engine
     for asked in (
@@ -141,12 +128,9 @@ async def test_letters_of_items_and_of_tolerated_failures(mill: Cluster) -> None
     assert [(each.result, each.code, each.letters) for each in outcome.runs] == [("refused", "run_completed", 2)]
 
 
-# One letter
-
-
 @simulated
 async def test_a_letter_shows_what_the_node_was_given(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     await worker.run(_sale(), {"x": {"deep": [7, LARGE]}}, key="r")
     shown = await worker.engine.dead_letter("r", "sell")
     args = {"what": {"deep": [7, LARGE]}}
@@ -169,7 +153,7 @@ async def test_a_letter_shows_what_the_node_was_given(mill: Cluster) -> None:
 
 @simulated
 async def test_the_letter_of_an_item_shows_what_the_item_was_given(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     sell = call("m", "a", function="sell", args={"what": "{{ index }}: {{ item.n }} {{ a.output }}"})
     for number, over in enumerate(([{"n": 5}, {"n": 6}], [{"n": 5, "more": LARGE}, {"n": 6}])):
         maps = {"over": over, "tolerate": 2}
@@ -205,9 +189,6 @@ async def test_a_letter_shows_the_values_of_its_moment(mill: Cluster) -> None:
         assert (shown["visit"], shown["input"]["message"]) == (visit, f"pass {visit - 1}")
 
 
-# Again
-
-
 async def _failed_runs(worker: Process) -> None:
     for name, count in (("books", 3), ("shoes", 2)):
         for number in range(count):
@@ -217,8 +198,8 @@ async def _failed_runs(worker: Process) -> None:
 
 @simulated
 async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Cluster) -> None:
-    cli_store = CliStore()
-    worker = await _process(mill, cli_store)
+    repairable = RepairableFunction()
+    worker = await _process(mill, repairable)
     await _failed_runs(worker)
     engine = worker.engine
 
@@ -241,7 +222,7 @@ async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Cluster
     assert await counted(node="sell") == (5, 5)
     assert await counted(node="f") == (1, 1)
     assert await counted(node="nobody") == (0, 0)
-    cli_store.open = True
+    repairable.open = True
     outcome = await engine.reprocess(workflow="books", reason="opened", actor="ada")
     assert {(each.run_id, each.result, each.letters) for each in outcome.runs} == {
         (f"books-{number}", "retried", 1) for number in range(3)
@@ -254,7 +235,7 @@ async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Cluster
 
 @simulated
 async def test_with_a_corrected_config(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     await _failed_runs(worker)
     engine = worker.engine
     config = {"function": "work", "isolation": "inline", "args": {"value": "{{ a.output * 10 }}"}}
@@ -274,7 +255,7 @@ async def test_with_a_corrected_config(mill: Cluster) -> None:
 
 @simulated
 async def test_with_a_patch_and_each_refusal_by_its_run(mill: Cluster) -> None:
-    worker = await _process(mill, CliStore())
+    worker = await _process(mill, RepairableFunction())
     await _failed_runs(worker)
     await worker.engine.retry("odd-0")
     await worker.end("odd-0")
@@ -295,8 +276,8 @@ async def test_with_a_patch_and_each_refusal_by_its_run(mill: Cluster) -> None:
 
 @simulated
 async def test_a_bounded_number_at_a_time(mill: Cluster) -> None:
-    cli_store = CliStore()
-    worker = await _process(mill, cli_store)
+    repairable = RepairableFunction()
+    worker = await _process(mill, repairable)
     await _failed_runs(worker)
     outcome = await worker.engine.reprocess(code="exception", dry_run=True, limit=2)
     assert (outcome.matched, len(outcome.runs), outcome.more) == (2, 2, True)
@@ -304,7 +285,7 @@ async def test_a_bounded_number_at_a_time(mill: Cluster) -> None:
     assert (outcome.matched, outcome.more) == (5, False)
     refusal = await refused(worker.engine.reprocess(code="exception", limit=0))
     assert (refusal.code, refusal.problems[0].path) == ("limit_invalid", "/limit")
-    cli_store.open = True
+    repairable.open = True
     left = []
     while True:
         outcome = await worker.engine.reprocess(code="exception", limit=2)

@@ -55,8 +55,9 @@ async def test_a_fork_at_any_event_comes_to_the_same_end(mill: Cluster) -> None:
 
 
 @simulated
-async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_own(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_own(
+    mill: Cluster, ledger: Ledger
+) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run_id = (await worker.run(document(call("a"), call("b", "a"), call("c", "b")))).run_id
     fork = await worker.engine.fork(run_id, node="b", reason="once more", actor="ada")
@@ -69,8 +70,7 @@ async def test_what_was_done_is_shared_and_what_is_done_anew_has_a_name_of_its_o
 
 
 @simulated
-async def test_a_fork_of_a_failed_run_goes_on(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_fork_of_a_failed_run_goes_on(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a", args={"value": 5}), node("f", "a", type="fail"), node("z", "f")))
     assert run.status == "FAILED"
@@ -155,9 +155,6 @@ async def test_a_fork_asks_people_and_children_of_its_own(mill: Cluster) -> None
     assert (await worker.engine.show(fork)).parent is None
 
 
-# Keys
-
-
 @simulated
 async def test_the_same_key_is_the_same_fork(mill: Cluster) -> None:
     worker = await mill.process()
@@ -183,9 +180,6 @@ async def test_a_key_that_belongs_to_a_run_of_its_own_is_refused(mill: Cluster) 
     assert await unchanged(mill, run_id, worker.engine.fork(run_id, node="b", key=run_id)) == "key_reused"
 
 
-# Refused
-
-
 @simulated
 async def test_forks_that_cannot_be(mill: Cluster) -> None:
     worker = await mill.process()
@@ -207,9 +201,6 @@ async def test_forks_that_cannot_be(mill: Cluster) -> None:
     ]:
         assert await unchanged(mill, run.run_id, asked) == code
     assert len(await mill.rows()) == 1, "a refused fork leaves nothing behind"
-
-
-# Side by side
 
 
 async def _pair(process: Process) -> tuple[str, str]:
@@ -237,8 +228,7 @@ async def test_two_runs_side_by_side(mill: Cluster) -> None:
 
 @pytest.mark.parametrize("at", ["alive", "paused"])
 @simulated
-async def test_a_run_under_way_is_forked_without_being_touched(mill: Cluster, at: str) -> None:
-    ledger = Ledger()
+async def test_a_run_under_way_is_forked_without_being_touched(mill: Cluster, at: str, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 20, "value": 1}), call("b", "a")))
     await mill.until(lambda: ledger.running == 1)

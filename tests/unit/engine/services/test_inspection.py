@@ -131,9 +131,6 @@ async def test_tokens_add_up_to_the_counter_at_every_event(mill: Cluster) -> Non
     assert await worker.engine.tokens(run_id) == []
 
 
-# Why
-
-
 @simulated
 async def test_why_a_run_waits(mill: Cluster) -> None:
     worker = await mill.process(queues=("default",))
@@ -189,8 +186,7 @@ async def test_why_leads_on_to_the_child_that_failed(mill: Cluster) -> None:
 
 
 @simulated
-async def test_why_a_run_failed_and_what_runs_now(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_why_a_run_failed_and_what_runs_now(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     failed = await worker.run(document(node("a"), node("f", "a", type="fail", config={"kind": "odd"}), node("z", "f")))
     found = await worker.engine.why(failed.run_id)

@@ -109,9 +109,6 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Cluster, verb: str)
         assert await unchanged(mill, run_id, ask(run_id, **given, command_id=command_id)) == "command_id_invalid"
 
 
-# Pause, cancel, rewind
-
-
 @simulated
 async def test_ended_runs_refuse(mill: Cluster) -> None:
     worker = await mill.process()
@@ -132,8 +129,7 @@ async def test_ended_runs_refuse(mill: Cluster) -> None:
 
 
 @simulated
-async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run_id = await worker.start(document(call("a"), call("b", "a"), signal("go", "b")))
     await waits(mill, run_id, "go")
@@ -144,9 +140,6 @@ async def test_rewind_lets_a_node_and_what_follows_happen_anew(mill: Cluster) ->
     assert {key.rsplit("/", 2)[1] for key, _ in ledger.calls if "/b/" in key} == {"1", "2"}
     await worker.engine.signal(run_id, "go")
     assert (await worker.end(run_id)).status == "COMPLETED"
-
-
-# Retry
 
 
 @simulated
@@ -187,8 +180,7 @@ async def test_a_retried_run_is_found_by_what_it_is(mill: Cluster) -> None:
 
 
 @simulated
-async def test_an_unknown_outcome_needs_a_word(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_unknown_outcome_needs_a_word(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process("w1", functions={"work": ledger.work}, lease_ms=3_000)
     run_id = await worker.start(document(call("pay", args={"seconds": 60}, delivery="at_most_once"), node("z", "pay")))
     await mill.until(lambda: ledger.running == 1)
@@ -201,9 +193,6 @@ async def test_an_unknown_outcome_needs_a_word(mill: Cluster) -> None:
     await second.engine.retry(run_id, did_not_happen=["pay"])
     assert (await second.end(run_id)).status == "COMPLETED"
     assert ledger.count("pay") == 2
-
-
-# Override
 
 
 @simulated
@@ -268,9 +257,6 @@ async def test_an_item_by_hand(mill: Cluster) -> None:
     await worker.engine.override(run_id, "m", index=2, skip=True)
     await worker.engine.signal(run_id, "m", "signal")
     assert (await worker.end(run_id)).outputs == {"m": ["signal", "by hand", None]}
-
-
-# Labels
 
 
 @simulated

@@ -73,8 +73,7 @@ async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Cluster) -> 
 
 
 @simulated
-async def test_fix_and_continue_is_one_commit(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_fix_and_continue_is_one_commit(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(document(call("a"), node("f", "a", type="fail"), node("z", "f", config="{{ f.output }}")))
     assert await unchanged(mill, run.run_id, worker.engine.patch(run.run_id, FIX)) == "patch_needs_retry"
@@ -130,9 +129,6 @@ async def test_a_published_patch(mill: Cluster) -> None:
     for each in (run_id, later):
         await worker.engine.signal(each, "go")
         assert (await worker.end(each)).outputs == {"w": 9}
-
-
-# Refused
 
 
 @simulated
@@ -208,13 +204,9 @@ async def test_of_two_patches_at_once_one_is_too_late(mill: Cluster) -> None:
     assert set((await worker.end(run_id)).outputs) == {"one", "two"}
 
 
-# While it runs
-
-
 @simulated
-async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster) -> None:
+async def test_a_run_is_patched_while_its_attempts_run(mill: Cluster, ledger: Ledger) -> None:
     """Workers that hold the old graph finish what they began, and go on under the new one."""
-    ledger = Ledger()
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, concurrency=3) for i in range(2)]
     client = await mill.process("client", work=False)
     run_id = await client.start(
@@ -253,9 +245,6 @@ async def test_an_edge_from_a_finished_node_is_decided_by_what_it_did(mill: Clus
     assert (await worker.engine.show(run_id)).nodes["w"]["output"] == 1
 
 
-# The document
-
-
 @simulated
 async def test_the_document_has_all_patches_in_it(mill: Cluster) -> None:
     worker = await mill.process()
@@ -292,9 +281,6 @@ async def test_a_patched_document_is_in_its_normal_form_again(mill: Cluster) -> 
     await worker.engine.patch(run_id, [test, {"op": "add", "path": "/nodes/w/priority", "value": 2}])
     await worker.engine.patch(run_id, _add("v", "w"))
     assert (await worker.engine.document(run_id)).revision == 3
-
-
-# Types
 
 
 def _thing(major: int) -> Handler:

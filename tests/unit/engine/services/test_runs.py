@@ -85,16 +85,7 @@ async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Cluster) -> No
 
 
 @simulated
-async def test_a_run_that_does_not_complete_has_no_outputs(mill: Cluster) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(node("a", config=1), node("b", type="fail"), outputs={"a": "{{ a.output }}"}))
-    assert (run.status, run.outputs) == ("FAILED", None)
-    assert run.nodes["b"]["error"]["code"] == "failed"
-
-
-@simulated
-async def test_the_deadline_ends_a_run(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_the_deadline_ends_a_run(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30}))
     assert mill.loop.now == pytest.approx(1_030, abs=0.5)
@@ -117,19 +108,18 @@ async def test_a_deadline_that_was_met_leaves_no_timer(mill: Cluster) -> None:
 async def test_a_key_makes_a_start_idempotent(mill: Cluster) -> None:
     worker = await mill.process()
     await worker.publish(chain("a"))
-    first = await worker.engine.start("test", {"n": 1}, key="order-7")
+    first = await worker.engine.start("test", {"n": 1, "m": 2}, key="order-7")
     assert first == "order-7"
     await worker.end(first)
     other = await mill.process("other", work=False)
     for engine in (worker.engine, other.engine):
-        assert await engine.start("test", {"n": 1}, key="order-7") == "order-7"
+        assert await engine.start("test", {"m": 2, "n": 1}, key="order-7") == "order-7"
     assert (await mill.kinds("order-7")).count("RunCreated") == 1
     assert len(await mill.rows()) == 1
 
 
 @simulated
-async def test_many_starts_with_one_key_at_once_are_one_run(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_many_starts_with_one_key_at_once_are_one_run(mill: Cluster, ledger: Ledger) -> None:
     clients = [await mill.process(f"c{i}", functions={"work": ledger.quick}) for i in range(3)]
     await clients[0].publish(document(call("a")))
     starts = [client.engine.start("test", {"n": 1}, key="k") for client in clients for _ in range(4)]
@@ -199,8 +189,7 @@ async def test_inputs_that_are_not_json_are_refused(mill: Cluster, schema: Any, 
 
 
 @simulated
-async def test_show_is_the_run_as_it_is_now(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_show_is_the_run_as_it_is_now(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(node("a", config=1), call("b", "a", args={"seconds": 30}), node("c", "b")))
     await mill.until(lambda: ledger.running == 1)
@@ -227,9 +216,8 @@ async def test_waiting_for_a_result_may_take_too_long(mill: Cluster) -> None:
 
 
 @simulated
-async def test_pause_and_resume(mill: Cluster) -> None:
+async def test_pause_and_resume(mill: Cluster, ledger: Ledger) -> None:
     """Queued jobs are withdrawn; the attempt that runs may finish; everything goes on afterwards."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=1)
     run_id = await worker.start(
         document(call("a", args={"seconds": 5}), call("b", args={"seconds": 5}), call("c", "a", "b"))
@@ -277,8 +265,7 @@ async def test_timers_and_back_offs_outlast_a_pause(mill: Cluster) -> None:
 
 
 @simulated
-async def test_cancel_ends_everything_and_tells_running_handlers(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_cancel_ends_everything_and_tells_running_handlers(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(
         document(call("a", args={"seconds": 500}), node("s", type="sleep", config={"seconds": 500}), node("c", "a"))
@@ -391,9 +378,6 @@ async def test_children_and_forks_get_defaults_too(mill: Cluster) -> None:
     await worker.end("first")
     fork = await worker.engine.fork("first", node="a", inputs={"y": 2}, key="second")
     assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}
-
-
-# The cache of states
 
 
 @simulated

@@ -50,8 +50,7 @@ async def test_a_worker_says_who_it_is_and_what_it_can_do(mill: Cluster) -> None
 
 
 @simulated
-async def test_a_worker_says_what_it_holds(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_says_what_it_holds(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, beat_ms=2_000)
     client = await mill.process("client", work=False)
     await asyncio.sleep(1)
@@ -68,8 +67,7 @@ async def test_a_worker_says_what_it_holds(mill: Cluster) -> None:
 
 
 @simulated
-async def test_what_lasts_is_told_before_the_next_beat(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_what_lasts_is_told_before_the_next_beat(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, beat_ms=60_000, dead_after_ms=180_000)
     client = await mill.process("client", work=False)
     await asyncio.sleep(1.5)
@@ -110,8 +108,7 @@ async def test_a_killed_worker_is_dead_after_a_while_and_forgotten_after_an_hour
 
 
 @simulated
-async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=10_000)
     client = await mill.process("client", work=False)
     await client.start(document(call("a", args={"seconds": 6})))
@@ -187,16 +184,6 @@ async def test_a_surprise_stops_no_beat(mill: Cluster, caplog: pytest.LogCapture
 
 
 @simulated
-async def test_a_drain_without_a_store_still_ends(mill: Cluster) -> None:
-    worker = await mill.process()
-    await asyncio.sleep(1)
-    worker.faulty_store.always("beat", refuse)
-    await worker.stop()
-    assert worker.faulty_store.fired["beat"] >= 1
-    assert [row.name for row in await rows(mill)] == ["w1"]
-
-
-@simulated
 async def test_rows_of_a_later_format_are_left_alone(mill: Cluster) -> None:
     client = await mill.process("client", work=False)
     strange = Row(kind=WORKER, key="w9", sort=1, body=b"\x01")
@@ -205,9 +192,6 @@ async def test_rows_of_a_later_format_are_left_alone(mill: Cluster) -> None:
     await mill.process("w1")
     await asyncio.sleep(4_000)
     assert await mill.store.count(TENANT, WORKER) == 2
-
-
-# Why
 
 
 async def blocker(process: Process, run_id: str) -> Any:
@@ -242,9 +226,8 @@ async def test_why_knows_of_a_dead_worker_that_it_is_none(mill: Cluster) -> None
 
 
 @simulated
-async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Cluster) -> None:
+async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Cluster, ledger: Ledger) -> None:
     """It may have been renewed after the last sign of life, so for a moment both are so."""
-    ledger = Ledger()
     client = await mill.process("client", work=False)
     worker = await mill.process("w1", functions={"work": ledger.work}, lease_ms=60_000)
     run_id = await client.start(document(call("a", args={"seconds": 500})))
@@ -279,8 +262,7 @@ async def test_why_says_when_no_live_worker_knows_a_type(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_that_drains_is_nobody_to_wait_for(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_that_drains_is_nobody_to_wait_for(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process("w1", functions={"work": ledger.work}, concurrency=1)
     await client.start(document(call("a", args={"seconds": 9})))

@@ -24,8 +24,7 @@ async def _codes(mill: Cluster, run_id: str) -> list[str]:
 
 
 @simulated
-async def test_a_lease_is_renewed_three_times_in_its_life(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_lease_is_renewed_three_times_in_its_life(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 100})))
     run = await worker.end(run_id)
@@ -36,10 +35,9 @@ async def test_a_lease_is_renewed_three_times_in_its_life(mill: Cluster) -> None
 @pytest.mark.parametrize(("lease_ms", "beat_ms", "every_ms"), [(3_000, 5_000, 1_000), (600_000, 5_000, 5_000)])
 @simulated
 async def test_renewals_follow_from_the_lease_and_come_with_every_beat(
-    mill: Cluster, lease_ms: int, beat_ms: int, every_ms: int
+    mill: Cluster, lease_ms: int, beat_ms: int, every_ms: int, ledger: Ledger
 ) -> None:
     """A short lease is renewed often enough to last; a long one makes nobody wait who has to learn that it is lost."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=lease_ms, beat_ms=beat_ms)
     await worker.end(await worker.start(document(call("a", args={"seconds": 100}))))
     assert ledger.count("a") == 1
@@ -54,22 +52,9 @@ async def test_nothing_in_hand_nothing_renewed(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_few_missed_beats_lose_nothing(mill: Cluster) -> None:
-    ledger = Ledger()
-    worker = await mill.process("w1", functions={"work": ledger.work})
-    other = await mill.process("w2", functions={"work": ledger.work})
-    run_id = await worker.start(document(call("a", args={"seconds": 60})))
-    await mill.until(lambda: ledger.running == 1)
-    holder = next(process for process in (worker, other) if process.engine.worker and process.engine.worker._held_jobs)
-    holder.faulty_store.next("renew", refuse)
-    await worker.end(run_id)
-    assert holder.faulty_store.fired["renew"] == 1
-    assert ledger.count("a") == 1 and await _codes(mill, run_id) == []
-
-
-@simulated
-async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewhere(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewhere(
+    mill: Cluster, ledger: Ledger
+) -> None:
     first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await first.start(document(call("a", args={"seconds": 8, "value": 1}, retry={"max_attempts": 1})))
     await mill.until(lambda: ledger.running == 1)
@@ -90,9 +75,8 @@ async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewh
 
 
 @simulated
-async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(mill: Cluster) -> None:
+async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(mill: Cluster, ledger: Ledger) -> None:
     """Its job is not to be done now, but what it may have done must not be forgotten with the job."""
-    ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=6_000)
     run_id = await first.start(document(call("a", args={"seconds": 50})))
     await mill.until(lambda: ledger.running == 1)
@@ -109,8 +93,7 @@ async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(m
 
 
 @simulated
-async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", args={"seconds": 100}), node("b", "a")))
     for number in range(LOST_IN_A_ROW_MAX):
@@ -156,8 +139,7 @@ async def test_a_result_in_between_forgives_the_lost_ones(mill: Cluster) -> None
 
 
 @simulated
-async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 50}, delivery="at_most_once"), node("b", "a")))
     await mill.until(lambda: ledger.running == 1)
@@ -173,8 +155,7 @@ async def test_an_at_most_once_node_whose_worker_is_lost_has_an_unknown_outcome(
 
 
 @simulated
-async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a", delivery="at_most_once")))
     assert await mill.store.claim(Claim(queues=("default",), limit=1, lease_ms=1_000, owner="dead"))
@@ -184,8 +165,7 @@ async def test_an_at_most_once_node_that_was_never_begun_may_be(mill: Cluster) -
 
 
 @simulated
-async def test_a_worker_that_lost_a_lease_stops_working_on_it(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_that_lost_a_lease_stops_working_on_it(mill: Cluster, ledger: Ledger) -> None:
     first = await mill.process("w1", functions={"work": partial(ledger.work, seconds=200)}, concurrency=1)
     run_id = await first.start(document(call("a")))
     await mill.until(lambda: ledger.running == 1)
@@ -250,9 +230,8 @@ async def test_what_a_drain_cut_short_is_no_result(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(mill: Cluster) -> None:
+async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(mill: Cluster, ledger: Ledger) -> None:
     """Its renewals were lost, the lease expired, and its own claim took the job over: the first call is void."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": partial(ledger.work, seconds=40)}, lease_ms=6_000)
     run_id = await worker.start(document(call("a")))
     await mill.until(lambda: ledger.running == 1)
@@ -293,9 +272,8 @@ async def test_what_a_cancelled_handler_does_is_nobody_s_trouble(mill: Cluster, 
 
 
 @simulated
-async def test_an_expired_lease_that_nobody_took_over_still_commits(mill: Cluster) -> None:
+async def test_an_expired_lease_that_nobody_took_over_still_commits(mill: Cluster, ledger: Ledger) -> None:
     """Good work is not thrown away because a heartbeat was late: the token is the fence, not the clock."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=6_000, concurrency=1)
     run_id = await worker.start(document(call("a", args={"seconds": 60, "value": "kept"})))
     worker.faulty_store.always("renew", refuse)
@@ -348,21 +326,6 @@ async def test_outputs_that_kill_five_workers_fail_the_run(mill: Cluster) -> Non
     assert "workers in a row" in run.error["message"]
 
 
-@simulated
-async def test_a_timer_s_claimer_may_die(mill: Cluster) -> None:
-    client = await mill.process("client", work=False)
-    worker = await mill.process("w1")
-    run_id = await client.start(document(node("s", type="sleep", config={"seconds": 30}), node("b", "s")))
-    await asyncio.sleep(1)
-    worker.kill()
-    await asyncio.sleep(30)
-    assert await mill.store.claim(Claim(queues=("system",), limit=1, lease_ms=5_000, owner="dead"))
-    second = await mill.process("w2")
-    run = await second.end(run_id)
-    assert run.status == "COMPLETED"
-    assert await _codes(mill, run_id) == []
-
-
 def _renewals(process: Process) -> int:
     faulty_store: FaultyStore = process.faulty_store
     return faulty_store.calls["renew"]
@@ -370,8 +333,7 @@ def _renewals(process: Process) -> int:
 
 @pytest.mark.parametrize("seconds", [4, 9])
 @simulated
-async def test_renewals_go_on_through_a_drain(mill: Cluster, seconds: int) -> None:
-    ledger = Ledger()
+async def test_renewals_go_on_through_a_drain(mill: Cluster, seconds: int, ledger: Ledger) -> None:
     functions: dict[str, Any] = {"work": partial(ledger.work, seconds=seconds)}
     first = await mill.process("w1", functions=functions, lease_ms=3_000, grace_ms=60_000)
     run_id = await first.start(document(call("a")))
@@ -393,16 +355,7 @@ async def bug(call: Call) -> Any:
 
 
 @simulated
-async def test_a_lease_is_renewed_while_its_attempt_runs(mill: Cluster) -> None:
-    ledger = Ledger()
-    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
-    assert (await workers[0].run(document(call("a", args={"seconds": 30})))).status == "COMPLETED"
-    assert ledger.count("a") == 1
-
-
-@simulated
-async def test_a_missed_beat_loses_nothing(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_missed_beat_loses_nothing(mill: Cluster, ledger: Ledger) -> None:
     workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
     for worker in workers:
         worker.faulty_store.next("renew", refuse, lambda call: call(), bug)

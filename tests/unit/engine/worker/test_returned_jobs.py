@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, after_s, refuse
+from tests.fixtures.faulty_store import Call, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.worker.leases import (
     EACH_MS,
-    EARLY_MS,
     KNOWN_MAX,
     OFFERS_MAX,
     REST_MS_MAX,
-    ROOM_MS,
     STEP_MS,
     ReleaseQueue,
     UnrunnableBackoff,
@@ -38,61 +36,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
-
-
-def test_what_is_met_first_is_offered_to_others_at_once() -> None:
-    clock = Clock()
-    aside = UnrunnableBackoff(clock)
-    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
-    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
-
-
-def test_what_is_met_again_comes_due_at_a_tick() -> None:
-    clock = Clock()
-    aside = UnrunnableBackoff(clock)
-    aside.delay_ms("a", clock.now)
-    aside.claim_pause_ms()
-    clock.now += 200
-    left_ms = STEP_MS - 500
-    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms()) == (left_ms, 0)
-    assert aside.wait_ms(1_000) == left_ms - EARLY_MS
-    for _ in range(29):
-        clock.now = clock.now // STEP_MS * STEP_MS + STEP_MS + 20
-        assert (aside.claim_pause_ms(), aside.claim_pause_ms(), aside.wait_ms(100)) == (ROOM_MS - 20, 0, 100)
-    clock.now += 2 * STEP_MS
-    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
-
-
-def test_who_cannot_run_it_stands_back_before_the_tick() -> None:
-    """A claim that is under way when the tick comes would take what others are to have."""
-    clock = Clock()
-    aside = UnrunnableBackoff(clock)
-    aside.delay_ms("a", clock.now)
-    aside.claim_pause_ms()
-    clock.now = 21 * STEP_MS - EARLY_MS
-    assert (aside.wait_ms(1_000), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, EARLY_MS + ROOM_MS, 0)
-
-
-@pytest.mark.parametrize("handled_after_ms", [0, 150])
-def test_what_is_taken_at_the_tick_by_mistake_is_given_back_at_once(handled_after_ms: int) -> None:
-    """However long it takes to find out that the job cannot be run here."""
-    clock = Clock()
-    aside = UnrunnableBackoff(clock)
-    aside.delay_ms("a", clock.now)
-    aside.claim_pause_ms()
-    claimed_ms = 21 * STEP_MS + 7
-    clock.now = claimed_ms + handled_after_ms
-    assert (aside.delay_ms("a", claimed_ms), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
-    clock.now += ROOM_MS
-    assert aside.delay_ms("a", clock.now) == 22 * STEP_MS - clock.now
-
-
-def test_a_moment_that_is_over_is_not_waited_for() -> None:
-    clock = Clock()
-    aside = UnrunnableBackoff(clock)
-    aside.delay_ms("a", clock.now)
-    clock.now += 5 * STEP_MS
-    assert aside.claim_pause_ms() == 0
 
 
 def test_only_some_are_offered_at_once() -> None:
@@ -180,9 +123,8 @@ async def test_whoever_becomes_able_gets_it_within_a_second(mill: Cluster) -> No
 
 
 @simulated
-async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster) -> None:
+async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster, ledger: Ledger) -> None:
     """Also when they are older and more important than what the worker can do."""
-    ledger = Ledger()
     client = await mill.process("client", work=False, more=[SPECIAL])
     unknown = await client.publish(
         document(*(node(f"n{i}", type="special", priority=9) for i in range(1_000)), name="unknown")
@@ -207,8 +149,7 @@ async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Cluster) -> No
 
 
 @simulated
-async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     await client.start(document(call("a", args={"seconds": 10}), call("b", "a")))
@@ -222,9 +163,8 @@ async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Cluster) ->
 
 
 @simulated
-async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Cluster) -> None:
+async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill: Cluster, ledger: Ledger) -> None:
     """The commit was under way, and kept a job for a worker that has stopped since."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     run_id = await worker.start(document(call("a", args={"seconds": 1}), call("b", "a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
@@ -244,8 +184,7 @@ async def test_what_a_commit_hands_over_after_the_drain_began_is_given_back(mill
 
 
 @simulated
-async def test_a_second_word_ends_the_grace_period(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_second_word_ends_the_grace_period(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=600_000)
     run_id = await worker.start(document(call("a", args={"seconds": 300})))
     await mill.until(lambda: ledger.running == 1)
@@ -260,9 +199,8 @@ async def test_a_second_word_ends_the_grace_period(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster) -> None:
+async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster, ledger: Ledger) -> None:
     """The attempt ended within the grace period; that the store is slow is no reason to do it again."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
     run_id = await worker.start(document(call("a", args={"seconds": 1})))
     await mill.until(lambda: ledger.running == 1)
@@ -281,9 +219,8 @@ async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster)
 
 
 @simulated
-async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster) -> None:
+async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster, ledger: Ledger) -> None:
     """The handler has ended, but nobody will ever know: its job is done again, so it was given back."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
     await worker.start(document(call("a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
@@ -305,8 +242,7 @@ async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(
 
 
 @simulated
-async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster, ledger: Ledger) -> None:
     poor = await mill.process("poor")
     run_id = await poor.start(document(call("a")))
     rich = await mill.process("rich", functions={"work": ledger.work})
@@ -319,19 +255,6 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Clust
     # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
     alone = await poor.engine.show(run_id)
     assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
-
-
-@simulated
-async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Cluster) -> None:
-    ledger = Ledger()
-    poor = await mill.process("poor")
-    rich = await mill.process("rich", functions={"work": ledger.work})
-    await asyncio.sleep(6)
-    poor.faulty_store.always("look", after_s(0.2))
-    reference = await poor.publish(document(node("v"), call("b", "v")))
-    runs = [await client.engine.start(reference) for client in (poor, rich) * 5]
-    assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
-    assert poor.faulty_store.fired["look"] and ledger.count("b") == len(runs)
 
 
 @simulated

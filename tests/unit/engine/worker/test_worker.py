@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, after_s, lose_reply, refuse
+from tests.fixtures.faulty_store import Call, FaultyStore, after_s, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -29,9 +29,8 @@ from tidemill.stores.memory import MemoryStore
 
 @pytest.mark.parametrize("concurrency", [1, 3, 10])
 @simulated
-async def test_never_more_at_once_than_agreed(mill: Cluster, concurrency: int) -> None:
+async def test_never_more_at_once_than_agreed(mill: Cluster, concurrency: int, ledger: Ledger) -> None:
     """Claims and hand-overs together keep the bound, and use it."""
-    ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, concurrency=concurrency)
     steps = [call("a", args={"seconds": 0.2})]
     steps += [call(f"b{i}", "a", args={"seconds": 0.1 + i % 4}) for i in range(12)]
@@ -45,8 +44,7 @@ async def test_never_more_at_once_than_agreed(mill: Cluster, concurrency: int) -
 
 
 @simulated
-async def test_higher_priority_first(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_higher_priority_first(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     reference = await client.publish(
         document(*(call(f"p{priority}", priority=priority, args={"seconds": 1}) for priority in (1, 9, 5, 0, 7)))
@@ -58,8 +56,7 @@ async def test_higher_priority_first(mill: Cluster) -> None:
 
 
 @simulated
-async def test_equal_priority_in_the_order_of_readiness(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_equal_priority_in_the_order_of_readiness(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     reference = await client.publish(document(call("a", args={"seconds": 1})))
     runs = []
@@ -73,8 +70,7 @@ async def test_equal_priority_in_the_order_of_readiness(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_serves_only_its_queues(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_serves_only_its_queues(mill: Cluster, ledger: Ledger) -> None:
     plain = await mill.process("plain", functions={"work": ledger.work}, queues=("default",))
     run_id = await plain.start(document(call("a"), call("g", "a", queue="gpu"), node("z", "g")))
     await asyncio.sleep(30)
@@ -86,8 +82,7 @@ async def test_a_worker_serves_only_its_queues(mill: Cluster) -> None:
 
 
 @simulated
-async def test_a_worker_without_named_queues_serves_all(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_without_named_queues_serves_all(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run = await worker.run(document(call("a"), call("g", "a", queue="gpu"), call("h", "g", queue="other")))
     assert run.status == "COMPLETED"
@@ -115,12 +110,8 @@ async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill:
     assert await mill.of(run_id, NodeFailed) == []
 
 
-# Draining
-
-
 @simulated
-async def test_a_drain_lets_attempts_finish(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_drain_lets_attempts_finish(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=30_000)
     run_id = await worker.start(document(call("a", args={"seconds": 10}), call("b", "a")))
     await mill.until(lambda: ledger.running == 1)
@@ -145,10 +136,9 @@ async def test_an_idle_worker_stops_at_once(mill: Cluster) -> None:
 @pytest.mark.parametrize("seconds_before", [1, 12])
 @simulated
 async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
-    mill: Cluster, seconds_before: int
+    mill: Cluster, seconds_before: int, ledger: Ledger
 ) -> None:
     """It is no attempt, also when a heartbeat has told the log of it."""
-    ledger = Ledger()
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=2_000)
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     await mill.until(lambda: ledger.running == 1)
@@ -167,8 +157,7 @@ async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
 
 
 @simulated
-async def test_a_drain_without_grace_gives_everything_back(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_drain_without_grace_gives_everything_back(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=0)
     run_id = await worker.start(document(call("m", args={"seconds": 9}, map={"over": list(range(20))})))
     await mill.until(lambda: ledger.running == 20)
@@ -179,8 +168,7 @@ async def test_a_drain_without_grace_gives_everything_back(mill: Cluster) -> Non
 
 
 @simulated
-async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     first = mill.build("w1", functions={"work": ledger.work}, grace_ms=0)
@@ -197,8 +185,7 @@ async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(m
 
 
 @simulated
-async def test_a_drain_does_not_fail_when_the_store_is_gone(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_drain_does_not_fail_when_the_store_is_gone(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=100)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
@@ -226,12 +213,8 @@ async def test_closing_what_was_never_opened_and_closing_twice(mill: Cluster) ->
         assert worker.faulty_store.calls["claim"] == claims
 
 
-# Trouble with the store
-
-
 @simulated
-async def test_a_worker_outlasts_an_outage(mill: Cluster) -> None:
-    ledger = Ledger()
+async def test_a_worker_outlasts_an_outage(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 3}), node("b", "a"), call("c", "b")))
     await mill.until(lambda: ledger.running == 1)
@@ -247,9 +230,8 @@ async def test_a_worker_outlasts_an_outage(mill: Cluster) -> None:
 
 @pytest.mark.parametrize("times", [1, 6])
 @simulated
-async def test_a_load_that_fails_is_not_a_lost_worker(mill: Cluster, times: int) -> None:
+async def test_a_load_that_fails_is_not_a_lost_worker(mill: Cluster, times: int, ledger: Ledger) -> None:
     """A blip between claim and call uses up neither attempts nor the patience with lost workers."""
-    ledger = Ledger()
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
     worker = mill.build(functions={"work": ledger.work})
@@ -259,19 +241,6 @@ async def test_a_load_that_fails_is_not_a_lost_worker(mill: Cluster, times: int)
     assert worker.faulty_store.fired["load"] == times
     assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 1)
     assert await mill.of(run_id, NodeFailed) == []
-
-
-@simulated
-async def test_a_claim_whose_reply_is_lost_delays_and_loses_nothing(mill: Cluster) -> None:
-    ledger = Ledger()
-    worker = mill.build(functions={"work": ledger.work})
-    worker.faulty_store.next("claim", lose_reply)
-    client = await mill.process("client", work=False)
-    run_id = await client.start(document(call("a")))
-    await worker.open()
-    run = await client.end(run_id)
-    assert worker.faulty_store.fired["claim"] == 1
-    assert run.status == "COMPLETED" and ledger.count("a") == 1
 
 
 @simulated
@@ -311,9 +280,6 @@ async def test_many_runs_at_once(mill: Cluster) -> None:
     assert {run.status for run in shown} == {"COMPLETED"}
 
 
-LEASE_MS = 3_000
-
-
 async def bug(call: Call) -> Any:
     """Something that nobody has thought of."""
     raise RuntimeError("a bug in a driver")
@@ -327,31 +293,6 @@ async def test_a_claim_that_fails_is_made_again(mill: Cluster) -> None:
     async with asyncio.timeout(60):
         assert (await worker.run(chain("a"))).status == "COMPLETED"
     assert worker.faulty_store.fired["claim"] == 2
-
-
-@simulated
-async def test_a_drain_fails_nothing_that_it_interrupts(mill: Cluster) -> None:
-    ledger = Ledger()
-    first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
-    run = await first.start(document(call("a", args={"seconds": 20})))
-    await mill.until(lambda: ledger.running == 1)
-    await first.stop()
-    second = await mill.process("w2", functions={"work": ledger.work})
-    assert (await second.end(run)).status == "COMPLETED"
-    assert await mill.of(run, NodeFailed) == []
-
-
-@simulated
-async def test_a_lost_worker_is_written_down(mill: Cluster) -> None:
-    ledger = Ledger()
-    first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=LEASE_MS)
-    run = await first.start(document(call("a", args={"seconds": 60})))
-    await mill.until(lambda: ledger.running == 1)
-    first.kill()
-    await mill.process("w2", functions={"work": ledger.work}, lease_ms=LEASE_MS)
-    await mill.until(lambda: len(ledger.calls) == 2, within_s=60)
-    assert [event.error.code for event in await mill.of(run, NodeFailed)] == ["worker_lost"]
-    assert [attempt for _, attempt in ledger.calls] == [1, 2]
 
 
 # What virtual time cannot show: threads. Real clocks, short leases, a second or two for all of it
@@ -437,15 +378,6 @@ async def test_a_blocking_function_runs_in_a_thread_and_others_go_on() -> None:
     assert inside[0] is not threading.main_thread()
 
 
-async def test_the_default_is_a_thread() -> None:
-    inside: list[threading.Thread] = []
-    functions = {"work": lambda: inside.append(threading.current_thread())}
-    async with _engine(MemoryStore(), MemoryBlobs(), "w1", functions) as (engine, _):
-        await engine.publish(document({"id": "a", "type": "python", "config": {"function": "work"}}))
-        run = await engine.result(await engine.start("test"), timeout_s=30)
-    assert run.status == "COMPLETED" and inside[0] is not threading.main_thread()
-
-
 async def test_a_thread_that_takes_too_long_is_not_waited_for() -> None:
     release = threading.Event()
 
@@ -459,21 +391,6 @@ async def test_a_thread_that_takes_too_long_is_not_waited_for() -> None:
         assert time.monotonic() - began < 30
         release.set()
     assert run.nodes["a"]["error"]["code"] == "timeout"
-
-
-async def test_whatever_a_thread_raises_ends_the_attempt() -> None:
-    """StopIteration cannot travel through a future; without care the attempt would hang for ever."""
-    for kind in (StopIteration, SystemExit, KeyError, GeneratorExit):
-
-        def explode(kind: type[BaseException] = kind) -> None:
-            raise kind("in a thread")
-
-        async with _engine(MemoryStore(), MemoryBlobs(), "w1", {"work": explode}) as (engine, _):
-            await engine.publish(document(_function("thread", retry={"max_attempts": 1})))
-            run = await engine.result(await engine.start("test"), timeout_s=30)
-        assert run.status == "FAILED"
-        assert run.nodes["a"]["error"]["code"] == "exception"
-        assert "in a thread" in run.nodes["a"]["error"]["message"]
 
 
 async def test_a_worker_stops_with_its_heart() -> None:

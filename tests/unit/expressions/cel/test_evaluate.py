@@ -34,81 +34,14 @@ def failure(expression: str, scope: Scope = AFTER) -> ExpressionError:
 
 
 @pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("true", True),
-        ("false", False),
-        ("output.score > 80", True),
-        ("output.score > 80 && output.n < 2.0", False),
-        ("output.none == null", True),
-        ("output.tags[1] == 'b'", True),
-        ("'a' in output.tags", True),
-        ("size(output.tags) == 2", True),
-        ("output.tags.exists(t, t == 'b')", True),
-        ("output.tags.all(t, t != 'c')", True),
-        ("output.tags.exists_one(t, t == 'a')", True),
-        ("output.tags.filter(t, t > 'a').size() == 1", True),
-        ("output.tags.map(t, t + 'x')[0] == 'ax'", True),
-        ("output.tags.exists(inputs, inputs == 'b') && inputs.n == 3", True),
-        ("inputs.customer.startsWith('ac') && inputs.customer.matches('^a.+e$')", True),
-        ("inputs.customer.upperAscii() == 'ACME'", True),
-        ("inputs.n > 2 ? run.id == 'r1' : false", True),
-        ("run.version == 4", True),
-        ("iteration == 2 && iteration < 2.5", True),
-        ("current.score == output.score", True),
-        ("ctx.enrich.output.score == 87", True),
-        ("ctx.enrich.meta.attempts == 2", True),
-        ("ctx.enrich.meta.status == 'COMPLETED'", True),
-        ("ctx['a-b'].output[0] == 1", True),
-        ('ctx["a-b"].output.size() == 3', True),
-        ("ctx[inputs.which].output.score == 87", True),
-        ("ctx[inputs.which].output.score == 87 && has(ctx.skipped.output)", False),
-        ("'enrich' in ctx && !('skipped' in ctx)", True),
-        ("ctx.enrich.output.deep == {'k': {'z': 1}}", True),
-        ("ctx.enrich.output == ctx.enrich.output", True),
-        ("{'a': output.score}.a == 87 && [output.score][0] == 87", True),
-        # A node without an output.
-        ("has(ctx.skipped.output)", False),
-        ("has(ctx.later.output)", False),
-        ("has(ctx.nowhere.output)", False),
-        ("has(ctx.enrich.output)", True),
-        ("has(ctx.enrich.output.score)", True),
-        ("has(ctx.enrich.output.nope)", False),
-        ("has(ctx.skipped.output) && ctx.skipped.output.x > 1", False),
-        ("ctx.skipped.output.x > 1 || true", True),
-        ("ctx.?skipped.?output.?x.orValue(3) == 3", True),
-        ("ctx.?enrich.?output.?score.orValue(3) == 87", True),
-        # Integers and doubles compare.
-        ("output.score == 87.0", True),
-        ("output.n > 2", True),
-        ("80 == 80.0", True),
-        ("1 < 1.5 && 2.0 >= 2", True),
-        ("1 in [1.0, 2.0]", True),
-        ("double(output.score) / 2.0 > 43", True),
-        ("size(output.tags) < 2.5", True),
-        ("output.score / 2 == 43", True),
-        # Words inside of strings and comments are not names.
-        ("inputs.customer != 'ctx.nope + secrets.x' // nope.x", True),
-        ("r'\\d' == '\\\\d' && \"\"\"ctx.a\"\"\" != ''", True),
-        ("timestamp('2026-01-01T00:00:00Z') < timestamp('2027-01-01T00:00:00Z')", True),
-        ("math.greatest(1, inputs.n) == 3", True),
-    ],
-)
-def test_an_expression_decides(expression: str, expected: bool) -> None:
-    assert decide(expression) is expected
-
-
-@pytest.mark.parametrize(
     ("expression", "message", "hint"),
     [
         ("output.missing > 1", 'output has no key "missing" (known keys: score, n', ""),
         ("output.scor > 1", 'output has no key "scor"', 'did you mean "score"?'),
         ("output.score.x > 1", 'output.score is a number, so it has no key "x"', ""),
         ("output.tags.x > 1", 'output.tags is a list, so it has no key "x"', ""),
-        ("output.none.x > 1", 'output.none is null, so it has no key "x"', ""),
         ("output.tags[7] == 'a'", "the list has 2 items, so there is no [7]", "size"),
         ("ctx.skipped.output.x > 1", 'node "skipped" was skipped', "has(ctx.skipped.output)"),
-        ("ctx.skipped.output > 1", 'node "skipped" was skipped', ""),
         ("ctx['later'].output.x > 1", 'node "later" has not ended', ""),
         ("ctx.skipped.meta.attempts > 1", 'node "skipped" was skipped', ""),
         ("ctx.nowhere.output > 1", 'node "nowhere" is not in reach', ""),
@@ -118,15 +51,10 @@ def test_an_expression_decides(expression: str, expected: bool) -> None:
         ("ctx[inputs.customer].output == 1", 'the key "acme" is missing', ""),
         ("ctx['skip' + 'ped'].output == 1", 'node "skipped" was skipped', '"skipped" in ctx'),
         ("output.score + output.n > 1.0", "+ does not take int and double", "double(x)"),
-        ("output.score / 2.0 > 1.0", "/ does not take int and double", "double(x)"),
-        ("output.score + inputs.customer == ''", "+ does not take int and string", ""),
         ("output.tags.contains('a')", "contains(string) is not there for list", "item in list"),
         ("output.score && true", "&& needs true or false", "compare"),
         ("!inputs.customer", "! needs true or false", ""),
-        ("output.score ? true : false", "? : needs true or false", ""),
-        ("output.score / 0 == 1", "an integer is divided by zero", "n != 0"),
         ("inputs.customer.matches('(' + inputs.customer)", "invalid regular expression", ""),
-        ("int(inputs.customer) == 1", "", ""),
     ],
 )
 def test_an_evaluation_fails_with(expression: str, message: str, hint: str) -> None:
@@ -136,20 +64,7 @@ def test_an_evaluation_fails_with(expression: str, message: str, hint: str) -> N
     assert hint in found.hint
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "output",
-        "output.score",
-        "output.n",
-        "inputs.customer",
-        "output.tags",
-        "output.none",
-        "run",
-        "inputs.empty",
-        "output.?tags[0]",
-    ],
-)
+@pytest.mark.parametrize("expression", ["output", "output.score", "inputs.customer", "output.tags", "output.none"])
 def test_only_a_strict_boolean_decides(expression: str) -> None:
     assert "a condition must be true or false" in failure(expression).message
 
@@ -175,11 +90,7 @@ def test_output_is_missing_in_when() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [
-        ("\ud800", "not valid Unicode"),
-        (object(), ""),
-        ((1, 2), ""),
-    ],
+    [("\ud800", "not valid Unicode"), (object(), ""), ((1, 2), "")],
 )
 def test_a_value_that_cel_cannot_hold_is_an_error(value: Any, words: str) -> None:
     assert words in failure("inputs.x == 1", replace(SCOPE, inputs={"x": value})).message
@@ -243,33 +154,25 @@ def test_too_many_steps_are_an_error() -> None:
     ("expression", "code", "message", "hint"),
     [
         ("", "condition_syntax", "the expression is empty", ""),
-        ("  ", "condition_syntax", "the expression is empty", ""),
         ("output.score >", "condition_syntax", "line 1, column 15: the expression ends too early", ""),
-        ("output.score = 1", "condition_syntax", "line 1, column 14:", ""),
         ("output.a &&\n output.b ) ", "condition_syntax", "line 2, column 11: ) is not expected here", ""),
         ("'a", "condition_syntax", "line 1", ""),
         ("(" * 60 + "true" + ")" * 60, "condition_syntax", "nested more than 32 levels", "parentheses"),
         ("true" + " && true" * 2000, "condition_syntax", f"limited to {EXPRESSION_MAX} characters", ""),
         ("1", "condition_syntax", "a condition must be true or false, and this is int", "compare"),
-        ("'x'", "condition_syntax", "this is string", ""),
-        ("size(output)", "condition_syntax", "this is int", ""),
         ("output.map(x, x)", "condition_syntax", "this is list", ""),
         ("1 + 1.0 == 2.0", "condition_syntax", "+ does not take int and double", "double(x)"),
         ("'a' > 1", "condition_syntax", "> does not take string and int", ""),
         ("has(ctx.a)", "condition_syntax", "has(ctx.a) says nothing", "has(ctx.a.output)"),
-        ("has(ctx['a-b'])", "condition_syntax", "", ""),
         ("\ud800", "condition_syntax", "", ""),
         ("output == 9223372036854775808", "condition_syntax", "", ""),
         ("foo > 1", "condition_unknown_name", 'nothing is called "foo"', "ctx.foo.output"),
-        ("foo.bar.baz > 1", "condition_unknown_name", 'nothing is called "foo"', ""),
         ("outptu.x > 1", "condition_unknown_name", 'nothing is called "outptu"', 'did you mean "output"?'),
         ("item.x > 1", "condition_unknown_name", 'nothing is called "item"', "conditions see ctx, current"),
         ("secrets.X == ''", "condition_unknown_name", 'nothing is called "secrets"', ""),
-        ("nodes.a.output == ''", "condition_unknown_name", 'nothing is called "nodes"', ""),
         ("foo(1)", "condition_unknown_name", 'there is no function called "foo"', ""),
         ("output.foo()", "condition_unknown_name", 'there is no function called "foo"', ""),
         ("ctx.a-b.output == 1", "condition_unknown_name", 'nothing is called "b"', 'ctx["a-b"]'),
-        ("ctx.a-b-c.output == 1 - d", "condition_unknown_name", 'nothing is called "b"', ""),
         ("ctx.enrich.score > 1", "condition_unknown_name", 'ctx.enrich has no "score"', "ctx.enrich.output.score"),
         ("ctx['a-b'].x > 1", "condition_unknown_name", 'ctx["a-b"] has no "x"', 'ctx["a-b"].output.x'),
         ("has(ctx.a.x)", "condition_unknown_name", 'ctx.a has no "x"', ""),
@@ -293,12 +196,6 @@ def test_every_unknown_name_is_reported() -> None:
     assert [problem.message.split('"')[1] for problem in problems] == ["foo", "bar", "baz"]
 
 
-def test_an_expression_is_compiled_once() -> None:
-    first = parse_cel("output.once == 1", "", [])
-    second = parse_cel("output.once == 1", "", [])
-    assert first is second
-
-
 def test_only_what_is_read_is_handed_over() -> None:
     big = [{"id": number} for number in range(200_000)]
     scope = replace(AFTER, output={"ok": True, "big": big}, inputs={"big": big})
@@ -308,9 +205,6 @@ def test_only_what_is_read_is_handed_over() -> None:
     for _ in range(20):
         assert program.holds(program.bind(scope), scope)
     assert time.thread_time() - started < allowed(1), "converting the lists would take a second each time"
-
-
-# What a CEL expression reads, found in its syntax tree
 
 
 def program(expression: str) -> Cel:
@@ -334,10 +228,8 @@ def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> Reference
         ("ctx['a-b'].output == 1 && ctx[\"c\"].meta.attempts == 1", refers("a-b c", "ctx")),
         ("ctx.`a-b`.output == 1", refers("a-b", "ctx")),
         ("has(ctx.a.output) && has(ctx.b.output.x)", refers("a b", "ctx")),
-        ("ctx.?a.?output.?x.orValue(1) == 1", refers("a", "ctx")),
         ("ctx[?'a'].output.x.orValue(1) == 1", refers("a", "ctx")),
         ("ctx[inputs.x].output == 1", refers("", "ctx inputs", dynamic=True)),
-        ("ctx['a' + 'b'].output == 1", refers("", "ctx", dynamic=True)),
         ("ctx.exists(k, ctx[k].output == 1)", refers("", "ctx", dynamic=True)),
         ("'a' in ctx", refers("", "ctx", dynamic=True)),
         ("size(ctx) > 1 && ctx.a.output == 1", refers("a", "ctx", dynamic=True)),
@@ -346,12 +238,10 @@ def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> Reference
         ("[1].exists(x, ctx.a.output == x)", refers("a", "ctx")),
         ("[1].exists(output, .output == output)", refers("", "output")),
         ("[[1]].exists(inputs, inputs.exists(x, x == 1)) && inputs.y == 1", refers("", "inputs")),
-        ("[1].map(x, x + inputs.y)[0] == 1", refers("", "inputs")),
         ("[1].map(x, inputs.ok, x)[0] == 1", refers("", "inputs")),
         ("[ctx.a.output, {'k': ctx.b.output, ctx.c.output: 1}] == []", refers("a b c", "ctx")),
         ("ctx.a.output.startsWith(ctx.b.output)", refers("a b", "ctx")),
         ("ctx.a.output ? ctx.b.output == 1 : ctx.c.output == 2", refers("a b c", "ctx")),
-        ("double(ctx.a.output) > 1", refers("a", "ctx")),
     ],
 )
 def test_an_expression_refers_to(expression: str, expected: References) -> None:
@@ -363,12 +253,10 @@ def test_an_expression_refers_to(expression: str, expected: References) -> None:
     [
         ("output.a.b == 1", {"output": {"a": {"b": None}}}),
         ("output.a == 1 && output.a.b == 1", {"output": {"a": None}}),
-        ("output.a.b == 1 && output.a == 1", {"output": {"a": None}}),
         ("output.a.b == 1 && output == 1", {"output": None}),
         ("has(output.a.b)", {"output": {"a": {"b": {}}}}),
         ("has(output.a) && output.a.b == 1", {"output": {"a": {"b": None}}}),
         ("output.a.b == 1 && has(output.a)", {"output": {"a": {"b": None}}}),
-        ("output.a == 1 && has(output.a)", {"output": {"a": None}}),
         ("output.a[0].b == 1", {"output": {"a": None}}),
         ("output['a'].b == 1", {"output": {"a": {"b": None}}}),
         ("output[inputs.k] == 1", {"output": None, "inputs": {"k": None}}),

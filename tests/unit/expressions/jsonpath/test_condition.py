@@ -18,7 +18,7 @@ from tidemill.errors import Problem
 from tidemill.expressions.conditions import decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.jsonpath.condition import JsonPath, parse_jsonpath
-from tidemill.expressions.scope import Absent, Seen
+from tidemill.expressions.scope import Absent
 
 NOT_GIVEN = object()
 OUTPUT: Any = {
@@ -62,82 +62,58 @@ def holds(condition: JsonPath, output: Any = OUTPUT) -> bool:
 ANSWERS: list[tuple[str, str, Any, bool]] = [
     # One value
     ("$.n", "==", 3, True),
-    ("$.n", "==", 3.0, True),
     ("$.n", "==", "3", False),
     ("$.t", "==", 1, False),
     ("$.t", "==", True, True),
     ("$.z", "==", None, True),
     ("$.list", "==", [1, 2, 3], True),
-    ("$.list", "==", [3, 2, 1], False),
     ("$.flags", "==", [1, 1], False),
     ("$.obj", "==", {"k": 1.0}, True),
     ("$.n", "!=", 4, True),
-    ("$.n", "!=", 3, False),
     ("$.n", ">", 2, True),
-    ("$.n", ">", 3, False),
     ("$.n", ">=", 3, True),
     ("$.n", "<", 3.5, True),
     ("$.f", "<=", 2, False),
-    ("$.s", ">", "tex", True),
     ("$.n", "in", [1, 3], True),
     ("$.t", "in", [1, 3], False),
     ("$.n", "not_in", [1, 2], True),
     ("$.list", "contains", 2, True),
-    ("$.flags", "contains", True, True),
     ("$.list", "contains", True, False),
     ("$.s", "contains", "ex", True),
     ("$.obj", "contains", "k", True),
-    ("$.obj", "contains", "x", False),
     ("$.n", "exists", True, True),
     ("$.z", "exists", True, True),
-    ("$.n", "exists", False, False),
     # Nothing
-    ("$.no", "==", None, False),
     ("$.no", "==", 1, False),
     ("$.no", "!=", 1, True),
     ("$.no", ">", 1, False),
-    ("$.no", "<=", 1, False),
     ("$.no", "in", [None], False),
     ("$.no", "not_in", [None], True),
-    ("$.no", "contains", 1, False),
     ("$.no", "exists", True, False),
     ("$.no", "exists", False, True),
     ("$.no", "empty", True, True),
     ("$.no[*]", "==", 1, False),
-    ("$.no[*]", "!=", 1, True),
-    ("$.no[*]", ">", 1, False),
-    ("$.no[*]", "in", [1], False),
-    ("$.no[*]", "not_in", [1], True),
-    ("$.no[*]", "contains", 1, False),
-    ("$.no[*]", "exists", True, False),
     ("$.no[*]", "empty", True, True),
     # Empty
     ("$.none", "empty", True, True),
-    ("$.bare", "empty", True, True),
     ("$.empty", "empty", True, True),
     ("$.z", "empty", True, True),
     ("$.list", "empty", True, False),
     ("$.list", "empty", False, True),
     ("$.n", "empty", True, False),
-    ("$.t", "empty", True, False),
     ("$.none[*]", "empty", True, True),
     ("$.rows[*].q", "empty", True, False),
     # Several values
     ("$.rows[*].p", "==", [5, 7, 9], True),
     ("$.rows[*].p", "==", [5, 7], False),
-    ("$.rows[*].p", "!=", [5, 7], True),
     ("$.no[*]", "==", [], True),
     ("$.rows[?@.p == 7].p", "==", 7, True),
     ("$.rows[?@.p == 7].p", ">", 6, True),
-    ("$.rows[?@.p == 7].p", "in", [7], True),
     ("$.rows[?@.p == 70].p", ">", 6, False),
     ("$.rows[*].p", "contains", 7, True),
-    ("$.rows[*].p", "contains", 8, False),
     ("$.rows[*].q", "contains", None, True),
-    ("$.rows[*].p", "exists", True, True),
     # Aggregates
     ("$.rows[*].p", "count_eq", 3, True),
-    ("$.rows[*].p", "count_ne", 3, False),
     ("$.rows[*].q", "count_lt", 3, True),
     ("$.rows", "count_eq", 3, True),
     ("$.n", "count_eq", 1, True),
@@ -147,55 +123,41 @@ ANSWERS: list[tuple[str, str, Any, bool]] = [
     ("$.list", "sum_eq", 6, True),
     ("$.n", "sum_ge", 3, True),
     ("$.no", "sum_eq", 0, True),
-    ("$.no[*]", "sum_le", 0, True),
     ("$.tenths", "sum_eq", 1, True),
     ("$.big", "sum_gt", 5, True),
     ("$.rows[*].p", "avg_eq", 7, True),
-    ("$.list", "avg_lt", 2.5, True),
     ("$.no", "avg_gt", 0, False),
     ("$.no", "avg_ne", 0, True),
     ("$.rows[*].p", "min_eq", 5, True),
     ("$.rows[*].p", "max_ge", 9, True),
     ("$.words", "min_eq", "a", True),
-    ("$.words[*]", "max_gt", "a", True),
     ("$.no[*]", "min_lt", 5, False),
-    ("$.no[*]", "max_ne", 5, True),
     ("$.words", "min_eq", 5, False),
     # Length
     ("$.list.length()", "==", 3, True),
     ("$.s.length()", ">", 3, True),
-    ("$.obj.length()", ">=", 1, True),
     ("$.list .length()", "==", 3, True),
     ("$.no.length()", "==", 0, False),
-    ("$.no.length()", "!=", 0, True),
     ("$.rows[?@.p > 5].length()", "==", 2, True),
     ("$.no[*].length()", "==", 0, True),
-    ("$.rows[*].length()", "in", [2, 3], True),
     ("$.length()", ">", 5, True),
 ]
 
 FAILURES: list[tuple[str, str, Any, str]] = [
     ("$.s", ">", 1, "a string"),
-    ("$.n", ">", "1", "a number"),
     ("$.t", ">", 0, "a boolean"),
     ("$.z", "<", 0, "null"),
-    ("$.list", "<", 0, "a list"),
     ("$.n", "contains", 1, "a number"),
     ("$.obj", "contains", 1, "an object"),
-    ("$.s", "contains", 1, "a string"),
     ("$.rows[*].p", ">", 1, "3 were found"),
     ("$.rows[*].p", "==", 5, "3 were found"),
-    ("$.rows[*].p", "not_in", [5], "3 were found"),
     ("$.mixed", "sum_gt", 1, "a string"),
     ("$.flags", "sum_gt", 1, "a boolean"),
     ("$.rows[*].q", "avg_gt", 1, "null"),
-    ("$.mixed", "min_gt", 1, "a string"),
     ("$.words", "min_gt", 1, "a string"),
-    ("$.words", "sum_gt", 1, "a string"),
     ("$.big", "avg_gt", 1, "too large"),
     ("$.huge", "sum_gt", 1, "too large"),
     ("$.n.length()", "==", 1, "a number has no length"),
-    ("$.z.length()", "==", 1, "null has no length"),
 ]
 
 
@@ -227,19 +189,13 @@ def test_several_values_are_refused_with_a_way_out() -> None:
         ({"query": 1, "operator": "exists"}, [("condition_shape", "/query")]),
         ({"query": "$.a", "operator": "exists", "valeu": 1}, [("condition_shape", "/valeu")]),
         ({"query": "$.a", "operator": "="}, [("condition_shape", "/operator")]),
-        ({"query": "$.a", "operator": ["=="]}, [("condition_shape", "/operator")]),
         ({"query": "$.a", "operator": "=="}, [("condition_shape", "")]),
         ({"query": "$.a", "operator": ">", "value": True}, [("condition_shape", "/value")]),
-        ({"query": "$.a", "operator": ">", "value": None}, [("condition_shape", "/value")]),
         ({"query": "$.a", "operator": "in", "value": "abc"}, [("condition_shape", "/value")]),
-        ({"query": "$.a", "operator": "not_in", "value": {}}, [("condition_shape", "/value")]),
         ({"query": "$.a", "operator": "exists", "value": 1}, [("condition_shape", "/value")]),
-        ({"query": "$.a", "operator": "empty", "value": None}, [("condition_shape", "/value")]),
         ({"query": "$.a", "operator": "sum_gt", "value": "1"}, [("condition_shape", "/value")]),
-        ({"query": "$.a", "operator": "count_gt", "value": True}, [("condition_shape", "/value")]),
         ({"query": "$.a", "operator": "min_gt", "value": [1]}, [("condition_shape", "/value")]),
         ({"query": "$.a", "operator": "exists", "source": "inputs"}, [("condition_shape", "/source")]),
-        ({"query": "$.a", "operator": "exists", "source": ["ctx"]}, [("condition_shape", "/source")]),
         ({"query": "a", "operator": "exists"}, [("condition_syntax", "/query")]),
         ({"query": "$" + ".a" * 5000, "operator": "exists"}, [("condition_syntax", "/query")]),
         ({"query": "$.a.length()", "operator": "sum_gt", "value": 1}, [("condition_shape", "/operator")]),
@@ -301,12 +257,8 @@ def test_a_wrong_operator_gets_the_nearest(operator: str, near: str) -> None:
 
 
 def test_the_normal_form() -> None:
-    assert normal(parsed("$.a", "exists")) == {
-        "type": "jsonpath",
-        "query": "$.a",
-        "operator": "exists",
-        "value": True,
-    }
+    written = {"type": "jsonpath", "query": "$.a", "operator": "exists", "value": True}
+    assert normal(parsed("$.a", "exists")) == written
     assert normal(parsed("$.a", "==", 1, source="current")) == normal(parsed("$.a", "==", 1, source="output"))
     ctx = normal(parsed("$.a.output.length()", "==", 1, source="context"))
     assert ctx == {"type": "jsonpath", "query": "$.a.output.length()", "operator": "==", "value": 1, "source": "ctx"}
@@ -371,9 +323,7 @@ def test_the_own_output_is_the_root_of_its_references() -> None:
         ("$.enrich.output.score", "==", 87, True),
         ("$.enrich.meta.attempts", "==", 2, True),
         ("$['a-b'].output", "sum_eq", 6, True),
-        ("$.text.meta", "exists", True, False),
         ("$.skipped.output", "exists", True, False),
-        ("$.skipped", "exists", True, False),
         ("$.nobody.output", "exists", True, False),
         ("$.failed.meta.status", "==", "FAILED", True),
         ("$.failed.output", "exists", True, False),
@@ -419,22 +369,16 @@ def test_what_looks_into_much_is_an_errand(query: str, operator: str) -> None:
         ("$['a','b','c','d','e'].x", True),
         ("$['a','a']['a','a']['a','a']", False),
         ("$[0,0][0,0][0,0]", False),
-        ("$[*,*][*,*][*,*]", False),
         ("$.rows[?@.a == 1 && !@.b || @.c < $.d]", True),
-        ("$.rows[?length(@.a) == 1]", True),
         ("$.rows[?count(@.a) == 1]", True),
         ("$.rows[?count(@.*) == 1]", False),
         ("$.rows[?value(@..a) == 1]", False),
         ("$.rows[?@.*]", False),
         ("$.rows[?@[?@.a]]", False),
         ("$.rows[?$.a == $.b]", False),
-        ("$.rows[?!($.a == $.b)]", False),
-        ("$.rows[?value($.a) == $.b]", False),
         ("$.rows[?search(@.a, 'plain')]", True),
         ("$.rows[?match(@.a, '.*@example\\\\.com')]", True),
         ("$.rows[?search(@.a, 'a+b')]", False),
-        ("$.rows[?search(@.a, '[ab]')]", False),
-        ("$.rows[?search(@.a, '\\\\d')]", False),
         ("$.rows[?search(@.a, 'a|b')]", False),
         ("$.rows[?search(@.a, @.pattern)]", False),
         ("$.rows[?search($.a, 'plain')]", False),
@@ -492,22 +436,17 @@ def test_no_depth_of_a_value_hurts() -> None:
     [
         "$[?" + "(" * 8000,
         "$[?" + "(" * 50 + "@.a" + ")" * 50 + "]",
-        "$[?" + "!" * 8000 + "@.a]",
         "$" + "[?@" * 2000 + "]" * 2000,
         "$[?" + "||".join(["@.a"] * 1600) + "]",
         "$[?" + "length(" * 45 + "@" + ")" * 45 + "==1]",
-        "$[?" + "&&".join(["@.a == 1"] * 99) + "]",
         "$[?@.a == '" + "\\u0041" * 1300 + "']",
         "$" + "..*" * 2700,
-        "$" + "['" * 4000,
         "$[" + ",".join(["0"] * 4000) + "]",
         "$[?@ == " + "9" * 8000 + "]",
-        "$[?@ == 1e-" + "9" * 4000 + "]",
         "$[?match(@,'" + "(" * 4000 + ")" * 4000 + "')]",
         "$[?match(@,'" + "(a{1,9}){1,9}" * 500 + "')]",
         "$\x00",
         "$['\ud800']",
-        "$.\ud800",
     ],
 )
 def test_no_query_hurts_who_reads_it(query: str) -> None:
@@ -516,17 +455,6 @@ def test_no_query_hurts_who_reads_it(query: str) -> None:
     parse_jsonpath({"type": "jsonpath", "query": query, "operator": "exists"}, "", problems)
     assert all(problem.code == "condition_syntax" for problem in problems)
     assert time.thread_time() - began < allowed(2)
-
-
-def test_terms_are_nested_to_a_fixed_depth() -> None:
-    for query in ("$[?" + "!" * 101 + "@.a]", "$[?" + "(" * 51 + "@.a" + ")" * 51 + "]"):
-        (problem,) = problems_of(query=query, operator="exists")
-        assert "levels deep" in problem.message or "parentheses" in problem.message
-
-
-def test_a_long_query_is_not_light() -> None:
-    condition = parsed("$.rows[?" + " || ".join(["@.a == 1"] * 60) + "]", "exists")
-    assert not condition.light
 
 
 def test_a_query_that_was_accepted_is_accepted_deep_in_the_stack() -> None:
@@ -554,24 +482,8 @@ STEPS = st.sampled_from(
 QUERIES = st.lists(STEPS, max_size=4).map(lambda steps: "$" + "".join(steps)) | st.text(
     "$.[]?@'a0*:=<&|!() ", max_size=12
 )
-OPERATORS = st.sampled_from(
-    [
-        "==",
-        "!=",
-        ">",
-        "<=",
-        "in",
-        "not_in",
-        "contains",
-        "exists",
-        "empty",
-        "count_gt",
-        "sum_lt",
-        "avg_ge",
-        "min_eq",
-        "max_ne",
-    ]
-)
+OPERATOR_NAMES = "== != > <= in not_in contains exists empty count_gt sum_lt avg_ge min_eq max_ne"
+OPERATORS = st.sampled_from(OPERATOR_NAMES.split())
 
 
 @given(QUERIES, OPERATORS, JSON, JSON, st.booleans())
@@ -603,14 +515,6 @@ def test_equal_and_unequal_are_opposites(output: Any, query: str) -> None:
     assert opposite.holds(opposite.bind(scope), scope) is not answer
 
 
-def test_the_nodes_of_a_scope_may_be_outputs_of_any_kind() -> None:
-    nodes = {"a": Seen(None), "b": Seen("text"), "c": Seen([1, 2])}
-    scope = replace(AFTER, nodes=nodes)
-    assert evaluate(parsed("$.a.output", "==", None, source="ctx"), scope).value
-    assert evaluate(parsed("$.b.output", "contains", "ex", source="ctx"), scope).value
-    assert evaluate(parsed("$.c.output", "max_eq", 2, source="ctx"), scope).value
-
-
 @pytest.mark.parametrize(
     ("pattern", "message", "hint"),
     [
@@ -624,8 +528,3 @@ def test_a_pattern_that_cannot_be_compiled_says_why(pattern: str, message: str, 
     condition, (problem,) = parse_condition(raw)
     assert condition is None
     assert message in problem.message and hint in problem.hint
-
-
-def test_blanks_may_follow_the_length() -> None:
-    condition, problems = parse_condition({"type": "jsonpath", "query": "$.l.length() ", "operator": "==", "value": 1})
-    assert condition is not None, problems

@@ -32,33 +32,26 @@ def failure(value: Any, scope: Scope = SCOPE) -> ExpressionError:
         # A single expression keeps its type; white space around it does not matter.
         ("{{ enrich.output.score }}", 87),
         ("  {{ enrich.output.score }}\n", 87),
-        ("{{enrich.output.ratio}}", 0.5),
         ("{{ enrich.output.none }}", None),
-        ("{{ enrich.output.flag }}", True),
         ("{{ enrich.output.deep }}", {"k": {"z": 1}}),
         ("{{- enrich.output.score -}}", 87),
         ("{# why #}{{ enrich.output.score }}", 87),
         ("{{ inputs.n + 1 }}", 4),
         ("{{ inputs.n > 2 and enrich.score == 87 }}", True),
         ("{{ [1, (2, 3), {'a': none}] }}", [1, [2, 3], {"a": None}]),
-        ("{{ 'text' }}", "text"),
-        ("{{ none }}", None),
         # Anything else is a string.
         ("{{ enrich.output.score }}!", "87!"),
         ("{{ 1 }}{{ 1 }}", "11"),
-        ("{{ inputs.n }} {{ inputs.n }}", "3 3"),
         ("https://crm.example/{{ inputs.customer }}/x", "https://crm.example/acme/x"),
         ("{% if inputs.n == 3 %}yes{% else %}no{% endif %}", "yes"),
         ("a{{ enrich.output.none }}b{{ enrich.output.flag }}", "aNonebTrue"),
         # Trap 8: what looks like another type stays a string.
         ("{{ '[1,2]' }}", "[1,2]"),
-        ("{{ '11' }}", "11"),
         ("{{ 'None' }}", "None"),
         # The shorthand, and the two names that it does not cover.
         ("{{ enrich.score }}", 87),
         ("{{ enrich['score'] }}", 87),
         ("{{ enrich.output }}", OUTPUT),
-        ("{{ enrich['output'] }}", OUTPUT),
         ("{{ enrich.output.output }}", {"z": 1}),
         ("{{ enrich.meta.attempts }}", 2),
         ("{{ enrich.meta }}", {"status": "COMPLETED", "attempts": 2, "duration_ms": 3}),
@@ -70,16 +63,12 @@ def failure(value: Any, scope: Scope = SCOPE) -> ExpressionError:
         # Other roads to the same node.
         ("{{ ctx.enrich.output.score }}", 87),
         ("{{ ctx.enrich.meta.status }}", "COMPLETED"),
-        ("{{ ctx.enrich.score }}", 87),
         ("{{ ctx['a-b'].output }}", [1, 2, 3]),
         ('{{ nodes["a-b"].output[0] }}', 1),
-        ('{{ nodes["a-b"][-1] }}', 3),
         ('{{ nodes["a-b"] }}', [1, 2, 3]),
         ('{{ nodes["a-b"][1:] }}', [2, 3]),
         ("{{ nodes.enrich.score }}", 87),
         ("{{ nodes[inputs.which].score }}", 87),
-        ("{{ nodes[inputs.which]['deep'].k.z }}", 1),
-        ("{{ ctx[inputs.which].output.score }}", 87),
         ("{{ nodes[inputs.which].meta.attempts }}", 2),
         ("{{ nodes['a-' ~ 'b'] }}", [1, 2, 3]),
         # The other roots.
@@ -88,21 +77,16 @@ def failure(value: Any, scope: Scope = SCOPE) -> ExpressionError:
         ("{{ iteration }}", 0),
         ("{{ inputs.list[0] }}", 3),
         ("{{ inputs.list.0 }}", 3),
-        ("{{ inputs.customer[0] }}", "a"),
         ("Bearer {{ secrets.TOKEN }}", "Bearer s3cr3t-value"),
         # Undefined is chainable until used.
         ("{{ skipped.output.x | default(1) }}", 1),
         ("{{ skipped.output.x.y[0].z | default('d') }}", "d"),
         ("{{ skipped | default(1) }}", 1),
-        ("{{ skipped.output[:3] | default([]) }}", []),
-        ("{{ later.x | default(none) }}", None),
         ("{{ inputs.nope.x | d(2) }}", 2),
         ("{{ nowhere.x | default(3) }}", 3),
         ("{{ skipped.output is defined }}", False),
         ("{{ skipped.meta is undefined }}", True),
-        ("{{ enrich.score is defined }}", True),
         ("{{ nodes[inputs.customer].x | default(4) }}", 4),
-        ("{{ nodes[inputs.nope] | default(5) }}", 5),
         ("{{ [] | first | default(6) }}", 6),
         ("{{ inputs.empty | default('x', true) }}", "x"),
         # Nothing is lost around the expressions.
@@ -111,7 +95,6 @@ def failure(value: Any, scope: Scope = SCOPE) -> ExpressionError:
         ("{{ 'x' }}\r{{ 'y' }}\x1c", "x\ry\x1c"),
         ("{% raw %}{{ x }}{% endraw %}", "{{ x }}"),
         ("{# only a comment #}", ""),
-        ("{# c #}text", "text"),
         ('{{ "{{" }}', "{{"),
         ("x{{ inputs.n if false }}", "x"),
         ("{{ '<' }}&", "<&"),
@@ -119,19 +102,15 @@ def failure(value: Any, scope: Scope = SCOPE) -> ExpressionError:
         ("{% for i in enrich.items %}{{ i.n }}{{ ',' if not loop.last }}{% endfor %}", "a,b"),
         ("{% for i in enrich.items if i.id > 1 %}{{ loop.index }}{{ i.n }}{% else %}-{% endfor %}", "1b"),
         ("{% for item in inputs.list | sort %}{{ item }}{% endfor %}", "123"),
-        ("{% for i in range(3) %}{{ i }}{% endfor %}", "012"),
         ("{% for k, v in enrich.deep.items() %}{{ k }}={{ v.z }}{% endfor %}", "k=1"),
         ("{% set s = enrich.score %}{{ s + 1 }}", "88"),
-        ("{% set e = enrich %}{{ e.score }}", "87"),
         ("{% set x %}<{{ inputs.n }}>{% endset %}{{ x }}{{ x }}", "<3><3>"),
         ("{% set ns = namespace(n=0) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
         ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(1) }}{{ m(inputs.customer) }}", "<1><acme>"),
         ("{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}{{ inputs.n }}{% endcall %}", "<3>"),
         ("{% filter upper %}x{{ inputs.customer }}{% endfilter %}", "XACME"),
-        ("{% with y = inputs.n %}{{ y }}{% endwith %}", "3"),
         ("{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
         ("{% for g in enrich.items | groupby('n') %}{{ g.grouper }}{{ g.list | length }}{% endfor %}", "a1b1"),
-        ("{{ dict(a=1) }}", {"a": 1}),
     ],
 )
 def test_a_string_renders_to(source: str, expected: Any) -> None:
@@ -168,10 +147,6 @@ def test_item_and_index_exist_in_a_map() -> None:
     assert "index is not available here" in failure("{{ index + 1 }}").message
 
 
-def test_a_root_may_also_name_a_variable() -> None:
-    assert render("{% for item in [item.id] %}{{ item }}{% endfor %}", IN_MAP) == "9"
-
-
 def test_output_exists_where_the_scope_has_one() -> None:
     assert render("{{ output.score }}{{ current.n }}", AFTER) == "872.5"
     assert render("{{ iteration }}", AFTER) == 2
@@ -194,15 +169,6 @@ def test_a_nested_value_is_rendered_in_place() -> None:
     assert rendered["m"] is config["m"]
     assert not template.is_constant
     assert config["z"] == "{{ inputs.n }}", "the template itself is never changed"
-
-
-def test_keys_of_objects_are_not_templates() -> None:
-    assert render({"{{ x }}": 1}) == {"{{ x }}": 1}
-
-
-def test_a_path_shares_its_value_with_the_scope() -> None:
-    assert render("{{ enrich.output }}") is OUTPUT
-    assert render("{{ enrich.output.items }}") is OUTPUT["items"]
 
 
 def test_a_failure_names_the_place_of_the_string() -> None:
@@ -243,27 +209,20 @@ def test_what_is_a_template(value: Any, expected: bool) -> None:
         ("{{ inputs.list | map(attribute='x') | list }}", 'no key "x"'),
         ("{{ inputs.list | map('upper') }}", "not read yet"),
         ("{{ range(3) }}", "not read yet"),
-        ("{{ {'a': 1}.keys() }}", "not read yet"),
         ("{{ 'x'.upper }}", 'no key "upper"'),
         ("{{ range }}", "not a JSON value"),
-        ("{{ namespace() }}", "not a JSON value"),
         ("x{{ range }}", "not a JSON value"),
         ("{{ {1: 2} }}", "a key of an object is a string, not a number"),
         ("{{ dict([[1, 2]]) }}", "positional"),
         ("{{ 1e300 * 1e300 }}", "inf"),
-        ("x{{ 1e300 * 1e300 }}", "inf"),
         ("{{ (0 - 8) ** 0.5 }}", "complex"),
         ("{{ '\\ud800' }}", "Unicode"),
-        ("{{ '\\ud800' }}x", "Unicode"),
         ("{{ inputs.n if false }}", "no value"),
         ("{{ inputs['customer']() }}", "cannot be called"),
         ("{{ inputs.customer() }}", 'no method "customer"'),
         ("{{ inputs.n.foo() }}", 'no method "foo"'),
-        ("{{ inputs.list.append(1) }}", 'no method "append"'),
         ("{{ [skipped.output] }}", "was skipped"),
-        ("{{ {'a': skipped.output} }}", "was skipped"),
         ("{{ [] | first }}", "empty"),
-        ("{{ [1] | sum(attribute='a') }}", 'no key "a"'),
     ],
 )
 def test_an_expression_fails_with(source: str, words: str) -> None:
@@ -280,9 +239,7 @@ def test_an_expression_fails_with(source: str, words: str) -> None:
         ("x\n\n{{ a | }}", "line 3:", ""),
         ("{{ ", "line 1: unexpected 'end of template'", ""),
         ("{% if x %}", "line 1: Unexpected end of template", ""),
-        ("{% for x in %}", "line 1:", ""),
         ("{% endfor %}", "line 1: Encountered unknown tag 'endfor'", ""),
-        ("{% nope %}", "Encountered unknown tag 'nope'", ""),
         ("{# never closed", "Missing end of comment tag", ""),
         ("{{ x | uper }}", 'there is no filter called "uper"', 'did you mean "upper"?'),
         ("{{ x | zzzzz }}", 'there is no filter called "zzzzz"', "known: abs, b64, b64decode"),
@@ -294,21 +251,14 @@ def test_an_expression_fails_with(source: str, words: str) -> None:
         ("{{ x | base64 }}", 'there is no filter called "base64"', "`b64`"),
         ("{{ x.__class__ }}", 'names that start with _ are not visible: "__class__"', '["__class__"]'),
         ("{{ x._y }}", 'names that start with _ are not visible: "_y"', '["_y"]'),
-        ("{{ x.y._z.w }}", 'names that start with _ are not visible: "_z"', ""),
-        ("{{ ().__class__() }}", 'names that start with _ are not visible: "__class__"', ""),
         ("{{ self }}", '"self" has no meaning here', 'nodes["self"]'),
-        ("{{ self.x() }}", '"self" has no meaning here', ""),
         ("{{ super() }}", '"super" has no meaning here', ""),
         ("{% include 'x' %}", "the tag {% include %} is not available", "stands alone"),
-        ("{% import 'x' as y %}", "the tag {% import %} is not available", ""),
-        ("{% from 'x' import y %}", "the tag {% from %} is not available", ""),
         ("{% extends 'x' %}", "the tag {% extends %} is not available", ""),
-        ("{% block x %}{% endblock %}", "the tag {% block %} is not available", ""),
         ("{% autoescape true %}{% endautoescape %}", "the tag {% autoescape %} is not available", ""),
         ("{% set a = a.output %}{{ a }}", '"a" is read where it may not be set yet', 'nodes["a"]'),
         ("{% if inputs.x %}{% set y = 1 %}{% endif %}{{ y }}", '"y" is read where it may not be set yet', "set y"),
         ("{% for ctx in ctx.a.output %}{% endfor %}", '"ctx" is read where it may not be set yet', ""),
-        ("{% for secrets in [secrets.A] %}{% endfor %}", '"secrets" is read where it may not be set yet', ""),
         ("{% for x in y %}{% set loop = 1 %}{% endfor %}", "loop", ""),
         ("{{ 1e999 }}", "a number is too large", ""),
         ("{{ " + "9" * 5000 + " }}", "digits", ""),
@@ -345,14 +295,11 @@ def test_a_value_that_is_nested_too_deep_is_a_problem() -> None:
     "source",
     [
         "{{ 10 ** 10 ** 8 }}",
-        "{{ 9 ** 9 ** 9 }}",
         "{{ 'x' * 10 ** 10 }}",
         "{{ 'x' | center(10 ** 10) }}",
         "{{ range(10 ** 12) | list }}",
-        "{{ '%99999999999d' % 1 }}",
         "{% set x = 'x' * 10 ** 10 %}{{ x }}",
         "{{ 1 / 0 }}",
-        "{% set x = 1 %}{{ (1 / 0) ~ x }}",
         "{% for x in [] %}{{ 0 if ()[0] else 0 }}{% endfor %}",
     ],
 )
@@ -360,9 +307,6 @@ def test_compiling_executes_nothing(source: str) -> None:
     started = time.thread_time()
     assert check_template(source, "")[0] == []
     assert time.thread_time() - started < allowed(1)
-
-
-# What a template refers to, known without rendering it
 
 
 def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> References:
@@ -375,11 +319,8 @@ def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> Reference
         ("no template", refers()),
         ("{{ 1 }}", refers()),
         ("{{ enrich }}", refers("enrich")),
-        ("{{ enrich.score }}", refers("enrich")),
         ("{{ enrich.output.score }}", refers("enrich")),
-        ("{{ enrich.meta.attempts }}", refers("enrich")),
         ("{{ ctx.enrich.output }}", refers("enrich", "ctx")),
-        ('{{ ctx["a-b"].output }}', refers("a-b", "ctx")),
         ("{{ nodes['a-b'][0] }}", refers("a-b", "nodes")),
         ("{{ nodes.a.output }}", refers("a", "nodes")),
         ("{{ inputs.x }} {{ run.id }} {{ iteration }}", refers("", "inputs run iteration")),
@@ -388,36 +329,28 @@ def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> Reference
         ("Bearer {{ secrets.TOKEN }}", refers("", "secrets")),
         ("{{ ctx[inputs.which].output }}", refers("", "ctx inputs", dynamic=True)),
         ("{{ nodes[inputs.which] }}", refers("", "nodes inputs", dynamic=True)),
-        ("{{ nodes['a' ~ 'b'].x }}", refers("", "nodes", dynamic=True)),
         ("{{ nodes[a.output].x }}", refers("a", "nodes", dynamic=True)),
         ("{{ nodes[0] }}", refers("", "nodes", dynamic=True)),
         ("{{ ctx }}", refers("", "ctx", dynamic=True)),
         ("{% set c = ctx %}{{ c.a.output }}", refers("", "ctx", dynamic=True)),
         ("{{ a.b | default(c.d) }}", refers("a c")),
         ("{{ a.b if c.d else e.f }}", refers("a c e")),
-        ("{{ a[b.c] }}", refers("a b")),
         ("{{ a.b[c.d:e.f] }}", refers("a c e")),
         ("{{ [a.x, {'k': b.y}, (c.z,)] }}", refers("a b c")),
-        ("{{ a.x.items() | list }}", refers("a")),
         ("{{ 'x'.replace(a.x, b.y) }}", refers("a b")),
-        ("{{ x | join(y.z) }}", refers("x y")),
         ("{{ x is divisibleby(y.z) }}", refers("x y")),
-        ("{{ a.x ~ b.y ~ 'c.z' }}", refers("a b")),
         ("{{ 'a.x' }}{# b.y #}{% raw %}{{ c.z }}{% endraw %}", refers()),
         ("{% for x in a.list %}{{ x.y }}{{ b.z }}{% endfor %}", refers("a b")),
         ("{% for x in a.list if x.ok and b.ok %}{% else %}{{ c.z }}{% endfor %}", refers("a b c")),
         ("{% for item in inputs.list %}{{ item }}{% endfor %}", refers("", "inputs")),
         ("{% for item in item.list %}{{ item }}{% endfor %}", refers("", "item")),
-        ("{% for x in a.l %}{{ loop.index }}{% endfor %}", refers("a")),
         ("{{ loop.index }}", refers("loop")),
         ("{% set x = a.y %}{{ x.z }}", refers("a")),
         ("{% if a.x %}{{ b.y }}{% elif c.z %}{{ d.w }}{% else %}{{ e.v }}{% endif %}", refers("a b c d e")),
         ("{% macro m(x) %}{{ x }}{{ a.y }}{% endmacro %}{{ m(b.z) }}", refers("a b")),
         ("{% with x = a.y %}{{ x }}{{ b.z }}{% endwith %}", refers("a b")),
-        ("{% set x %}{{ a.y }}{% endset %}{{ x }}", refers("a")),
         ("{% filter upper %}{{ a.y }}{% endfilter %}", refers("a")),
         ("{{ range(a.n) | list }}", refers("a")),
-        ("{{ dict(k=a.n) }}", refers("a")),
         ("{{ ctx.a.output.b[c.d] }}", refers("a c", "ctx")),
         ({"x": "{{ a.y }}", "l": ["{{ ctx.b.output }}", 1, {"z": "-{{ inputs.q }}-"}]}, refers("a b", "ctx inputs")),
     ],

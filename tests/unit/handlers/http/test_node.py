@@ -53,9 +53,6 @@ async def failure(handler: Handler, config: Any, **fields: Any) -> Fail:
     return failed.value
 
 
-# What is sent
-
-
 async def test_a_get(http: Handler, served: Web) -> None:
     served.routes["/a"] = json_reply({"n": 1}, X_One="1")
     found = await output(
@@ -157,9 +154,6 @@ def test_a_query_is_added(url: str, whole: str) -> None:
     assert with_query(url, {}) == url
 
 
-# What comes back
-
-
 @pytest.mark.parametrize(
     ("media_type", "body", "parse", "value"),
     [
@@ -198,9 +192,6 @@ async def test_a_body_that_is_not_json(http: Handler, served: Web, body: bytes) 
     failed = await failure(http, {"url": served.url()})
     assert (failed.code, failed.retryable) == ("response_invalid", False)
     assert failed.__cause__ is not None
-
-
-# What is expected
 
 
 @pytest.mark.parametrize(
@@ -281,9 +272,6 @@ async def test_calls_without_an_answer(
     assert failed.__cause__ is not None or code == "http_status"
     answered = "127.0.0.1:1/" not in str(config.get("url"))
     assert failed.unknown_outcome is (code in ("connection_failed", "timeout", "response_too_large") and answered)
-
-
-# Pages
 
 
 def pages(total: int, *, link: bool = False) -> Script:
@@ -451,9 +439,6 @@ async def test_what_a_kept_connection_has_swallowed(
         failed = await failure(http, {"url": served.url(), **config}, **fields)
         assert (failed.code, failed.retryable, failed.unknown_outcome) == ("connection_failed", True, True)
     assert len(served.asked) == calls
-
-
-# In an engine
 
 
 async def test_a_call_that_may_have_arrived_is_not_made_again_where_that_is_asked_for(

@@ -146,9 +146,6 @@ def test_who_may_not_try_again_need_not_wait() -> None:
     assert wait_ms({"retry-after-ms": "nan", "retry-after": "2"}, NOW_MS) == 2_000
 
 
-# Streams
-
-
 async def test_a_stream_that_just_ends_was_cut() -> None:
     async with endpoint(streams("Once upon", " a time", finish=None)) as model:
         failed = await fails(model, stream=True)
@@ -253,9 +250,6 @@ async def test_server_sent_events(sent: bytes, expected: list[str], size: int) -
     assert [data async for data in events(chunks())] == expected
 
 
-# Silence
-
-
 async def test_a_slow_first_token_ends_the_wait() -> None:
     async with endpoint(streams(piece(), 5.0, "too late")) as model:
         failed = await fails(model, stream=True, first_token_seconds=0.2)
@@ -301,9 +295,6 @@ async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         await asyncio.wait_for(left.wait(), 60)
-
-
-# In an engine
 
 
 async def test_an_engine_waits_as_long_as_it_is_told_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:

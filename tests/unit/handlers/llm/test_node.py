@@ -202,9 +202,6 @@ async def test_the_form_of_an_answer_can_be_asked_for_in_other_ways() -> None:
         assert "response_format" not in second
 
 
-# Streams
-
-
 async def test_a_stream_is_heard_part_by_part_and_returned_as_a_whole() -> None:
     voice = Heard()
     async with endpoint(streams("Hello", ", ", "Ada!")) as model:
@@ -252,9 +249,6 @@ async def test_an_empty_part_is_no_part() -> None:
     async with endpoint(streams(piece(), event({"choices": []}), "word", "")) as model:
         found = await output(llm_handler(model.providers), model.config(prompt="?", stream=True), voice=voice)
         assert (found["text"], voice.parts) == ("word", ["word"])
-
-
-# Documents
 
 
 def compiled(config: dict[str, Any]) -> Compiled:

@@ -40,9 +40,6 @@ def pids_in(file: Path) -> list[int]:
     return [int(pid) for pid in file.read_text().split()]
 
 
-# Memory
-
-
 def test_a_function_is_told_before_it_is_killed(mill: tidemill.Tidemill) -> None:
     failed = error(escaping(mill, "takes_a_little_more", args={"megabytes": 225}, limits=LIMITS))
     assert failed["code"] == "out_of_memory" and failed["causes"][0].startswith("MemoryError")
@@ -84,9 +81,6 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
         assert not alive(pids[0]) and alive(pids[2])
     finally:
         await processes.close()
-
-
-# Daemons
 
 
 @pytest.mark.parametrize(

@@ -210,30 +210,6 @@ async def test_a_function_that_is_misspelled_has_a_near_name() -> None:
     assert failed.value.hint == "did you mean `dumps`?"
 
 
-async def test_a_function_is_looked_up_once() -> None:
-    class Counting(dict[str, Any]):
-        asked = 0
-
-        def get(self, key: str, default: Any = None) -> Any:
-            self.asked += 1
-            return super().get(key, default)
-
-    functions = Counting(add=add)
-    handler = python_handler(functions)
-    for _ in range(5):
-        assert await called(handler, _config("add", a=1)) == Return(11)
-    assert functions.asked == 1
-
-
-async def test_the_config_is_not_changed_by_the_call() -> None:
-    def look(context: NodeContext, x: int) -> int:
-        return x
-
-    config = _config("f", x=1)
-    assert await called(python_handler({"f": look}), config) == Return(1)
-    assert config == {"function": "f", "args": {"x": 1}, "isolation": "inline"}
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -341,34 +317,8 @@ def test_followers_see_each_part_before_the_end(name: str, isolation: str) -> No
     assert not [event for event in events if event["type"] == "NodeStreamed"]
 
 
-def test_a_generator_that_fails_half_way_has_no_value() -> None:
-    def breaks() -> Iterator[str]:
-        yield "one"
-        raise ValueError("half way")
-
-    assert error(run(breaks, ONCE))["message"] == "half way"
-
-
-def test_a_part_that_is_not_json_fails_the_attempt() -> None:
-    def strange() -> Iterator[object]:
-        yield object()
-
-    assert error(run(strange, ONCE))["code"] == "output_not_json"
-
-
-def test_an_attempt_that_is_tried_again_begins_with_nothing() -> None:
-    calls: list[int] = []
-
-    def twice(context: tidemill.NodeContext) -> Iterator[str]:
-        calls.append(context.attempt)
-        yield f"attempt {context.attempt}"
-        if context.attempt == 1:
-            raise ConnectionError("again")
-
-    assert output(run(twice, {"retry": {"backoff_seconds": 0}})) == "attempt 2" and calls == [1, 2]
-
-
-def test_a_generator_in_a_thread_is_closed_when_its_time_is_up() -> None:
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_generator_is_closed_when_its_time_is_up(kind: str) -> None:
     closed = threading.Event()
 
     def endless() -> Iterator[int]:
@@ -379,24 +329,15 @@ def test_a_generator_in_a_thread_is_closed_when_its_time_is_up() -> None:
         finally:
             closed.set()
 
-    with tidemill.open("memory://", functions={"f": endless}) as mill:
-        view = mill.run(document("f", {**ONCE, "timeout_seconds": 0.3}), timeout_s=20)
-        assert error(view)["code"] == "timeout"
-        assert closed.wait(5)
-
-
-def test_an_async_generator_is_closed_when_its_time_is_up() -> None:
-    closed = threading.Event()
-
-    async def endless() -> AsyncIterator[int]:
+    async def endless_later() -> AsyncIterator[int]:
         try:
             while True:
                 yield 1
         finally:
             closed.set()
 
-    with tidemill.open("memory://", functions={"f": endless}) as mill:
-        view = mill.run(document("f", {**ONCE, "timeout_seconds": 0.3}), timeout_s=20)
+    with tidemill.open("memory://", functions={"plain": endless, "async": endless_later}) as mill:
+        view = mill.run(document(kind, {**ONCE, "timeout_seconds": 0.3}), timeout_s=20)
         assert error(view)["code"] == "timeout"
         assert closed.wait(5)
 

@@ -240,13 +240,6 @@ async def test_a_function_that_is_not_there_is_lacking() -> None:
         await processes.close()
 
 
-def test_limits_without_a_process_are_refused(mill: tidemill.Tidemill) -> None:
-    with pytest.raises(tidemill.Rejected) as refused:
-        mill.publish(document("x:y", limits={"memory_mb": 200}))
-    (problem,) = refused.value.problems
-    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/limits")
-
-
 def test_many_at_a_time_each_get_their_own_answer(mill: tidemill.Tidemill) -> None:
     config = {"function": "tests.fixtures.sample_node_types:add", "isolation": "process", "args": {"a": "{{ item }}"}}
     node = {"id": "a", "type": "python", "config": config, "map": {"over": list(range(50))}}

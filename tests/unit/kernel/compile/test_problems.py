@@ -17,10 +17,6 @@ from tidemill.kernel.document.normalize import EDGES_MAX, NODES_MAX
 from tidemill.kernel.document.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[4]
-COMPILER = """
-    findings values jsontext yamltext document fields nodes normal nodetypes clauses scopes graph loops ancestry
-    references validate assemble compile
-"""
 LOOP = {"condition": "output.again", "max_iterations": 3}
 
 
@@ -37,32 +33,21 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("not_a_mapping", "", []),
     ("not_json", "/nodes/0/config/x", document(node("a", config={"x": float("nan")}))),
     ("not_json", "/nodes/0/config", document(node("a", config={1: 2}))),
-    ("not_json", "/nodes/0/config/x/0", document(node("a", config={"x": ["\ud800"]}))),
-    ("not_json", "/nodes/0/config/x", document(node("a", config={"x": b""}))),
-    ("not_json", "/nodes/0/config", document(node("a", config={"\ud800": 1}))),
     ("unknown_key", "/nodez", document(node("a"), nodez=[])),
     ("unknown_key", "/nodes/0/retry/max_atempts", document(node("a", retry={"max_atempts": 1}))),
     ("unknown_key", "/nodes/0/a~1b", document(node("a", **{"a/b": 1}))),
     ("missing_key", "", {"nodes": [node("a")]}),
-    ("missing_key", "/nodes/0", document({"type": "value"})),
     ("missing_key", "/nodes/0", document({"id": "a"})),
     ("missing_key", "/nodes/0/loop", document(node("a", loop={"condition": "true"}))),
-    ("missing_key", "/nodes/0/map", document(node("a", map={}))),
-    ("missing_key", "/nodes/0/compensator", document(node("a", compensator={"config": {}}))),
     ("missing_key", "/edges/0", document(node("a"), edges=[{"from": "a"}])),
     ("wrong_type", "/nodes", document() | {"nodes": 3}),
-    ("wrong_type", "/nodes/1", document(node("a"), "b")),
     ("wrong_type", "/nodes/0/id", document({"id": 1, "type": "value"})),
     ("wrong_type", "/nodes/0/priority", document(node("a", priority=True))),
     ("wrong_type", "/nodes/0/retry/max_attempts", document(node("a", retry={"max_attempts": 3.0}))),
-    ("wrong_type", "/nodes/0/timeout_seconds", document(node("a", timeout_seconds="30"))),
     ("wrong_type", "/nodes/0/dependencies/0", document({"id": "a", "type": "value", "dependencies": [1]})),
     ("wrong_type", "/nodes/0/map/over", document(node("a", map={"over": 3}))),
-    ("wrong_type", "/nodes/0/branch/rules/0", document(node("a", branch={"rules": [1]}))),
     ("wrong_type", "/nodes/0/loop/enabled", document(node("a", loop={**LOOP, "enabled": "no"}))),
-    ("wrong_type", "/edges", document(node("a"), edges={})),
     ("wrong_type", "/edges/0", document(node("a"), edges=["a"])),
-    ("wrong_type", "/limits", document(node("a"), limits=1)),
     ("unknown_value", "/nodes/0/delivery", document(node("a", delivery="exactly_once"))),
     ("unknown_value", "/on_failure/compensate", document(node("a"), on_failure={"compensate": "yes"})),
     (
@@ -71,15 +56,11 @@ PROBLEMS: list[tuple[str, str, Any]] = [
         document(node("a", type="human", config={"escalation_policy": "?"})),
     ),
     ("out_of_range", "/nodes/0/priority", document(node("a", priority=10))),
-    ("out_of_range", "/nodes/0/timeout_seconds", document(node("a", timeout_seconds=0))),
     ("out_of_range", "/nodes/0/retry/jitter", document(node("a", retry={"jitter": 2}))),
-    ("out_of_range", "/nodes/0/retry", document(node("a", retry=0))),
     ("out_of_range", "/nodes/0/loop/max_iterations", document(node("a", loop={**LOOP, "max_iterations": 0}))),
     ("out_of_range", "/limits/max_visits", document(node("a"), limits={"max_visits": 0})),
     ("bad_name", "/name", document(node("a")) | {"name": "Not a name"}),
     ("bad_name", "/nodes/0/id", document(node("a b"))),
-    ("bad_name", "/nodes/0/id", document(node("x" * 129))),
-    ("bad_name", "/nodes/0/queue", document(node("a", queue="a/b"))),
     ("bad_name", "/nodes/0/type", document(node("a", type="value@latest"))),
     ("bad_name", "/nodes/0/config_ref", document(node("a", config_ref="sha256:../../etc/passwd"))),
     ("reserved_id", "/nodes/0/id", document(node("inputs"))),
@@ -89,11 +70,6 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("conflicting_keys", "/nodes/a/id", {"name": "test", "nodes": {"a": {"id": "b", "type": "value"}}}),
     (
         "conflicting_keys",
-        "/nodes/0/compensator/config",
-        document(node("a", compensator={"action": "undo", "config": {}})),
-    ),
-    (
-        "conflicting_keys",
         "/nodes/0/branch/available_next_nodes",
         document(
             node("a", branch={"rules": [{"condition": "true", "next_nodes": ["b"]}], "available_next_nodes": ["b"]}),
@@ -101,7 +77,6 @@ PROBLEMS: list[tuple[str, str, Any]] = [
         ),
     ),
     ("empty_branch", "/nodes/0/branch", document(node("a", branch={"default": ["b"]}), node("b"))),
-    ("empty_branch", "/nodes/0/branch", document(node("a", branch={"type": "agent_driven"}))),
     ("map_over", "/nodes/0/map/over", document(node("a", map={"over": "items"}))),
     ("no_nodes", "/nodes", document()),
     ("too_many_nodes", "/nodes", document(*[None] * (NODES_MAX + 1))),
@@ -111,7 +86,6 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("unknown_type_version", "/nodes/0/type", document(node("a", type="http@9"))),
     ("config_invalid", "/nodes/0/config", document(node("a", type="http"))),
     ("config_invalid", "/nodes/0/config/port", document(node("a", type="http", config={"url": "x", "port": "y"}))),
-    ("config_invalid", "/nodes/0/compensator/config", document(node("a", compensator={"type": "http"}))),
     # Graph.
     ("duplicate_id", "/nodes/1", document(node("a"), node("a"))),
     ("unknown_dependency", "/nodes/0/dependencies/0", document(node("a", "b"))),
@@ -119,18 +93,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("self_dependency", "/nodes/0/dependencies/0", document(node("a", "a"))),
     ("self_dependency", "/nodes/0/on_error/route/0", document(node("a", on_error={"route": ["a"]}))),
     ("unknown_target", "/nodes/0/on_error/route/0", document(node("a", on_error={"route": ["b"]}))),
-    (
-        "unknown_target",
-        "/nodes/0/branch/rules/0/next_nodes/0",
-        document(node("a", branch={"rules": [{"condition": "true", "next_nodes": ["b"]}]})),
-    ),
-    ("unknown_target", "/nodes/0/loop/timeout_path/0", document(node("a", loop={**LOOP, "timeout_path": ["b"]}))),
     ("unknown_target", "/nodes/0/loop/loop_back_to", document(looping("a", back_to="b"))),
-    (
-        "unknown_target",
-        "/nodes/0/config/rejection_path/0",
-        document(node("a", type="human", config={"rejection_path": ["b"]})),
-    ),
     ("cycle", "/nodes/1", document(node("a"), node("b", "a", "c"), node("c", "b"), node("d", "b"))),
     ("join_on_entry", "/nodes/0/join", document(node("a", join="any"))),
     ("quorum_too_large", "/nodes/3/join/quorum", diamond(join={"quorum": 3})),
@@ -139,18 +102,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     (
         "unreachable_rule",
         "/nodes/0/branch/rules/1/condition",
-        document(
-            node(
-                "a",
-                branch={
-                    "rules": [
-                        {"condition": "output.x", "next_nodes": ["b"]},
-                        {"condition": {"expression": "output.x", "type": "cel"}, "next_nodes": []},
-                    ]
-                },
-            ),
-            node("b"),
-        ),
+        document(node("a", branch={"rules": [{"condition": "output.x", "next_nodes": []}] * 2})),
     ),
     # Loops.
     (
@@ -180,21 +132,17 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("condition_unknown_name", "/nodes/0/when", document(node("a", when="customer.age > 3"))),
     ("schema_invalid", "/inputs/type", document(node("a"), inputs={"type": "objekt"})),
     ("unknown_reference", "/nodes/0/config/0/x", document(node("a", config=[{"x": "{{ b.output }}"}]))),
-    ("unknown_reference", "/nodes/0/when", document(node("a", when="ctx.b.output > 1"))),
     ("unknown_reference", "/outputs/x", document(node("a"), outputs={"x": "{{ b.output }}"})),
     ("self_reference", "/nodes/0/config", document(node("a", config="{{ a.output }}"))),
     ("reference_not_ancestor", "/nodes/0/config", document(node("a", config="{{ b.output }}"), node("b", "a"))),
     ("name_not_available", "/nodes/0/config", document(node("a", config="{{ item }}"))),
-    ("name_not_available", "/nodes/0/map/over", document(node("a", map={"over": "{{ index }}"}))),
     ("name_not_available", "/nodes/0/when", document(node("a", when="output.x == 1"))),
-    ("name_not_available", "/outputs", document(node("a"), outputs="{{ output }}")),
     ("secret_not_allowed", "/nodes/0/config", document(node("a", config="{{ secrets.KEY }}"))),
     (
         "secret_not_allowed",
         "/nodes/0/config/url",
         document(node("a", type="http", config={"url": "{{ secrets.A }}", "headers": {"a": "{{ secrets.B }}"}})),
     ),
-    ("secret_not_allowed", "/outputs", document(node("a"), outputs="{{ secrets.KEY }}")),
 ]
 
 WARNINGS: list[tuple[str, str, Any]] = [
@@ -215,9 +163,7 @@ TEXTS: list[tuple[str, str, str | bytes]] = [
     ("json_syntax", "json", '{"a": 1,}'),
     ("yaml_syntax", "yaml", "a: [1"),
     ("yaml_syntax", "yaml", "a: 1\n---\nb: 2"),
-    ("yaml_syntax", "yaml", "a: \x07"),
     ("yaml_alias", "yaml", "a: *b"),
-    ("yaml_alias", "yaml", "a: &a [*a]"),
     (
         "alias_bomb",
         "yaml",
@@ -229,22 +175,18 @@ TEXTS: list[tuple[str, str, str | bytes]] = [
     ("duplicate_key", "yaml", "a: 1\na: 2"),
     ("duplicate_key", "json", '{"a": {"b": 1, "b": 2}}'),
     ("too_deep", "json", "[" * 10_000),
-    ("too_deep", "json", '{"a":' * 150 + "1" + "}" * 150),
     ("too_deep", "yaml", "[" * 10_000),
     ("too_deep", "yaml", "\n".join(" " * depth + "a:" for depth in range(500))),
     ("not_utf8", "yaml", b"a: \xff"),
     ("not_utf8", "json", '"\ud800"'),
     ("not_json", "json", '{"a": NaN}'),
-    ("not_json", "json", '{"a": 1e999}'),
     ("not_json", "json", '{"a": "\\ud800"}'),
     ("not_json", "json", '{"a": ' + "1" * 5000 + "}"),
     ("not_json", "yaml", "a: .nan"),
-    ("not_json", "yaml", "a: !!binary aGk="),
     ("not_json", "yaml", "1: a"),
     ("not_json", "yaml", "a: !!python/object:os.system x"),
     ("not_json", "yaml", "x: &x {a: 1}\ny:\n  <<: *x"),
     ("not_a_mapping", "yaml", ""),
-    ("not_a_mapping", "json", "[]"),
 ]
 
 

@@ -16,9 +16,6 @@ from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, BlobRef, Node
 Json = Any
 
 
-# Asking
-
-
 def test_a_question_is_an_event_and_costs_nothing_while_it_waits() -> None:
     run = Run("h > z", {"h": human()})
     run.start(submitted_by="rita")
@@ -30,16 +27,6 @@ def test_a_question_is_an_event_and_costs_nothing_while_it_waits() -> None:
     assert (found.status, found.requester, found.approvers) == ("pending", "rita", ("user:ann", "role:boss"))
     assert (found.title, found.description, found.form, found.url) == ("Well?", "12 EUR", b"{}", "u")
     assert (found.quorum, found.requested_ms) == (2, 1_000)
-
-
-def test_a_time_out_of_its_own_is_a_timer() -> None:
-    run = begun("h > z", {"h": human()})
-    assert run.ask("h", timeout_ms=5_000) == rows(
-        "NodeStarted h; NodeWaiting h on=human expires=+5000; ApprovalRequested h expires=+5000;put expire h at=+5000"
-    )
-
-
-# Deciding
 
 
 def test_an_approval_takes_the_edges_and_is_the_output() -> None:
@@ -71,12 +58,6 @@ def test_a_decision_is_somebodys_act() -> None:
     assert completed.cause == run.kernel.events.index(decided) + 1
 
 
-def test_without_a_form_its_place_is_null() -> None:
-    run = asked()
-    run.approve("h")
-    assert (run.output("h")["form"], run.output("h")["comments"]) == (None, "")
-
-
 def test_a_form_that_is_too_long_for_the_output_is_refused() -> None:
 
     run = asked()
@@ -90,11 +71,6 @@ def test_a_rejection_takes_its_path_and_no_other() -> None:
         "NodeScheduled r; NodeSkipped y counter=1; NodeSkipped c counter=1; put run r"
     )
     assert (run.output("h")["decision"], run.output("h")["comments"]) == ("reject", "no")
-
-
-def test_an_approval_leaves_the_other_paths_dead() -> None:
-    run = asked("h > y; h > r; h > c", node=human("r", "c"))
-    assert run.approve("h")[1] == "NodeCompleted h taken=y dead=r,c counter=1"
 
 
 def test_without_a_path_the_branch_decides_on_a_rejection() -> None:
@@ -152,20 +128,6 @@ def test_changes_that_nobody_would_hear_of_are_refused() -> None:
     assert run.approval("h").status == "pending"
 
 
-def test_a_person_may_loop_back_until_satisfied() -> None:
-    run = begun("a > h > z", {"h": human(loop=loop(3, "a"))})
-    run.done("a")
-    run.ask("h")
-    run.changes("h")
-    run.done("h", again=True, called=False)
-    run.done("a")
-    run.ask("h")
-    assert run.approve("h") == rows(
-        "ApprovalDecided h#2 decision=approve by=user:ann; NodeScheduled h#2 resumed; put run h#2"
-    )
-    assert run.done("h", called=False)[0] == "NodeCompleted h#2 taken=z counter=1"
-
-
 def test_a_rejection_may_leave_a_loop() -> None:
     """The looping node is skipped, so the loop is over."""
     run = begun("a > h > d > z; h > r", {"h": human("r"), "d": {"loop": loop(3, "a")}})
@@ -184,9 +146,6 @@ def test_a_rejection_may_leave_a_loop() -> None:
     assert run.status == "COMPLETED"
 
 
-# The first in the log wins
-
-
 def test_the_same_decision_again_is_the_same_answer() -> None:
     run = asked()
     run.approve("h")
@@ -195,14 +154,6 @@ def test_the_same_decision_again_is_the_same_answer() -> None:
         "decision_conflict",
         "decision_conflict",
     )
-
-
-def test_after_the_end_of_the_run_a_decision_is_still_answered() -> None:
-    run = asked("h")
-    run.approve("h")
-    assert run.status == "COMPLETED"
-    assert run.approve("h") == []
-    assert run.refused(run.decision("reject", "h")) == "decision_conflict"
 
 
 def test_a_decision_for_an_earlier_visit_is_too_late() -> None:
@@ -235,13 +186,6 @@ def test_a_cancel_closes_the_question_and_its_timer() -> None:
     assert run.refused(run.decision("approve", "h")) == "approval_closed"
 
 
-def test_a_failure_elsewhere_closes_the_question() -> None:
-    run = begun("h a", {"h": human()})
-    run.ask("h")
-    run.fail("a")
-    assert (run.approval("h").status, run.refused(run.decision("approve", "h"))) == ("cancelled", "approval_closed")
-
-
 def test_a_paused_run_takes_decisions_and_dispatches_nothing() -> None:
     run = asked(timeout_ms=5_000)
     run.pause()
@@ -251,16 +195,6 @@ def test_a_paused_run_takes_decisions_and_dispatches_nothing() -> None:
         "drop expire h"
     )
     assert run.resume() == rows("RunResumed; put run z")
-
-
-def test_conditions_after_a_decision_wait_for_the_resume() -> None:
-    run = asked("h > y; h > z", node=human(branch=choose("y", "z")))
-    run.pause()
-    assert run.approve("h") == rows("ApprovalDecided h decision=approve by=user:ann; NodeScheduled h resumed")
-    assert run.resume() == rows("RunResumed; put run h")
-
-
-# Time-outs and items
 
 
 def test_a_time_out_may_approve() -> None:
@@ -311,13 +245,6 @@ def test_those_who_are_asked_next_may_decide() -> None:
         "ApprovalDecided h decision=approve by=user:boss; NodeCompleted h taken=z counter=1"
     )
     assert run.jobs == "run z"
-
-
-def test_votes_count_on_after_an_escalation() -> None:
-    run = asked(who="user:ann", quorum=2, timeout_ms=5_000, on_timeout="escalate", escalate_to=("user:boss",))
-    run.approve("h", "ann")
-    run.expire("h")
-    assert run.approve("h", "boss")[0] == "ApprovalDecided h decision=approve by=user:boss"
 
 
 def test_whoever_would_wait_no_longer_than_that_is_woken_after_an_escalation() -> None:
@@ -407,11 +334,6 @@ def test_an_item_knows_no_paths() -> None:
     assert run.reject("h[0]")[1] == "NodeFailed h[0] code=rejected"
 
 
-def test_an_item_that_expires_fails() -> None:
-    run = items(tolerate=1)
-    assert run.expire("h[1]")[:2] == rows("ApprovalExpired h[1]; NodeFailed h[1] code=approval_expired tolerated")
-
-
 # Who may decide: people and roles as they are at that moment, four eyes, a quorum, and those who pass it on
 
 
@@ -421,9 +343,6 @@ def refusal(run: Run, by: str, roles: str = "", verb: Any = "approve") -> str:
 
 def no_delegation(run: Run, by: str, to: str, roles: str = "") -> str:
     return run.refused(Delegate(to=to, actor=by, roles=tuple(roles.split()), **run.where("h")))
-
-
-# People and roles
 
 
 @pytest.mark.parametrize(
@@ -472,9 +391,6 @@ def test_a_stranger_does_not_learn_how_it_was_decided() -> None:
     assert refusal(run, "eve") == refusal(run, "eve", verb="reject") == "approver_not_allowed"
 
 
-# A quorum
-
-
 def test_votes_are_counted_over_distinct_people() -> None:
     run = asked(quorum=3, timeout_ms=5_000)
     assert run.approve("h", "ann", comments="ok", form=b"1") == rows("ApprovalVoted h by=user:ann")
@@ -504,17 +420,6 @@ def test_one_who_does_not_agree_decides(verb: Any) -> None:
     assert refusal(run, "ann") == refusal(run, "cleo") == "decision_conflict"
 
 
-def test_a_role_is_looked_at_when_its_holder_decides() -> None:
-    """Whoever had the role when they voted has voted; whoever has lost it since may not vote."""
-    run = asked(who="role:boss", quorum=2)
-    run.approve("h", "ann", "boss")
-    assert refusal(run, "bob", "") == "approver_not_allowed"
-    assert run.approve("h", "bob", "boss")[0] == "ApprovalDecided h decision=approve by=user:bob"
-
-
-# Four eyes
-
-
 @pytest.mark.parametrize("by", ["rita", "user:rita"])
 def test_who_submitted_the_run_may_not_decide(by: str) -> None:
     run = asked(who="user:rita user:ann", four_eyes=True)
@@ -537,9 +442,6 @@ def test_nobody_in_particular_submitted_it() -> None:
     run = begun("h", {"h": human()})
     run.ask("h", four_eyes=True)
     assert run.approve("h", "ann") != []
-
-
-# Delegation
 
 
 def test_who_is_asked_by_another_decides_in_their_place() -> None:

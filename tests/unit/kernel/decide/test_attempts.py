@@ -35,9 +35,6 @@ def one(graph: str = "a > z", **options: Json) -> Run:
     return begun(graph, {"a": options})
 
 
-# Repetitions: the reply to a commit got lost and the same result is handed in again
-
-
 OUTCOMES = [DONE, Failed(error=error(retryable=True)), WaitRequested(on="timer", for_ms=5), SkipRequested()]
 
 
@@ -82,9 +79,6 @@ def test_a_repeated_result_leaves_nothing_also_when_it_made_the_loop_go_on() -> 
     assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
 
 
-# Stale and late results
-
-
 def test_the_first_result_committed_wins() -> None:
     """Also when the second says something else."""
     run = one()
@@ -111,14 +105,6 @@ def test_a_result_whose_lease_the_store_calls_lost_is_discarded() -> None:
     )
     assert run.cell("a").status == "QUEUED"
     assert run.done("a")[0] == "NodeStarted a"
-
-
-def test_after_a_retry_the_earlier_attempt_is_stale() -> None:
-    run = one()
-    run.fail("a", retryable=True, token=5)
-    assert run.do(Result(node="a", visit=1, token=4, outcome=DONE)) == rows(
-        "ResultDiscarded a outcome=Done reason=stale"
-    )
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["no start in the log", "its start in the log"])
@@ -162,12 +148,6 @@ def test_a_result_for_a_node_that_is_not_ready_or_waits_is_discarded() -> None:
     assert run.done("a") == rows("ResultDiscarded a outcome=Done reason=visit_ended")
 
 
-def test_a_result_for_a_map_whose_items_are_running_is_discarded() -> None:
-    run = one(map={"over": [1]})
-    run.expand("a", 2)
-    assert run.assemble("a") == rows("ResultDiscarded a outcome=Done reason=visit_ended")
-
-
 def test_at_most_ten_discarded_results_are_kept_per_visit() -> None:
     run = one("a", loop=loop(9))
     run.done("a", again=True)
@@ -193,9 +173,6 @@ def test_a_discarded_result_says_who_and_what() -> None:
     run.do(Result(node="a", visit=1, token=99, outcome=Failed(error=error()), worker="w7"))
     [discarded] = run.of(ResultDiscarded)
     assert (discarded.worker, discarded.outcome, discarded.token, discarded.attempt) == ("w7", "Failed", 99, 1)
-
-
-# Begin and Checkpoint are refused when the attempt no longer counts
 
 
 @pytest.mark.parametrize("kind", [AttemptStarted, Checkpoint])
@@ -262,9 +239,6 @@ def test_an_unknown_node_is_refused(kind: Any) -> None:
     assert one().refused(kind(node="nobody", visit=1, token=1, **more)) == "node_unknown"
 
 
-# What a result records
-
-
 def test_a_completion_holds_what_happened() -> None:
     run = one()
     run.done("a", token=5, worker="w1", duration_ms=120, waited_ms=30, size=1)
@@ -320,37 +294,14 @@ def test_blob_overwrite_by_two_who_decided_from_the_same_version() -> None:
     assert run.done("b", token=6)[-2:] == rows("NodeScheduled j; put run j")
 
 
-# Retries: when, how late, how often; lost workers, which are not counted; deliveries at most once
-
-
-def retries_one(**options: Json) -> Run:
-    return begun("a > z", {"a": options})
-
-
-# How late
-
-
-BACK_OFF = """
-failures  delay
-1         1000
-2         2000
-3         4000
-6         32000
-7         60000
-8         60000
-500       60000
-"""
-
-
-@pytest.mark.parametrize("row", BACK_OFF.strip().splitlines()[1:])
-def test_the_default_back_off_doubles_up_to_a_minute(row: str) -> None:
-    failures, delay = map(int, row.split())
-    assert retry_delay_ms(Retry(), failures, None, 0.5) == delay
-
-
 @pytest.mark.parametrize(
     ("retry", "failures", "delay"),
     [
+        *(
+            (Retry(), failures, delay)
+            for failures, delay in ((1, 1000), (2, 2000), (3, 4000), (6, 32_000), (7, 60_000))
+        ),
+        (Retry(), 500, 60_000),
         (Retry(backoff_ms=0), 5, 0),
         (Retry(backoff_ms=100, multiplier=1.0), 9, 100),
         (Retry(backoff_ms=100, multiplier=3.0), 3, 900),
@@ -382,24 +333,16 @@ def test_jitter_has_bounds(failures: int, chance: float, jitter: float, multipli
     assert exact * (1 - jitter) - 1 <= retry_delay_ms(retry, failures, None, chance) <= (exact + 1) * (1 + jitter)
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.3, 0.999])
-def test_without_jitter_chance_changes_nothing(chance: float) -> None:
-    assert retry_delay_ms(Retry(jitter=0.0), 1, None, chance) == 1000
-
-
 @pytest.mark.parametrize(("asked", "delay"), [(0, 0), (5, 5), (120_000, 120_000), (-7, 0)])
 def test_retry_after_wins_over_the_computed_delay(asked: int, delay: int) -> None:
     """Also over the longest back-off, and without jitter."""
     assert retry_delay_ms(Retry(), 3, asked, 0.0) == delay
-    run = retries_one()
+    run = one()
     assert run.fail("a", retryable=True, retry_after_ms=asked)[1] == f"NodeFailed a code=boom retry=+{delay}"
 
 
-# How often
-
-
 def test_a_retryable_failure_is_tried_again_until_the_attempts_are_used_up() -> None:
-    run = retries_one()
+    run = one()
     assert run.fail("a", retryable=True) == rows(
         "NodeStarted a; NodeFailed a code=boom retry=+1000; put run a at=+1000"
     )
@@ -415,43 +358,24 @@ def test_a_retryable_failure_is_tried_again_until_the_attempts_are_used_up() -> 
 
 def test_the_retry_job_is_in_the_same_decision_as_the_failure() -> None:
     """Nothing can be lost between an acknowledgement and a new entry in the queue."""
-    run = retries_one()
+    run = one()
     before = len(run.kernel.events)
     shown = run.fail("a", retryable=True)
     assert (len(run.kernel.events) - before, shown[-1]) == (2, "put run a at=+1000")
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 7])
-def test_max_attempts_counts_the_first(attempts: int) -> None:
-    run = retries_one(retry={"max_attempts": attempts})
-    for _ in range(attempts):
-        assert run.status == "RUNNING"
-        run.fail("a", retryable=True)
-    assert (run.status, len(run.of(NodeStarted))) == ("FAILED", attempts)
-
-
 def test_a_failure_that_is_not_retryable_is_not_retried() -> None:
-    assert retries_one().fail("a")[1] == "NodeFailed a code=boom counter=0"
+    assert one().fail("a")[1] == "NodeFailed a code=boom counter=0"
 
 
 @pytest.mark.parametrize("called", [True, False])
 @pytest.mark.parametrize("code", ["template_failed", "condition_failed", "config_invalid"])
 def test_errors_of_the_document_are_never_retried(code: str, called: bool) -> None:
-    run = retries_one()
+    run = one()
     shown = run.fail("a", code, called=called)
     attempt = "" if called else "attempt=0 "
     assert f"NodeFailed a {attempt}code={code} counter=0" in shown
     assert run.cell("a").attempt == int(called)
-
-
-def test_a_success_after_retries_counts_all_attempts() -> None:
-    run = retries_one()
-    run.fail("a", retryable=True)
-    run.fail("a", retryable=True)
-    assert run.done("a") == rows(
-        "NodeStarted a attempt=3; NodeCompleted a attempt=3 taken=z counter=1; NodeScheduled z; put run z"
-    )
-    assert run.cell("a").error is None
 
 
 def test_a_retry_keeps_its_token_its_slot_and_its_visit() -> None:
@@ -460,17 +384,8 @@ def test_a_retry_keeps_its_token_its_slot_and_its_visit() -> None:
     assert (run.counter, run.jobs, run.kernel.state.in_flight, run.cell("a").visit) == (2, "run a", 1, 1)
 
 
-def test_attempts_start_anew_with_every_visit() -> None:
-    run = retries_one(loop={"condition": "inputs.again", "max_iterations": 3}, retry={"max_attempts": 2})
-    run.fail("a", retryable=True)
-    run.done("a", again=True)
-    assert run.fail("a", retryable=True) == rows(
-        "NodeStarted a#2; NodeFailed a#2 code=boom retry=+1000; put run a#2 at=+1000"
-    )
-
-
 def test_a_time_out_is_retryable() -> None:
-    run = retries_one(timeout_seconds=5)
+    run = one(timeout_seconds=5)
     assert run.time_out("a")[1] == "NodeFailed a code=timeout retry=+1000"
     run.time_out("a")
     assert "NodeFailed a attempt=3 code=timeout counter=0" in run.time_out("a")
@@ -478,7 +393,7 @@ def test_a_time_out_is_retryable() -> None:
 
 def test_a_node_that_calls_its_own_failure_worker_lost_fails_like_any_other() -> None:
     """`kind` of node type `fail` is free: it must not be taken for a lost worker, which is never counted."""
-    run = retries_one()
+    run = one()
     shown = run.fail("a", "worker_lost", retryable=True)
     assert shown[-1] == "put run a at=+1000"
     run.fail("a", "worker_lost", retryable=True)
@@ -486,25 +401,22 @@ def test_a_node_that_calls_its_own_failure_worker_lost_fails_like_any_other() ->
     assert run.status == "FAILED"
 
 
-# Lost workers
-
-
 def test_a_lost_worker_is_an_attempt_that_does_not_count() -> None:
-    run = retries_one(retry={"max_attempts": 1})
+    run = one(retry={"max_attempts": 1})
     assert run.lost("a") == rows("NodeFailed a code=worker_lost retry=+0; put run a")
     assert (run.cell("a").attempt, run.cell("a").failures, run.cell("a").lost) == (1, 0, 1)
     assert run.done("a")[:2] == rows("NodeStarted a attempt=2; NodeCompleted a attempt=2 taken=z counter=1")
 
 
 def test_a_lost_worker_whose_start_was_recorded_ends_that_attempt() -> None:
-    run = retries_one()
+    run = one()
     assert run.begin("a") == rows("NodeStarted a")
     assert run.lost("a") == rows("NodeFailed a code=worker_lost retry=+0; put run a")
     assert run.done("a")[0] == "NodeStarted a attempt=2"
 
 
 def test_five_lost_in_a_row_fail_the_visit() -> None:
-    run = retries_one()
+    run = one()
     for number in range(1, LOST_IN_A_ROW_MAX):
         attempt = f" attempt={number}" if number > 1 else ""
         assert run.lost("a") == rows(f"NodeFailed a{attempt} code=worker_lost retry=+0; put run a")
@@ -515,7 +427,7 @@ def test_five_lost_in_a_row_fail_the_visit() -> None:
 
 
 def test_leases_that_expired_one_after_the_other_are_reported_at_once() -> None:
-    run = retries_one(on_error="continue")
+    run = one(on_error="continue")
     assert run.lost("a", times=2) == rows(
         "NodeFailed a code=worker_lost retry=+0; NodeFailed a attempt=2 code=worker_lost retry=+0; put run a"
     )
@@ -529,7 +441,7 @@ def test_leases_that_expired_one_after_the_other_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("between", ["failure", "wait"])
 def test_any_reported_outcome_ends_the_row(between: str) -> None:
-    run = retries_one(retry={"max_attempts": 9}, timeout_seconds=0.5)
+    run = one(retry={"max_attempts": 9}, timeout_seconds=0.5)
     run.lost("a", times=4)
     if between == "failure":
         run.fail("a", retryable=True)
@@ -542,7 +454,7 @@ def test_any_reported_outcome_ends_the_row(between: str) -> None:
 
 
 def test_lost_workers_and_failures_are_counted_apart() -> None:
-    run = retries_one(retry={"max_attempts": 2})
+    run = one(retry={"max_attempts": 2})
     run.lost("a", times=3)
     assert run.fail("a", retryable=True)[1] == "NodeFailed a attempt=4 code=boom retry=+1000"
     run.lost("a")
@@ -550,25 +462,22 @@ def test_lost_workers_and_failures_are_counted_apart() -> None:
 
 
 def test_a_loss_that_is_old_news_changes_nothing() -> None:
-    run = retries_one()
+    run = one()
     run.done("a")
     assert run.lost("a") == []
     run.done("z")
     assert run.lost("z") == []
 
 
-# At most once
-
-
 def test_at_most_once_a_loss_before_the_start_is_tried_again() -> None:
     """NodeStarted is committed before the handler is called: without it nothing can have happened."""
-    run = retries_one(delivery="at_most_once")
+    run = one(delivery="at_most_once")
     assert run.lost("a") == rows("NodeFailed a attempt=0 code=worker_lost retry=+0; put run a")
     assert run.cell("a").attempt == 0
 
 
 def test_at_most_once_a_loss_after_the_start_is_an_unknown_outcome() -> None:
-    run = retries_one(delivery="at_most_once")
+    run = one(delivery="at_most_once")
     run.begin("a")
     assert run.lost("a")[:2] == rows(
         "NodeFailed a code=unknown_outcome counter=0; DeadLettered a code=unknown_outcome attempts=1"
@@ -577,7 +486,7 @@ def test_at_most_once_a_loss_after_the_start_is_an_unknown_outcome() -> None:
 
 
 def test_at_most_once_a_time_out_is_an_unknown_outcome() -> None:
-    run = retries_one(delivery="at_most_once")
+    run = one(delivery="at_most_once")
     run.begin("a", token=5)
     assert run.time_out("a", token=5)[0] == "NodeFailed a code=unknown_outcome counter=0"
     [failed] = [event for event in run.of(NodeFailed) if event.node == "a"]
@@ -585,35 +494,17 @@ def test_at_most_once_a_time_out_is_an_unknown_outcome() -> None:
 
 
 def test_at_most_once_a_reported_failure_is_retried_because_its_outcome_is_known() -> None:
-    run = retries_one(delivery="at_most_once")
+    run = one(delivery="at_most_once")
     run.begin("a", token=5)
     assert run.fail("a", retryable=True, token=5) == rows("NodeFailed a code=boom retry=+1000; put run a at=+1000")
     run.begin("a", token=6)
     assert run.done("a", token=6)[0] == "NodeCompleted a attempt=2 taken=z counter=1"
 
 
-def test_at_least_once_a_time_out_with_unknown_outcome_is_just_a_time_out() -> None:
-    assert retries_one().time_out("a")[1] == "NodeFailed a code=timeout retry=+1000"
-
-
 def test_at_most_once_goes_for_every_item_of_a_map() -> None:
-    run = retries_one(delivery="at_most_once", map={"over": [1], "tolerate": 1})
+    run = one(delivery="at_most_once", map={"over": [1], "tolerate": 1})
     assert run.lost("a") == rows("NodeFailed a attempt=0 code=worker_lost retry=+0; put run a")
     run.expand("a", 2)
     run.begin("a[0]")
     assert run.lost("a[0]")[0] == "NodeFailed a[0] code=unknown_outcome tolerated"
     assert run.lost("a[1]")[0] == "NodeFailed a[1] attempt=0 code=worker_lost retry=+0"
-
-
-@pytest.mark.parametrize("first", ["fail", "lost", "time_out"])
-def test_retry_after_guard_whatever_ended_the_first_attempt(first: str) -> None:
-    run = begun("a")
-    run.begin("a", token=5)
-    if first == "lost":
-        run.lost("a")
-    elif first == "fail":
-        run.fail("a", retryable=True, token=5)
-    else:
-        run.time_out("a", token=5)
-    run.done("a", output=b"2")
-    assert (run.status, run.cell("a").output, len(run.of(NodeStarted))) == ("COMPLETED", b"2", 2)

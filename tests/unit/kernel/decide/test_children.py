@@ -24,9 +24,6 @@ def calling(graph: str = "c > z", close: str = "cancel", began: bool = True, **o
     return run
 
 
-# A child's life
-
-
 def test_a_visit_asks_for_a_child_with_a_message() -> None:
     run = begun("c > z", {"c": CALLS})
     assert run.call("c", close="cancel") == rows("NodeStarted c; NodeWaiting c on=child; put child c")
@@ -50,12 +47,6 @@ def test_what_a_child_returns_is_the_output_of_the_visit() -> None:
         "drop child c; put run z"
     )
     assert run.output("c") == {"x": 1}
-
-
-def test_a_child_that_returns_nothing_returns_null() -> None:
-    run = calling()
-    run.child_ended("c")
-    assert run.output("c") is None
 
 
 @pytest.mark.parametrize(
@@ -85,13 +76,6 @@ def test_a_childs_failure_may_be_tolerated() -> None:
         "NodeFailed c code=child_failed tolerated taken=z counter=1"
     )
     assert run.output("c")["error"]["code"] == "child_failed"
-
-
-def test_conditions_over_what_a_child_returns_are_left_to_a_worker() -> None:
-    run = calling("c > y; c > z", branch=choose("y", "z"))
-    assert run.child_ended("c", output=b"1") == rows(
-        "ChildFinished c child=kid status=COMPLETED; NodeScheduled c resumed; drop child c; put run c"
-    )
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED"])
@@ -137,31 +121,12 @@ def test_each_item_and_each_pass_has_a_child_of_its_own() -> None:
     assert run.jobs == "child c#2[0]"
 
 
-def test_a_failed_childs_item_may_be_tolerated() -> None:
-    run = begun("c > z", {"c": {**CALLS, "map": {"over": [1], "tolerate": 1}}})
-    run.expand("c", 2)
-    run.call("c[0]")
-    run.child_began("c[0]")
-    assert run.child_ended("c[0]", "FAILED", error=error())[1] == "NodeFailed c[0] code=child_failed tolerated"
-
-
 def test_a_child_may_be_faster_than_the_news_of_its_start() -> None:
     run = calling(began=False)
     assert run.child_ended("c", output=b"1", workflow="w", version=1, digest="sha256:1")[:3] == rows(
         "ChildStarted c child=kid; ChildFinished c child=kid status=COMPLETED; NodeCompleted c taken=z counter=1"
     )
     assert run.jobs == "run z"
-
-
-def test_a_paused_run_hears_of_its_children() -> None:
-    run = calling()
-    run.pause()
-    assert run.child_ended("c", output=b"1") == rows(
-        "ChildFinished c child=kid status=COMPLETED; NodeCompleted c taken=z counter=1; NodeScheduled z; drop child c"
-    )
-
-
-# Nobody waits any more
 
 
 def test_a_cancel_is_told_to_the_child() -> None:
@@ -175,12 +140,6 @@ def test_a_child_that_may_live_on_is_told_nothing() -> None:
     run = calling(close="abandon")
     assert run.cancel()[-1] == "drop child c"
     assert run.jobs == ""
-
-
-def test_a_failure_elsewhere_is_told_to_the_child() -> None:
-    run = begun("c a", {"c": CALLS})
-    run.call("c")
-    assert run.fail("a")[-2:] == rows("drop child c; put close c")
 
 
 def test_a_failed_item_is_told_to_the_children_of_the_others() -> None:
@@ -234,9 +193,6 @@ def test_a_child_of_an_earlier_visit_is_told_so_too() -> None:
     assert [put.key for put in run.kernel.do(began).work.put] == ["close/c/1/-1"]
 
 
-# A run that is a child itself
-
-
 PARENT: Json = {"parent": ("run-0", "c", 1, -1), "close": "cancel", "depth": 1}
 
 
@@ -260,9 +216,6 @@ def test_who_has_no_parent_reports_to_nobody() -> None:
     run = begun("a")
     run.end("a")
     assert run.jobs == ""
-
-
-# A handler that is called again
 
 
 def recalled(**options: Json) -> Run:
@@ -290,13 +243,6 @@ def test_it_may_wait_again_and_again() -> None:
     assert run.cell("a").resumed == b"1"
     assert run.call("a")[-1] == "put child a"
     assert [event.attempt for event in run.of(NodeStarted)] == [1, 2, 3]
-
-
-def test_conditions_are_evaluated_when_it_returns() -> None:
-    run = begun("a > y; a > z", {"a": {"branch": choose("y", "z")}})
-    run.result("a", WaitRequested(on="timer", for_ms=1_000, recall=True))
-    run.wake("a")
-    assert run.done("a", "y")[1] == "NodeCompleted a attempt=2 taken=y dead=z counter=1"
 
 
 def test_a_failure_of_the_second_call_keeps_what_the_wait_ended_with() -> None:

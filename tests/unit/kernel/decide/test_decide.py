@@ -23,15 +23,12 @@ from tidemill.kernel.commands import (
     Start,
 )
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.events import RunCancelled, RunCreated, RunPaused, RunRepaired
+from tidemill.kernel.events import RunCreated, RunPaused, RunRepaired
 from tidemill.kernel.jobs import expected_jobs
 
 Json = Any
 
 START = Start(version=1, digest="sha256:0", inputs=b"{}")
-
-
-# Start
 
 
 def test_a_start_creates_the_run_and_gives_each_entry_its_token() -> None:
@@ -70,9 +67,6 @@ def test_what_was_never_started_can_be_told_nothing(command: Any) -> None:
     assert Run("a").refused(command) == "run_unknown"
 
 
-# Cancel
-
-
 def test_a_cancel_ends_everything_and_drops_the_jobs() -> None:
     run = begun("a b c > d", {"b": {"map": {"over": [1]}}}, limits={"deadline_seconds": 60})
     run.expand("b", 2)
@@ -83,20 +77,6 @@ def test_a_cancel_ends_everything_and_drops_the_jobs() -> None:
         "NodeCancelled d counter=0; RunCancelled; drop run a; drop run b[1]; drop wake c; drop deadline"
     )
     assert (run.status, run.counter, run.jobs, run.kernel.state.reason) == ("CANCELLED", 0, "", "not needed")
-
-
-def test_a_cancel_is_somebodys_act() -> None:
-    run = begun("a")
-    run.do(Cancel(reason="enough", actor="user:ann", id="c1"))
-    [cancelled] = run.of(RunCancelled)
-    assert (cancelled.actor, cancelled.command, cancelled.reason) == ("user:ann", "c1", "enough")
-
-
-def test_completed_nodes_stay_completed() -> None:
-    run = begun("a > b > c")
-    run.done("a")
-    run.cancel()
-    assert run.nodes() == "a=COMPLETED b=CANCELLED c=CANCELLED"
 
 
 def test_cancelling_twice_is_once() -> None:
@@ -112,9 +92,6 @@ def test_a_run_that_has_ended_by_itself_cannot_be_cancelled(end: str) -> None:
     getattr(run, end)("a")
     assert [run.refused(each) for each in (Cancel(), Pause(), Resume())] == ["run_ended"] * 3
     assert run.do(DeadlineReached()) == []
-
-
-# Pause and resume
 
 
 def test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back() -> None:
@@ -159,15 +136,6 @@ def test_a_job_that_is_queued_again_after_a_lost_worker_is_withdrawn_too() -> No
     assert run.jobs == "run a"
 
 
-def test_a_lost_worker_while_paused_is_queued_on_resume() -> None:
-    run = begun("a")
-    run.begin("a")
-    run.pause()
-    assert run.lost("a") == rows("NodeFailed a code=worker_lost retry=+0")
-    run.resume()
-    assert run.jobs == "run a"
-
-
 def test_a_run_may_complete_or_fail_while_paused() -> None:
     for end in ("done", "fail"):
         run = begun("a")
@@ -183,20 +151,6 @@ def test_the_outputs_wait_for_the_resume() -> None:
     assert run.done("a") == rows("NodeStarted a; NodeCompleted a counter=1 renders")
     assert run.resume() == rows("RunResumed; put outputs")
     assert run.pause() == rows("RunPaused; withdraw outputs")
-
-
-def test_a_loop_continues_while_paused_without_a_job() -> None:
-    run = begun("a", {"a": {"loop": {"condition": "inputs.x", "max_iterations": 3}}})
-    run.pause()
-    assert run.done("a", again=True)[-1] == "NodeScheduled a#2"
-    assert run.resume() == rows("RunResumed; put run a#2")
-
-
-def test_held_nodes_take_free_slots_while_paused_and_run_on_resume() -> None:
-    run = begun("a b c", limits={"max_parallel": 1})
-    run.pause()
-    assert run.done("a") == rows("NodeStarted a; NodeCompleted a counter=2; NodeScheduled b")
-    assert run.resume() == rows("RunResumed; put run b")
 
 
 def test_items_of_a_map_are_withdrawn_and_put_back() -> None:
@@ -233,9 +187,6 @@ def test_a_paused_run_can_be_cancelled_and_meets_its_deadline() -> None:
     assert run.deadline()[1] == "RunFailed code=deadline_exceeded"
 
 
-# The deadline
-
-
 def test_at_its_deadline_a_run_fails_and_every_unfinished_node_is_cancelled() -> None:
     run = begun("a > b > c; d", limits={"deadline_seconds": 5})
     run.done("a")
@@ -258,9 +209,6 @@ def test_a_deadline_while_the_outputs_are_rendered() -> None:
     run = begun("a", outputs={"x": 1}, limits={"deadline_seconds": 5})
     run.done("a")
     assert run.deadline() == rows("RunFailed code=deadline_exceeded; drop deadline; drop outputs")
-
-
-# Command ids
 
 
 @pytest.mark.parametrize("command", [Pause(id="x"), Cancel(id="x")])
@@ -294,9 +242,6 @@ def test_a_command_with_a_known_id_is_answered_also_when_it_no_longer_fits() -> 
     run.do(Pause(id="p1"))
     run.done("a")
     assert run.do(Pause(id="p1")) == []
-
-
-# A terminal state absorbs everything
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel", "deadline"])
@@ -351,9 +296,6 @@ def test_changing_a_label_leaves_the_others(
     assert run.do(Relabel(labels=labels)) == []
 
 
-# Repairs
-
-
 def test_a_missing_job_is_restored_with_an_event_that_says_why() -> None:
     run = begun("a b")
     del run.kernel.jobs["run/a/1/-1"]
@@ -389,13 +331,6 @@ def test_timers_are_restored_at_their_time() -> None:
     )
 
 
-def test_a_repeated_repair_is_recognised_by_its_id() -> None:
-    run = begun("a")
-    repair = Repair(missing=("run/a/1/-1",), id="r1")
-    run.do(repair)
-    assert run.do(repair) == []
-
-
 def test_nothing_is_repaired_in_a_run_that_has_ended() -> None:
     """After the terminal event only discarded results follow; a stray job is dropped without a word."""
     run = begun("a")
@@ -427,17 +362,6 @@ def test_a_job_knows_its_queue_and_priority() -> None:
     run = begun("a", {"a": {"queue": "gpu", "priority": 9}})
     job = run.kernel.jobs["run/a/1/-1"]
     assert (job.queue, job.priority, job.task.kind, job.task.key) == ("gpu", 9, "run", "run/a/1/-1")
-
-
-@pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
-def test_a_run_that_has_ended_calls_for_nothing(end: str) -> None:
-    run = begun("a b", limits={"deadline_seconds": 9})
-    if end == "complete":
-        run.end("a", "b")
-    else:
-        {"fail": lambda: run.fail("a"), "cancel": run.cancel}[end]()
-    assert list(expected_jobs(run.flow, run.kernel.state)) == []
-    assert run.jobs == ""
 
 
 def shelved(run: Run, kind: str, at: str) -> list[str]:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
-
-import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, flow, loop, rows
-from tests.model.operator_walks import Branched, OperatedWalk, Steady, interrupt, override, patch, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, WaitRequested
 from tidemill.kernel.decide.fork import shared_prefix
-from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import encode_state
-
-SEEDS = 120
-CUTS_MAX = 40
-
 
 # What is taken over
 
@@ -121,9 +112,6 @@ def test_held_nodes_are_held_in_the_fork() -> None:
     assert other.status == "COMPLETED"
 
 
-# Ended runs
-
-
 def test_a_failed_run_is_taken_up_where_it_stopped() -> None:
     run = OperatorSteps("a > b > c; m", {"b": {"delivery": "at_most_once"}, "m": {"map": {"over": [1]}}}).begun()
     run.done("a")
@@ -170,9 +158,6 @@ def test_a_run_that_was_rolled_back_is_taken_up_too() -> None:
     assert (other.kernel.state.rollback, other.jobs) == ("none", "run b")
 
 
-# Under another graph
-
-
 def test_a_fork_may_have_another_graph() -> None:
     run = OperatorSteps("a > b > c").begun()
     run.done("a")
@@ -211,9 +196,6 @@ def test_what_is_refused() -> None:
     assert fresh.refused(run.forking(rewind="b")) == "node_not_begun"
     assert fresh.refused(run.forking(rewind="nobody")) == "node_unknown"
     assert fresh.kernel.events == []
-
-
-# At any event
 
 
 def answered() -> OperatorSteps:
@@ -278,50 +260,6 @@ def test_a_fork_hears_again_what_it_had_not_heard_by_then() -> None:
         play_out(other)
         assert (other.status, other.nodes()) == ("COMPLETED", run.nodes()), until
         assert [other.act(name).output for name in "stc"] == [b"5", b"6", b"7"], until
-
-
-def outcome(walk: Any) -> Any:
-    """How a run came out: the status, and for a completed one every node's way."""
-    state = walk.kernel.state
-    if state.status != "COMPLETED":
-        return state.status
-    cells = {node.id: state.peek(node.id) for node in walk.flow.nodes}
-    # Of a map that failed, which item failed first is a matter of order.
-    outputs = {name: cell.output for name, cell in cells.items() if cell.status == "COMPLETED"}
-    return outputs, {name: (cell.status, cell.visit, cell.edges_taken) for name, cell in cells.items()}
-
-
-def cuts(events: list[ev.AnyEvent], rng: random.Random) -> list[int]:
-    """Every place before the end of a short log, and some of a long one."""
-    until = shared_prefix(events, rewinds=True)
-    places = range(1, until + 1)
-    return list(places) if until <= CUTS_MAX else sorted(rng.sample(places, CUTS_MAX))
-
-
-def empty(event: ev.AnyEvent) -> bool:
-    """An empty list is routed by whoever expands it, or by whoever assembles it in a fork."""
-    return isinstance(event, ev.NodeExpanded) and not event.count
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_a_fork_at_any_event_comes_out_like_the_run_itself(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, ())
-        walk.left, walk.script = 0, Steady(walk.flow, seed, walk.script.trouble)
-        walk.run()
-        for until in cuts(walk.kernel.events, walk.rng):
-            other = Branched(walk, walk.flow, until, seed).run()
-            assert empty(walk.kernel.events[until - 1]) or outcome(other) == outcome(walk), f"seed {seed} at {until}"
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_whatever_was_done_to_a_run_its_forks_end(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (patch, retry, rewind, override, interrupt)).run()
-        for until in cuts(walk.kernel.events, walk.rng)[::3]:
-            graph = walk.flows[replay(walk.kernel.events[:until]).digest]
-            other = Branched(walk, graph, until, seed).run()
-            assert other.kernel.state.counter == 0, f"seed {seed} at {until}"
 
 
 def test_a_loop_whose_pass_had_just_ended_makes_that_pass_again() -> None:

@@ -17,9 +17,6 @@ def iterations(run: Run, names: str) -> list[int]:
     return [iteration(run.kernel.state, run.node(name)) for name in names.split()]
 
 
-# A node that loops back to itself
-
-
 def test_a_self_loop_goes_on_and_breaks_to_its_plain_edges() -> None:
     run = begun("a > b", {"a": {"loop": loop(3)}})
     assert run.done("a", again=True) == rows(
@@ -110,9 +107,6 @@ def test_an_unlimited_loop_is_bounded_by_visits() -> None:
     assert run.done("a", again=True)[-1] == "RunFailed node=a#5 code=max_visits_exceeded"
 
 
-# A loop over several nodes
-
-
 def test_every_node_of_the_body_gets_its_next_visit() -> None:
     run = begun("s > a > b c > d > z", {"d": {"loop": loop(3, "a")}})
     run.end("s", "a", "b", "c")
@@ -178,9 +172,6 @@ def test_other_joins_of_the_body_are_evaluated_in_every_pass() -> None:
     run.done("a", "c")
     assert "NodeScheduled d#2" in run.done("c")
     assert run.edges("d") == "b:dead c:taken"
-
-
-# Waiting for the rest of the body
 
 
 def busy() -> Run:
@@ -267,9 +258,6 @@ def test_a_map_over_nothing_that_waits_for_its_body_frees_its_slot_once() -> Non
     assert run.kernel.state.in_flight == 1
 
 
-# Nested loops
-
-
 def nested() -> Run:
     run = begun("a > b > c > d > z", {"c": {"loop": loop(2, "b")}, "d": {"loop": loop(3, "a")}})
     run.end("a", "b")
@@ -311,9 +299,6 @@ def test_an_outer_loop_waits_for_the_inner_one() -> None:
     assert [run.cell(name).visit for name in "abxd"] == [2, 3, 2, 2]
 
 
-# The loop is over by a skip
-
-
 def test_a_looping_node_that_is_skipped_ends_its_loop() -> None:
     """No condition is evaluated, its edges are dead, and nothing goes back."""
     run = begun("a > b > z", {"b": {"when": "inputs.go", "loop": loop(3, "a")}})
@@ -337,9 +322,6 @@ def test_a_thousand_passes_keep_one_cell_and_one_token() -> None:
         run.done("a", again=True)
     assert (run.counter, len(run.kernel.state.cells), run.cell("a").visit) == (1, 1, 1_001)
     assert len(run.of(NodeScheduled)) == 1_001
-
-
-# Error edges that leave a loop
 
 
 BODY: dict[str, Json] = {"b": {"on_error": {"route": ["h"]}}, "c": {"loop": loop(3, "a")}}

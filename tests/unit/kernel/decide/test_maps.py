@@ -45,18 +45,6 @@ def test_when_is_asked_once_before_the_list() -> None:
     assert run.of(NodeExpanded) == []
 
 
-def test_items_hold_no_tokens() -> None:
-    run = mapped()
-    run.expand("a", 5)
-    assert run.counter == 1
-    for index in range(5):
-        run.done(f"a[{index}]")
-        assert run.counter == 1
-
-
-# The window
-
-
 def test_a_window_slides_with_every_item_that_ends() -> None:
     run = mapped(max_parallel=2)
     assert run.expand("a", 4) == rows(
@@ -80,14 +68,6 @@ def test_an_item_keeps_its_place_in_back_off_and_while_it_waits() -> None:
     assert run.wake("a[0]") == rows(
         "NodeCompleted a[0] attempt=2; NodeScheduled a[1] until=2; drop wake a[0]; put run a[1]"
     )
-
-
-def test_a_window_wider_than_the_list_is_the_list() -> None:
-    run = mapped(max_parallel=50)
-    assert run.expand("a", 2)[1] == "NodeScheduled a[0] until=2"
-
-
-# Failures
 
 
 def test_a_failed_item_fails_the_map_and_cancels_the_rest() -> None:
@@ -153,14 +133,6 @@ def test_the_attempts_of_a_map_are_the_largest_of_any_item() -> None:
     assert run.cell("a").attempt == 3
 
 
-def test_retries_are_counted_item_by_item() -> None:
-    run = mapped(retry={"max_attempts": 2})
-    run.expand("a", 2)
-    assert run.fail("a[0]", retryable=True)[-1] == "put run a[0] at=+1000"
-    assert run.fail("a[1]", retryable=True)[-1] == "put run a[1] at=+1000"
-    assert "NodeFailed a[1] attempt=2 code=boom" in run.fail("a[1]", retryable=True)
-
-
 def test_an_item_whose_handler_skips_is_null_in_the_list() -> None:
     """The list has an entry for every item."""
     run = mapped()
@@ -214,14 +186,6 @@ def test_a_lost_expansion_or_assembly_is_done_again_and_is_no_attempt() -> None:
     assert (run.cell("a").status, run.cell("a").attempt) == ("COMPLETED", 1)
 
 
-def test_the_list_is_stored_once_and_kept_until_the_visit_is_over() -> None:
-    run = mapped()
-    run.expand("a", 2)
-    [expanded] = run.of(NodeExpanded)
-    items = run.cell("a").map
-    assert items is not None and (items.items, items.count, items.next) == (expanded.items, 2, 2)
-
-
 # Map, loop and branch on one node: map first, then loop, then branch
 
 
@@ -258,23 +222,12 @@ def test_the_items_of_an_earlier_pass_never_meet_the_next() -> None:
     assert run.act("a[0]").status == "QUEUED"
 
 
-# Slots of the run
-
-
 def test_items_take_slots_behind_nodes_that_were_ready_before() -> None:
     run = begun("a b c", {"a": {"map": {"over": [1]}}}, limits={"max_parallel": 2})
     assert run.expand("a", 3) == rows("NodeExpanded a count=3 window=3; NodeScheduled c; put run c")
     assert run.done("b") == rows("NodeStarted b; NodeCompleted b counter=2; NodeScheduled a[0] until=1; put run a[0]")
     assert run.done("c")[-1] == "put run a[1]"
     assert run.done("a[0]")[-1] == "put run a[2]"
-
-
-def test_an_item_that_ends_the_list_is_assembled_in_its_slot_whoever_waits() -> None:
-    run = begun("a b", {"a": {"map": {"over": [1]}}}, limits={"max_parallel": 1})
-    run.expand("a", 1)
-    assert run.jobs == "run b"
-    run.done("b")
-    assert run.done("a[0]")[-1] == "put run a"
 
 
 @pytest.mark.parametrize("width", [1, 1_000])
@@ -294,9 +247,6 @@ def test_a_repeated_assembly_leaves_nothing() -> None:
     run.do(assembly, "run/m/1/-1")
     assert run.nodes("m z") == "m=COMPLETED z=QUEUED"
     assert run.do(msgspec.structs.replace(assembly, again=True)) == []
-
-
-# Items in the state
 
 
 DONE = Activation(

@@ -8,14 +8,8 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import agent, choose, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
-from tidemill.errors import Problem
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, WaitRequested
-from tidemill.kernel.decide.decide import decide
-
-SEEDS = 1_000
-
 
 # Not begun yet
 
@@ -56,21 +50,11 @@ def test_a_held_node_leaves_the_queue() -> None:
     assert run.status == "COMPLETED"
 
 
-def test_the_last_node_held_leaves_the_queue_too() -> None:
-    run = OperatorSteps("a b c > e", limits={"max_parallel": 1}).begun()
-    run.override("c", None)
-    run.end("a", "b", "e")
-    assert run.status == "COMPLETED"
-
-
 def test_while_paused_nothing_is_dispatched() -> None:
     run = OperatorSteps("a > b > c").begun()
     run.pause()
     assert run.override("b") == rows("NodeOverridden b; NodeScheduled c")
     assert run.resume() == rows("RunResumed; put run a; put run c")
-
-
-# Waiting
 
 
 def test_a_timer_goes_with_its_wait() -> None:
@@ -118,9 +102,6 @@ def test_an_approval_is_closed_also_when_conditions_are_still_to_be_evaluated() 
     assert run.refused(decide) == "approval_closed"
     run.done("h", "x", called=False)
     assert run.nodes("x y") == "x=QUEUED y=SKIPPED"
-
-
-# Ways to go
 
 
 def test_a_worker_evaluates_the_conditions_unless_the_way_is_given() -> None:
@@ -194,9 +175,6 @@ def test_a_loop_does_not_overtake_the_tokens_that_stand_at_its_entry() -> None:
     assert (run.status, run.counter) == ("COMPLETED", 0)
 
 
-# Ended runs
-
-
 def test_a_failed_node_is_settled_and_everything_else_that_was_cut_off_goes_on() -> None:
     run = OperatorSteps("a > b > c; d").begun()
     run.done("a")
@@ -245,16 +223,6 @@ def test_an_unknown_outcome_is_settled_but_others_are_still_in_question() -> Non
     assert run.nodes() == "a=COMPLETED b=QUEUED"
 
 
-def test_a_limit_may_be_met_again_on_the_way() -> None:
-    run = OperatorSteps("a > b > c", limits={"max_visits": 2}).begun()
-    run.end("a", "b")
-    run.override("c")
-    assert run.status == "COMPLETED"
-
-
-# Items of maps
-
-
 def mapped(count: int = 3, graph: str = "m > z", **options: Any) -> OperatorSteps:
     run = OperatorSteps(graph, {"m": {"map": {"over": [1], **options}}}).begun()
     run.expand("m", count)
@@ -288,13 +256,6 @@ def test_the_only_item_left_is_settled_and_the_list_is_assembled() -> None:
     assert run.act("m[1]").output == b"null"
 
 
-def test_a_cancelled_item_in_the_middle_is_passed_over() -> None:
-    run = mapped(4)
-    run.fail("m[0]")
-    run.override("m[2]")
-    assert run.jobs == "run m[0]; run m[1]; run m[3]"
-
-
 def test_a_map_that_failed_is_settled_as_a_whole() -> None:
     run = mapped(2)
     run.done("m[0]")
@@ -312,9 +273,6 @@ def test_items_of_a_map_that_is_over_are_over() -> None:
         assert run.refused(run.overriding(at)) == "node_ended"
     run.fail("z")
     assert run.refused(run.overriding("m[0]")) == "node_ended"
-
-
-# Refusals
 
 
 def test_what_is_refused() -> None:
@@ -374,30 +332,3 @@ def test_what_was_settled_by_hand_can_be_undone() -> None:
     run.override("a")
     run.cancel()
     assert run.rollback() == rows("RollbackStarted; CompensationScheduled a; put undo a")
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_whatever_is_settled_by_hand_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (override, override, override, retry, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
-
-
-def test_every_refusal_says_what_can_be_done() -> None:
-    run = OperatorSteps("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
-    run.done("a")
-    for command, code in (
-        (Override(node="a", visit=2), "visit_over"),
-        (Override(node="a", visit=0), "node_ended"),
-        (Override(node="b", visit=0), "node_live"),
-        (Override(node="b", visit=0, index=3), "item_unknown"),
-        (Override(node="nobody", visit=0), "node_unknown"),
-    ):
-        problem = decide(run.flow, run.kernel.state, command, run.kernel.now)
-        assert isinstance(problem, Problem) and (problem.code, bool(problem.hint)) == (code, True)
-    run.fail("b")
-    problem = decide(run.flow, run.kernel.state, Override(node="a", visit=0), run.kernel.now)
-    assert isinstance(problem, Problem) and problem.hint == "fork the run, beginning at it"

@@ -8,14 +8,11 @@ import msgspec
 import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
-from tests.fixtures.kernel.tables import choose, flow, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, patch, retry, rewind
+from tests.fixtures.kernel.tables import flow, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Patch
 from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.model import Workflow
-
-SEEDS = 2_000
 
 
 def joins(run: OperatorSteps) -> str:
@@ -26,9 +23,6 @@ def joins(run: OperatorSteps) -> str:
         edges = "".join(f" {source}:{words[taken]}" for source, taken in join.edges)
         told.append(f"{join.node}{edges} *{join.tokens}")
     return "; ".join(told)
-
-
-# Adding
 
 
 def test_a_node_behind_a_finished_one_begins_at_once() -> None:
@@ -88,24 +82,6 @@ def test_a_node_before_a_pending_join_makes_it_wait() -> None:
     assert run.status == "COMPLETED"
 
 
-def test_an_edge_between_nodes_that_are_there() -> None:
-    run = OperatorSteps("a > b > c; d").begun()
-    run.done("a")
-    run.patch(flow("a > b > c; d > c"))
-    run.done("b")
-    assert run.nodes("c") == "c=PENDING"
-    run.end("d", "c")
-    assert run.status == "COMPLETED"
-
-
-def test_a_branch_decides_for_its_own_targets_only() -> None:
-    nodes = {"a": {"branch": choose("x", default="y")}}
-    run = OperatorSteps("a > x y", nodes).begun()
-    run.done("a", "x")
-    run.patch(flow("a > x y n", nodes))
-    assert run.nodes() == "a=COMPLETED x=QUEUED y=SKIPPED n=QUEUED"
-
-
 def test_more_to_do_withdraws_the_rendering_of_the_outputs() -> None:
     run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")
@@ -122,9 +98,6 @@ def test_outputs_that_are_being_rendered_go_on_when_nothing_is_added() -> None:
     assert run.patch(flow("a", outputs={"x": 2})) == rows("RunPatched")
     assert (run.counter, run.jobs) == (1, "outputs")
     assert run.refused(run.patching(flow("a"))) == "patch_too_late"
-
-
-# Removing
 
 
 def test_a_pending_node_goes_with_the_tokens_that_stood_at_it() -> None:
@@ -182,9 +155,6 @@ def test_a_node_that_comes_back_counts_its_visits_on() -> None:
     assert (run.cell("b").visit, run.jobs) == (2, "run b#2; run x")
 
 
-# Changing
-
-
 def test_a_pending_node_is_another_one_when_it_begins() -> None:
     run = OperatorSteps("a > b").begun()
     assert run.patch(flow("a > b", {"b": {"timeout_seconds": 5}})) == rows("RunPatched")
@@ -217,17 +187,6 @@ def test_a_deadline_is_counted_from_the_same_moment() -> None:
     assert run.patch(flow("a", limits={"deadline_seconds": 4})) == rows(
         "RunPatched; drop deadline; put deadline at=+2000"
     )
-
-
-def test_while_paused_nothing_is_dispatched() -> None:
-    run = OperatorSteps("a; x").begun()
-    run.done("a")
-    run.pause()
-    assert run.patch(flow("a > n; x")) == rows("RunPatched; NodeScheduled n")
-    assert run.resume() == rows("RunResumed; put run n; put run x")
-
-
-# Loops
 
 
 def body(looped: bool) -> Workflow:
@@ -294,9 +253,6 @@ def test_no_loop_is_made_around_an_error_path_that_has_been_settled() -> None:
     assert run.refused(run.patching(new, retry=True)) == "patch_join_fired"
 
 
-# Fix and continue
-
-
 def test_what_failed_is_corrected_and_goes_on() -> None:
     run = OperatorSteps("a > b > c").begun()
     run.done("a")
@@ -325,15 +281,6 @@ def test_outputs_may_be_left_out() -> None:
     run.done("a")
     run.render("template_failed")
     assert run.patch(flow("a"), retry=True)[:3] == rows("RunPatched; RunRetried; RunCompleted")
-
-
-def test_an_entry_that_failed_may_get_something_before_it() -> None:
-    run = OperatorSteps("a > b").begun()
-    run.fail("a")
-    run.patch(flow("n > a > b"), retry=True)
-    assert run.nodes() == "n=QUEUED a=PENDING b=PENDING"
-    run.end("n", "a", "b")
-    assert run.status == "COMPLETED"
 
 
 def mapped(**options: Any) -> dict[str, Any]:
@@ -372,19 +319,6 @@ def test_items_of_another_list_are_not_taken_for_those_that_have_begun() -> None
     run.fail("m[1]")
     assert run.refused(run.patching(flow("m", mapped(over=[5])), retry=True)) == "patch_items_begun"
     assert run.refused(run.patching(flow("m"), retry=True)) == "patch_items_begun"
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(8))
-def test_whatever_is_changed_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 8, (batch + 1) * SEEDS // 8):
-        walk = OperatedWalk(seed, (patch, patch, patch, retry, rewind, override, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
-
-
-# Refusals
 
 
 UNDO = {"compensator": {"type": "value"}}

@@ -8,19 +8,13 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, retry
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Retry, Signal, WaitRequested
-
-SEEDS = 1_000
 
 
 def reopened(run: OperatorSteps) -> str:
     """What the latest retry opened, as `b*1 c*0`: a node and its tokens."""
     return " ".join(f"{each.node}*{each.tokens}" for each in run.of(ev.RunRetried)[-1].nodes)
-
-
-# The simple case
 
 
 def test_what_failed_is_scheduled_again_and_what_completed_stays() -> None:
@@ -88,9 +82,6 @@ def test_a_person_is_asked_again() -> None:
     assert len(run.of(ev.ApprovalRequested)) == 2
 
 
-# Joins
-
-
 @pytest.mark.parametrize(
     ("join", "expected"),
     [
@@ -136,9 +127,6 @@ def test_tokens_that_stood_at_a_half_arrived_join_stand_there_again() -> None:
     assert run.done("d")[2] == "NodeScheduled j"
     run.end("c", "j")
     assert run.status == "COMPLETED"
-
-
-# Loops
 
 
 def looped(passes: int = 5) -> OperatorSteps:
@@ -196,22 +184,6 @@ def test_a_looping_node_that_waited_for_its_body_runs_again() -> None:
     assert run.done("y")[3] == "LoopContinued l entry=e iteration=1 body=e,x,y,l"
 
 
-def test_nested_loops_keep_their_counts() -> None:
-    nodes = {"i": {"loop": loop(4, back_to="b")}, "o": {"loop": loop(4, back_to="a")}}
-    run = OperatorSteps("a > b > i > o > z", nodes).begun()
-    run.end("a", "b", "i")
-    run.done("o", again=True)
-    run.end("a", "b")
-    run.done("i", again=True)
-    run.fail("b")
-    run.retry()
-    assert (run.cell("i").passes, run.cell("o").passes) == (1, 1)
-    run.done("b")
-    assert "iteration=2" in run.done("i", again=True)[2]
-    run.end("b", "i", "o", "z")
-    assert run.status == "COMPLETED"
-
-
 def test_an_error_path_out_of_a_loop_stays_open() -> None:
     run = OperatorSteps(
         "e > x > l > z", {"x": {"on_error": {"route": ["z"]}}, "l": {"loop": loop(back_to="e")}}
@@ -226,23 +198,12 @@ def test_an_error_path_out_of_a_loop_stays_open() -> None:
     assert run.edges("z") == "x:taken l:dead"
 
 
-# The run as a whole
-
-
 def test_after_its_deadline_a_run_gets_a_fresh_one() -> None:
     run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
     run.kernel.now = 7_000
     run.deadline()
     assert run.retry()[-2:] == rows("put deadline at=+5000; put run a")
     assert run.kernel.state.deadline_ms == 12_000
-
-
-def test_a_deadline_that_has_not_passed_stays() -> None:
-    run = OperatorSteps("a", limits={"deadline_seconds": 5}).begun()
-    run.kernel.now = 2_000
-    run.fail("a")
-    run.retry()
-    assert run.kernel.state.deadline_ms == 6_000
 
 
 def test_outputs_that_could_not_be_rendered_are_rendered_again() -> None:
@@ -253,13 +214,6 @@ def test_outputs_that_could_not_be_rendered_are_rendered_again() -> None:
     assert (run.counter, run.of(ev.RunRetried)[-1].renders) == (1, True)
     run.render()
     assert run.status == "COMPLETED"
-
-
-def test_a_run_cancelled_while_its_outputs_were_rendered_renders_them() -> None:
-    run = OperatorSteps("a", outputs={"x": 1}).begun()
-    run.done("a")
-    run.cancel()
-    assert run.retry()[-1] == "put outputs"
 
 
 @pytest.mark.parametrize("limits", [{"max_visits": 2}, {"max_hops": 2}])
@@ -283,24 +237,12 @@ def test_retries_use_up_neither_visits_nor_hops(limits: dict[str, int]) -> None:
     assert run.status == "COMPLETED"
 
 
-def test_held_nodes_are_held_again() -> None:
-    run = OperatorSteps("a b c", limits={"max_parallel": 1}).begun()
-    run.fail("a")
-    run.retry()
-    assert run.jobs == "run a"
-    run.end("a", "b", "c")
-    assert run.status == "COMPLETED"
-
-
 def test_a_failure_that_was_tolerated_stays() -> None:
     run = OperatorSteps("a > b > c", {"a": {"on_error": "continue"}}).begun()
     run.fail("a")
     run.fail("b")
     run.retry()
     assert (run.nodes(), run.letters) == ("a=FAILED b=QUEUED c=PENDING", "a/1/-1")
-
-
-# Refusals
 
 
 def test_what_is_refused() -> None:
@@ -357,16 +299,6 @@ def test_a_retry_is_done_once_per_command() -> None:
     assert run.status == "FAILED"
 
 
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_whatever_is_retried_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (retry, retry, retry, override, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
-
-
 ONCE: dict[str, Any] = {"delivery": "at_most_once"}
 
 
@@ -385,9 +317,6 @@ def test_letters_of_earlier_passes_are_not_closed_by_a_retry() -> None:
     run.cancel()
     run.retry()
     assert run.letters == "a/1/-1"
-
-
-# Maps
 
 
 def mapped(count: int = 4, **options: Any) -> OperatorSteps:

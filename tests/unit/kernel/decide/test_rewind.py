@@ -6,20 +6,14 @@ import msgspec
 import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
-from tests.fixtures.kernel.tables import choose, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, retry, rewind
+from tests.fixtures.kernel.tables import loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Done, Result, Rewind
-
-SEEDS = 1_000
 
 
 def anew(run: OperatorSteps) -> str:
     """What the latest rewind begins again, as `b#2*1`: a node, its visit and its tokens."""
     return " ".join(f"{each.node}#{each.visit}*{each.tokens}" for each in run.of(ev.RunRewound)[-1].nodes)
-
-
-# A node and what is behind it
 
 
 def test_a_node_and_its_descendants_get_their_next_visit() -> None:
@@ -33,14 +27,6 @@ def test_a_node_and_its_descendants_get_their_next_visit() -> None:
     assert run.act("b").attempt == 0
     run.end("b", "c", "d", "x")
     assert (run.status, run.cell("c").visit) == ("COMPLETED", 2)
-
-
-def test_what_has_not_happened_yet_keeps_its_visit() -> None:
-    run = OperatorSteps("a > b > c").begun()
-    run.done("a")
-    run.rewind("a")
-    assert anew(run) == "a#2*1 b#2*0"
-    assert run.cell("c").visit == 1
 
 
 def test_an_entry_node_begins_with_its_own_token() -> None:
@@ -82,23 +68,12 @@ def test_a_map_is_expanded_anew() -> None:
     assert run.status == "COMPLETED"
 
 
-def test_a_skipped_node_is_looked_at_again() -> None:
-    run = OperatorSteps("a > b > c; x", {"b": {"when": "inputs.go"}}).begun()
-    run.done("a")
-    run.skip("b")
-    run.rewind("b")
-    assert run.nodes() == "a=COMPLETED b=QUEUED c=PENDING x=QUEUED"
-
-
 def test_letters_of_what_happens_anew_are_closed() -> None:
     run = OperatorSteps("a > b > c; x", {"b": {"on_error": "continue"}}).begun()
     run.done("a")
     run.fail("b")
     assert "DeadLetterClosed b" in run.rewind("a")
     assert run.letters == ""
-
-
-# Joins
 
 
 def test_edges_from_outside_stay_decided_and_bring_their_token_again() -> None:
@@ -127,20 +102,6 @@ def test_an_any_join_fires_at_once_by_the_edge_that_stays() -> None:
     assert (anew(run), run.nodes()) == ("b#2*1 j#2*1 z#2*0", "a=COMPLETED b=QUEUED j=QUEUED z=PENDING")
     run.end("b", "j", "z")
     assert run.status == "COMPLETED"
-
-
-def test_a_branch_may_go_another_way() -> None:
-    run = OperatorSteps("a > x y > j", {"a": {"branch": choose("x", default="y")}}).begun()
-    run.done("a", "x")
-    run.done("x")
-    run.rewind("a")
-    run.done("a", "y")
-    assert run.nodes() == "a=COMPLETED x=SKIPPED y=QUEUED j=PENDING"
-    run.end("y", "j")
-    assert run.status == "COMPLETED"
-
-
-# The run around it
 
 
 def test_the_rendering_of_outputs_is_withdrawn() -> None:
@@ -179,18 +140,6 @@ def test_a_limit_may_be_met_on_the_way_back() -> None:
     assert (run.status, run.nodes(), run.counter) == ("FAILED", "a=CANCELLED b=CANCELLED", 0)
 
 
-def test_hops_are_counted_from_what_stays() -> None:
-    run = OperatorSteps("a > b > c", limits={"max_hops": 3}).begun()
-    run.end("a", "b")
-    for _ in range(5):
-        run.rewind("b")
-        run.done("b")
-    assert run.cell("c").hop == 3
-
-
-# Loops
-
-
 def looped(graph: str = "s > e > x > l > z; w", back_to: str = "e") -> OperatorSteps:
     return OperatorSteps(graph, {"l": {"loop": loop(4, back_to=back_to)}}).begun()
 
@@ -206,17 +155,6 @@ def test_inside_a_loop_the_pass_goes_on_counting() -> None:
     assert "iteration=2" in run.done("l", again=True)[2]
 
 
-def test_the_entry_of_a_pass_needs_nobody_outside() -> None:
-    run = looped()
-    run.end("s", "e", "x")
-    run.done("l", again=True)
-    run.end("e", "x", "l")
-    run.rewind("e")
-    assert (run.cell("e").has_start_token, run.cell("e").tokens, run.edges("e")) == (True, 1, "s:taken")
-    run.end("e", "x", "l", "z", "w")
-    assert run.status == "COMPLETED"
-
-
 def test_before_a_loop_it_begins_anew_at_its_first_pass() -> None:
     run = looped()
     run.end("s", "e", "x")
@@ -227,19 +165,6 @@ def test_before_a_loop_it_begins_anew_at_its_first_pass() -> None:
     assert (run.cell("l").passes, run.cell("e").has_start_token) == (0, False)
     run.end("s", "e", "x")
     assert "iteration=1" in run.done("l", again=True)[2]
-
-
-def test_of_nested_loops_the_inner_one_begins_anew() -> None:
-    nodes = {"i": {"loop": loop(4, back_to="b")}, "o": {"loop": loop(4, back_to="a")}}
-    run = OperatorSteps("a > b > i > o > z", nodes).begun()
-    run.end("a", "b", "i")
-    run.done("o", again=True)
-    run.end("a", "b")
-    run.done("i", again=True)
-    run.rewind("a")
-    assert (run.cell("i").passes, run.cell("o").passes) == (0, 1)
-    run.end("a", "b", "i", "o", "z")
-    assert run.status == "COMPLETED"
 
 
 def test_a_loop_that_had_ended_goes_on() -> None:
@@ -308,9 +233,6 @@ def test_what_an_earlier_pass_took_out_of_the_loop_stays() -> None:
     assert (run.status, run.counter) == ("COMPLETED", 0)
 
 
-# Refusals
-
-
 def test_what_is_refused() -> None:
     run = OperatorSteps("a > b > c").begun()
     assert run.refused(Rewind(node="b")) == "node_not_begun"
@@ -328,16 +250,6 @@ def test_a_rewind_is_done_once_per_command() -> None:
     run.rewind("a", id="w1")
     assert run.rewind("a", id="w1") == []
     assert run.cell("a").visit == 2
-
-
-# Anything, at any moment
-
-
-@pytest.mark.parametrize("batch", range(4))
-def test_wherever_it_goes_back_to_the_run_ends_without_losing_a_token(batch: int) -> None:
-    for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
-        walk = OperatedWalk(seed, (rewind, rewind, rewind, retry, interrupt)).run()
-        assert walk.kernel.state.counter == 0, f"seed {seed}"
 
 
 def test_rewinds_use_up_no_hops() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import flow, loop, rows
-from tests.model.operator_walks import OperatedWalk, interrupt, override, retry, rewind
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Cancel, CompensationResult, Done, RequeueJob, Rollback
 
@@ -31,9 +30,6 @@ def left(run: OperatorSteps) -> str:
 def undone(run: OperatorSteps) -> str:
     """What was undone, in order."""
     return " ".join(f"{each.node}/{each.visit}/{each.index}" for each in run.of(ev.CompensationCompleted))
-
-
-# One after the other
 
 
 def test_what_completed_is_undone_backwards() -> None:
@@ -132,9 +128,6 @@ def test_an_at_most_once_node_that_was_not_announced_was_not_under_way() -> None
     assert (run.kernel.state.rollback, left(run)) == ("done", "")
 
 
-# Trouble
-
-
 def test_a_step_is_tried_again_after_a_while() -> None:
     run = undoing("a", "", {"a": {"compensator": {"type": "value", "retry": {"max_attempts": 3}}}})
     run.done("a")
@@ -187,16 +180,6 @@ def test_a_result_that_no_longer_counts_changes_nothing() -> None:
     assert run.do(late) == []
 
 
-def test_a_claimed_step_can_be_put_back() -> None:
-    run = undoing("a", "a")
-    run.done("a")
-    run.rollback()
-    assert run.do(RequeueJob(node="a", visit=1, kind="undo"), "undo/a/1/-1") == rows("put undo a")
-
-
-# By itself
-
-
 def test_a_failure_rolls_back_when_the_document_says_so() -> None:
     run = undoing("a > b", "a", on_failure={"compensate": "automatic"})
     run.done("a")
@@ -229,9 +212,6 @@ def test_nothing_to_undo_is_no_rollback() -> None:
     run = OperatorSteps("a", on_failure={"compensate": "automatic"}).begun()
     run.fail("a")
     assert run.kernel.state.rollback == "none"
-
-
-# What nobody knows
 
 
 def test_an_unknown_outcome_is_named_and_never_a_green_tick() -> None:
@@ -290,9 +270,6 @@ def test_what_somebody_was_sure_about_is_not_named() -> None:
     run.rollback()
     run.undone("b")
     assert (run.kernel.state.rollback, left(run)) == ("done", "")
-
-
-# Again, or not at all
 
 
 def test_a_partial_rollback_can_go_on_with_what_is_left() -> None:
@@ -371,37 +348,9 @@ def test_a_node_that_a_patch_took_away_is_missed_and_named() -> None:
     assert left(run) == "a/1/-1 b/1/-1"
 
 
-# Anything, at any moment
-
-
-def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
-    for seed in range(150):
-        walk = OperatedWalk(seed, (retry, rewind, override, interrupt), undoes=True).run()
-        walk.roll_back()
-        assert walk.kernel.state.rollback in ("none", "done", "partial"), f"seed {seed}"
-
-
 def late(run: OperatorSteps, node: str) -> CompensationResult:
     """A worker's report about a step, under a lease that is newer than any before."""
     return CompensationResult(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
-
-
-def test_what_was_skipped_by_hand_is_not_undone() -> None:
-    run = undoing("a > b", "a b")
-    run.override("b", None)
-    run.done("a")
-    assert run.rollback()[1:] == rows("CompensationScheduled a; put undo a")
-
-
-def test_an_item_that_was_under_way_when_the_run_ended_is_named() -> None:
-    run = undoing("m", "m", {"m": {"map": {"over": [1, 2]}}})
-    run.expand("m", 2)
-    run.done("m[0]")
-    run.begin("m[1]", token=9)
-    run.cancel()
-    run.rollback()
-    run.undone("m[0]")
-    assert left(run) == "m/1/1"
 
 
 def test_a_rollback_that_was_stopped_hears_nothing_more() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.commands import Pause, Result, Resume, Signal, TimerFired, WaitExpired, WaitRequested
 from tidemill.kernel.decide.waits import SIGNALS_MAX
-from tidemill.kernel.events import NodeCompleted, NodeWaiting, SignalReceived
+from tidemill.kernel.events import NodeWaiting, SignalReceived
 
 Json = Any
 
@@ -36,12 +36,6 @@ def test_a_timer_that_is_claimed_before_its_time_is_put_back(wait: int | None, t
     run.kernel.now += 1
     assert run.do(timer(**run.where("a")), run.key(kind, "a")) != []
     assert run.cell("a").status != "WAITING"
-
-
-def test_a_timer_of_zero_is_a_timer() -> None:
-    run = one()
-    assert run.wait("a", 0)[-1] == "put wake a at=+0"
-    assert run.wake("a")[0] == "NodeCompleted a taken=z counter=1"
 
 
 def test_only_the_kernel_waits_for_the_body_of_a_loop() -> None:
@@ -183,9 +177,6 @@ def test_a_wait_is_recorded_with_its_name_and_moment() -> None:
     assert wait is not None and (wait.on, wait.name, wait.since_ms) == ("signal", "paid", 7_000)
 
 
-# Checkpoints
-
-
 def test_a_checkpoint_is_kept_for_the_attempt_after_a_crash() -> None:
     run = one()
     assert run.checkpoint("a", b"1", token=5) == rows("NodeStarted a; NodeCheckpointed a value=b'1'")
@@ -207,15 +198,6 @@ def test_a_checkpoint_belongs_to_its_visit_and_item() -> None:
     assert run.cell("a").checkpoint is None
 
 
-def test_a_checkpoint_changes_neither_token_nor_job() -> None:
-    run = one()
-    before = (run.counter, run.jobs)
-    run.checkpoint("a", b"1", token=5)
-    assert (run.counter, run.jobs) == before
-    run.done("a", token=5)
-    assert [event.attempt for event in run.of(NodeCompleted)] == [1]
-
-
 # Signals: kept until somebody asks, taken once and in order by whoever has waited longest, named when nobody did
 
 
@@ -232,9 +214,6 @@ def told(signal: str, name: str = "paid", payload: bytes = b"1") -> Signal:
     return Signal(name=name, signal=signal, payload=payload)
 
 
-# Waiting and taking
-
-
 def test_a_signal_ends_the_wait_and_is_the_output() -> None:
     run = started()
     assert run.listen("s") == rows("NodeStarted s; NodeWaiting s on=signal")
@@ -244,13 +223,6 @@ def test_a_signal_ends_the_wait_and_is_the_output() -> None:
     )
     assert run.output("s") == {"eur": 12}
     assert (run.kernel.state.signals, run.kernel.state.listening) == ((), {"paid": ()})
-
-
-def test_a_signal_is_somebodys_act() -> None:
-    run = started()
-    run.do(Signal(name="paid", signal="s1", payload=b"1", actor="user:ann", id="c1"))
-    [received] = run.of(SignalReceived)
-    assert (received.actor, received.command, received.node, received.visit) == ("user:ann", "c1", "", 0)
 
 
 def test_a_signal_that_comes_first_is_kept() -> None:
@@ -310,33 +282,6 @@ def test_in_one_commit_a_signal_meets_the_wait_that_begins() -> None:
     )
 
 
-def test_in_one_commit_a_wait_meets_the_signal_that_has_come() -> None:
-    run = started()
-    waits = Result(outcome=WaitRequested(on="signal", name="paid"), token=1, **run.where("s"))
-    assert run.together(told("s1"), told("s1"), told("s2"), waits)[:4] == rows(
-        "SignalReceived paid=s1; SignalReceived paid=s2; NodeStarted s; NodeWaiting s on=signal signal=s1"
-    )
-    assert [kept.signal for kept in run.kernel.state.signals] == ["s2"]
-
-
-def test_conditions_over_a_signal_are_left_to_a_worker() -> None:
-    run = started("s > y; s > z", s={**WAITS, "branch": choose("y", "z")})
-    run.listen("s")
-    assert run.signal("s1") == rows("SignalReceived paid=s1 taker=s; NodeScheduled s resumed; put run s")
-    assert run.signal("s2") == rows("SignalReceived paid=s2")
-    assert run.done("s", "y", called=False)[0] == "NodeCompleted s taken=y dead=z counter=1"
-
-
-def test_a_paused_run_takes_signals() -> None:
-    run = started()
-    run.listen("s")
-    run.pause()
-    assert run.signal("s1") == rows(
-        "SignalReceived paid=s1 taker=s; NodeCompleted s taken=z counter=1; NodeScheduled z"
-    )
-    assert run.resume() == rows("RunResumed; put run z")
-
-
 def test_outputs_of_signals_count_towards_the_bytes_of_the_run() -> None:
     run = begun("s t", {"s": WAITS, "t": WAITS}, limits={"max_bytes": 6})
     run.listen("s")
@@ -344,9 +289,6 @@ def test_outputs_of_signals_count_towards_the_bytes_of_the_run() -> None:
     run.signal("s1", payload=b"1234")
     assert run.kernel.state.size == 4
     assert run.signal("s2", payload=b"123")[1] == "NodeFailed t code=max_bytes_exceeded counter=0"
-
-
-# Refusals
 
 
 def test_a_name_that_no_node_waits_for_is_refused() -> None:
@@ -397,9 +339,6 @@ def test_after_the_end_nobody_is_left_to_be_told(end: str) -> None:
     assert run.refused(told("s9")) == "run_ended"
 
 
-# Unread
-
-
 def unread(**top: Json) -> Run:
     run = begun("a; s t", {"s": WAITS, "t": {"type": "signal", "config": {"name": "sent"}}}, **top)
     run.listen("s")
@@ -433,9 +372,6 @@ def test_rendered_outputs_change_nothing_about_that() -> None:
     run.listen("t", "sent")
     run.done("a")
     assert run.render("boom")[0] == "RunFailed code=outputs_failed unread=paid,sent"
-
-
-# Maps, loops, time-outs
 
 
 def test_items_of_a_map_take_one_signal_each() -> None:
@@ -482,16 +418,6 @@ def test_who_listens_again_stands_behind_those_who_have_waited_since() -> None:
     assert run.kernel.state.listening == {"paid": (("t", 1, -1), ("s", 1, -1))}
     assert run.signal("s1")[0] == "SignalReceived paid=s1 taker=t"
     assert run.signal("s2")[0] == "SignalReceived paid=s2 taker=s"
-
-
-def test_who_waits_no_more_is_passed_over() -> None:
-    run = started(
-        "s t", s={**WAITS, "timeout_seconds": 5, "retry": {"max_attempts": 1}, "on_error": "continue"}, t=WAITS
-    )
-    run.listen("s")
-    run.listen("t")
-    run.expire("s")
-    assert run.signal("s1")[0] == "SignalReceived paid=s1 taker=t"
 
 
 def test_who_waits_no_more_is_not_remembered_for_ever() -> None:

@@ -45,16 +45,12 @@ def said(base: Json, *operations: Json) -> list[tuple[str, str]]:
     return [(problem.code, problem.path) for problem in refused(base, *operations)]
 
 
-# The standard
-
-
 @pytest.mark.parametrize(
     ("base", "operations", "expected"),
     [
         ({"foo": "bar"}, [op("add", "/baz", "qux")], {"baz": "qux", "foo": "bar"}),
         ({"foo": ["bar", "baz"]}, [op("add", "/foo/1", "qux")], {"foo": ["bar", "qux", "baz"]}),
         ({"foo": ["bar"]}, [op("add", "/foo/-", ["abc", "def"])], {"foo": ["bar", ["abc", "def"]]}),
-        ({"foo": ["bar"]}, [op("add", "/foo/1", None)], {"foo": ["bar", None]}),
         ({"foo": 1}, [op("add", "/foo", 2)], {"foo": 2}),
         ({"baz": "qux", "foo": "bar"}, [op("remove", "/baz")], {"foo": "bar"}),
         ({"foo": ["bar", "qux", "baz"]}, [op("remove", "/foo/1")], {"foo": ["bar", "baz"]}),
@@ -68,14 +64,12 @@ def said(base: Json, *operations: Json) -> list[tuple[str, str]]:
         ({"foo": ["all", "grass", "cows", "eat"]}, [op("move", "/foo/3", from_="/foo/1")], "eat last"),
         ({"foo": {"bar": 1}}, [op("copy", "/baz", from_="/foo")], {"foo": {"bar": 1}, "baz": {"bar": 1}}),
         ({"baz": "qux", "foo": ["a", 2]}, [op("test", "/baz", "qux"), op("test", "/foo/1", 2)], "unchanged"),
-        ({"foo": "bar"}, [op("add", "/child", {"grandchild": {}})], {"foo": "bar", "child": {"grandchild": {}}}),
         ({"foo": "bar"}, [op("add", "/baz", "qux", xyz=123)], {"foo": "bar", "baz": "qux"}),
         ({"/": 9, "~1": 10}, [op("test", "/~01", 10), op("replace", "/~1", 8)], {"/": 8, "~1": 10}),
         ({"": 1, "a": {"": 2}}, [op("test", "/", 1), op("test", "/a/", 2), op("remove", "/a/")], {"": 1, "a": {}}),
         ({"foo": 1}, [op("replace", "", {"bar": 2})], {"bar": 2}),
         ({"foo": 1}, [op("add", "", {"bar": 2}), op("test", "", {"bar": 2})], {"bar": 2}),
         ({"foo": 1}, [op("move", "/foo", from_="/foo")], {"foo": 1}),
-        ({"foo": 1}, [], {"foo": 1}),
         ({"é\n": 1}, [op("remove", "/é\n")], {}),
     ],
 )
@@ -100,28 +94,16 @@ def test_what_is_copied_is_not_changed_with_its_original() -> None:
     assert base == {"a": {"b": [1]}}
 
 
-def test_neither_the_document_nor_the_patch_is_written_on() -> None:
-    base = normal("a", "b")
-    operations = [op("add", "/limits", {"max_hops": 3}), op("add", "/limits/max_visits", 9), op("remove", "/nodes/a")]
-    before = copy.deepcopy((base, operations))
-    assert apply_patch(base, operations) == apply_patch(base, operations)
-    assert (base, operations) == before
-
-
 @pytest.mark.parametrize(
     ("one", "other", "equal"),
     [
         (1, 1.0, True),
         (True, 1, False),
-        (0, False, False),
         ([1, {"a": 2}], [1.0, {"a": 2.0}], True),
-        ([True], [1], False),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
         ({"a": None}, {}, False),
         ([1, 2], [2, 1], False),
-        ([], {}, False),
         ("1", 1, False),
-        (None, False, False),
         (10**30, 10**30, True),
     ],
 )
@@ -142,9 +124,6 @@ def test_a_failed_test_says_what_is_there() -> None:
     assert refused(base, op("test", "", [True]))[0].message == "the document is a mapping of 2, not a list of 1"
     assert refused(base, op("test", "/a/b", "y"))[0].message == "`/a/b` is `x`, not `y`"
     assert refused(base, op("test", "/a/b", True))[0].message == "`/a/b` is `x`, not true"
-
-
-# Ill-formed patches
 
 
 @pytest.mark.parametrize(
@@ -173,11 +152,6 @@ def test_everything_ill_formed_is_reported_at_once(operations: Json, paths: list
     ]
 
 
-def test_a_misspelt_operation_has_a_hint() -> None:
-    assert refused(normal("a"), op("replce", "/name", "x"))[0].hint == "did you mean `replace`?"
-    assert "add, remove" in refused(normal("a"), op("zzz", "/name", "x"))[0].hint
-
-
 def test_the_longest_pointer_and_the_longest_patch_are_taken() -> None:
     path = "/" + "a" * (POINTER_LENGTH_MAX - 1)
     assert apply_patch({}, [op("add", path, 1)]) == {path[1:]: 1}
@@ -202,35 +176,24 @@ def test_a_value_that_grows_by_copying_is_cheap_to_make_and_refused_by_the_compi
     assert [problem.code for problem in problems] == ["too_deep"]
 
 
-# Paths that lead nowhere
-
-
 @pytest.mark.parametrize(
     ("operation", "path", "hint"),
     [
         (op("remove", "/limts"), "/0/path", "`limits`"),
         (op("replace", "/description", "x"), "/0/path", ""),
-        (op("add", "/limts/max_hops", 1), "/0/path", "`limits`"),
         (op("remove", "/nodes/fetsh"), "/0/path", "`fetch`"),
         (op("replace", "/nodes/fetsh/config", 1), "/0/path", "`fetch`"),
         (op("remove", "/nodes/zzz"), "/0/path", "by its id"),
-        (op("replace", "/nodes/zzz", {"type": "value"}), "/0/path", "by its id"),
         (op("remove", "/nodes/7"), "/0/path", "2 entries"),
         (op("add", "/nodes/3", {"id": "c"}), "/0/path", "2 entries"),
         (op("add", "/nodes/01", {"id": "c"}), "/0/path", "by its id"),
-        (op("add", "/nodes/a b", {"id": "c"}), "/0/path", "by its id"),
         (op("remove", "/nodes/-"), "/0/path", "by its id"),
-        (op("replace", "/nodes/-", {}), "/0/path", "by its id"),
         (op("test", "/edges/-", {}), "/0/path", "1 entries"),
-        (op("remove", "/edges/fetch"), "/0/path", "1 entries"),
         (op("add", "/edges/fetch", {}), "/0/path", "1 entries"),
         (op("remove", "/edges/" + "9" * 900), "/0/path", "1 entries"),
-        (op("remove", "/edges/٠"), "/0/path", "1 entries"),
         (op("add", "/name/x", 1), "/0/path", ""),
-        (op("remove", "/name/0"), "/0/path", ""),
         (op("move", "/a", from_="/limts"), "/0/from", "`limits`"),
         (op("copy", "/a", from_="/nodes/fetsh"), "/0/from", "`fetch`"),
-        (op("copy", "/limts/a", from_="/nodes"), "/0/path", "`limits`"),
     ],
 )
 def test_a_path_that_leads_nowhere(operation: Json, path: str, hint: str) -> None:
@@ -246,23 +209,12 @@ def test_application_stops_at_the_first_operation_that_does_not_fit() -> None:
     ]
 
 
-@pytest.mark.parametrize("whole", [[], "text", None, {"nodes": 3}, {"nodes": [3]}, {}])
-@pytest.mark.parametrize("name", ["remove", "add", "replace", "test", "move", "copy"])
-def test_a_document_of_another_shape_is_no_surprise(whole: Json, name: str) -> None:
-    operation = op(name, "/x" if name == "move" else "/nodes/a/id", 1, from_="/nodes/a")
-    (problem,) = refused(normal("a"), op("replace", "", whole), operation)
-    assert problem.code == "patch_path_missing"
-
-
 def test_nodes_that_were_replaced_by_a_mapping_are_found_by_their_keys() -> None:
     operations = [op("replace", "/nodes", {"a": {"type": "value"}}), op("add", "/nodes/a/config", 1)]
     patched = apply_patch(
         normal("b"), [*operations, op("add", "/nodes/c", {"type": "value"}), op("remove", "/nodes/c")]
     )
     assert compile_document(patched, TYPES).workflow == compiled(node("a", config=1)).workflow
-
-
-# Nodes by id
 
 
 def test_a_node_is_found_by_its_id() -> None:
@@ -344,11 +296,6 @@ def test_of_two_nodes_with_one_id_the_second_is_found_once_the_first_is_gone() -
     assert patched["nodes"] == [{"id": "b", "type": "value"}, {"id": "a", "type": "http"}]
 
 
-def test_after_the_document_was_replaced_its_own_nodes_are_found() -> None:
-    operations = [op("test", "/nodes/b/type", "value"), op("replace", "", normal("b", "a")), op("remove", "/nodes/b")]
-    assert apply_patch(normal("a", "b"), operations)["nodes"] == normal("a")["nodes"]
-
-
 def test_adding_over_a_node_replaces_it_where_it_stands() -> None:
     for name in ("add", "replace"):
         patched = apply_patch(normal("a", "b"), [op(name, "/nodes/a", {"type": "sleep"})])
@@ -362,7 +309,6 @@ def test_adding_over_a_node_replaces_it_where_it_stands() -> None:
         (op("add", "/nodes/c", {"id": "d", "type": "value"}), "/0/value"),
         (op("add", "/nodes/c", {"id": None, "node_id": "d"}), "/0/value"),
         (op("replace", "/nodes/a", {"id": "d", "type": "value"}), "/0/value"),
-        (op("add", "/nodes/c", {"id": 3}), "/0/value"),
         (op("add", "/nodes/c", "value"), "/0/value"),
         (op("copy", "/nodes/c", from_="/nodes/a"), "/0"),
         (op("move", "/nodes/c", from_="/nodes/a"), "/0"),
@@ -391,21 +337,11 @@ def test_a_node_removed_by_its_index_is_just_an_entry_of_a_list() -> None:
     assert len(strange["edges"]) == 2
 
 
-def test_what_refers_to_a_removed_node_is_for_the_compiler_to_say() -> None:
-    base = compiled(node("a"), node("b", "a", config="{{ a.output }}")).document
-    with pytest.raises(Rejected) as caught:
-        compile_document(apply_patch(base, [op("remove", "/nodes/a")]), TYPES)
-    assert caught.value.code == "unknown_reference"
-
-
 def test_a_node_is_moved_with_its_edges() -> None:
     base = normal("a", "b", "c")
     patched = apply_patch(base, [op("move", "/nodes/0", from_="/nodes/c"), op("move", "/nodes/1", from_="/nodes/a")])
     assert [entry["id"] for entry in patched["nodes"]] == ["c", "a", "b"] and patched["edges"] == base["edges"]
     assert apply_patch(base, [op("move", "/nodes/a", from_="/nodes/0")]) == base
-
-
-# The difference of two documents
 
 
 def pair(seed: int) -> tuple[Json, Json]:
@@ -428,7 +364,7 @@ def pair(seed: int) -> tuple[Json, Json]:
     return (old, new) if rng.random() < 0.5 else (new, old)
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_a_difference_makes_one_document_of_the_other(seed: int) -> None:
     old, new = (compile_document(raw, RANDOM_TYPES) for raw in pair(seed))

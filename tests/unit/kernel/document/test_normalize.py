@@ -20,19 +20,14 @@ CEL = {"type": "cel", "expression": "output.ok"}
 SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("node_id", {"node_id": "a", "type": "value"}, {"id": "a", "type": "value"}),
     ("handler", {"id": "a", "handler": "value"}, {"id": "a", "type": "value"}),
-    ("http", {"id": "a", "handler": "call_external_service"}, {"id": "a", "type": "http"}),
     ("llm", {"id": "a", "handler": "llm_service"}, {"id": "a", "type": "llm"}),
     ("task", {"id": "a", "type": "task"}, {"id": "a", "type": "python"}),
-    ("function", {"id": "a", "type": "function@1"}, {"id": "a", "type": "python@1"}),
     ("decision", {"id": "a", "type": "decision"}, {"id": "a", "type": "value"}),
     ("backoff_ms", node("a", retry={"backoff_ms": 1500}), node("a", retry={"backoff_seconds": 1.5})),
-    ("max_backoff_ms", node("a", retry={"max_backoff_ms": 60000}), node("a", retry={"max_backoff_seconds": 60})),
     ("retry", node("a", retry=3), node("a", retry={"max_attempts": 3})),
     ("deadline_s", node("a", limits={"deadline_s": 30}), node("a", timeout_seconds=30)),
     ("timeout_sec", node("a", timeout_sec=30), node("a", timeout_seconds=30)),
-    ("timeout_ms", node("a", timeout_ms=250), node("a", timeout_seconds=0.25)),
     ("timeout_minutes", node("a", timeout_minutes=2), node("a", timeout_seconds=120)),
-    ("timeout_hours", node("a", timeout_hours=0.5), node("a", timeout_seconds=1800)),
     ("agent_config", node("a", agent_config={"model": "m"}), node("a", config={"model": "m"})),
     ("config_ref", node("a", config_ref=f"cas://{DIGEST}"), node("a", config_ref=DIGEST)),
     (
@@ -41,7 +36,6 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         node("a", config_ref=DIGEST),
     ),
     ("wait for all", node("a", wait_for_all=True), node("a", join="all")),
-    ("wait for any", node("a", wait_for_all=False), node("a", join="any")),
     ("when", node("a", when="inputs.x"), node("a", when={"type": "cel", "expression": "inputs.x"})),
     ("loop off", node("a", loop={"enabled": False, "rubbish": 1}), node("a")),
     ("branch off", node("a", branch={"enabled": False}), node("a")),
@@ -159,67 +153,6 @@ def test_normalising_leaves_the_author_s_object_alone() -> None:
     before = repr(raw)
     compile_document(raw, TYPES)
     assert repr(raw) == before
-
-
-SEED_WORKFLOW = document(
-    {
-        "node_id": "prepare",
-        "type": "task",
-        "config": {"function": "prepare"},
-        "dependents": ["call"],
-        "retry": {"max_attempts": 3, "backoff_ms": 1000},
-        "limits": {"deadline_s": 30},
-    },
-    {
-        "node_id": "call",
-        "handler": "decision",
-        "dependencies": ["prepare"],
-        "dependents": ["process"],
-        "loop": {
-            "enabled": True,
-            "condition": {"type": "cel", "expression": "output.status != 200"},
-            "max_iterations": 5,
-            "loop_back_to": "call",
-            "break_path": ["process"],
-            "timeout_path": ["dlq"],
-        },
-    },
-    {"node_id": "process", "handler": "decision", "branch": {"enabled": False}},
-    {"node_id": "dlq", "handler": "decision", "wait_for_all": True},
-)
-
-OUR_WORKFLOW = document(
-    {
-        "id": "prepare",
-        "type": "python",
-        "config": {"function": "prepare"},
-        "retry": {"backoff_seconds": 1, "max_attempts": 3},
-        "timeout_seconds": 30,
-    },
-    {
-        "id": "call",
-        "type": "value",
-        "loop": {
-            "condition": "output.status != 200",
-            "max_iterations": 5,
-            "break_path": ["process"],
-            "timeout_path": ["dlq"],
-        },
-    },
-    {"id": "process", "type": "value"},
-    {"id": "dlq", "type": "value", "join": "all"},
-    edges=[{"from": "prepare", "to": "call"}, {"from": "call", "to": "process"}],
-)
-
-
-def test_a_whole_seed_workflow_is_ours() -> None:
-    theirs, ours = compile_document(SEED_WORKFLOW, TYPES), compile_document(OUR_WORKFLOW, TYPES)
-    assert theirs.document == ours.document
-    assert theirs.workflow == ours.workflow
-    assert theirs.workflow.digest == ours.workflow.digest
-
-
-# Retention
 
 
 REFUSED = [

@@ -12,7 +12,7 @@ from tests.fixtures.kernel.reasons import blocker, facts, shown, why
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, WaitRequested
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.explain import explain
 from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
 from tidemill.kernel.state import State
 
@@ -23,31 +23,15 @@ NEEDS_CODE = "tidemill worker --queues gpu --app MODULE"
 UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
 
 
-# Jobs and workers
-
-
 @pytest.mark.parametrize(
     ("workers", "need", "said", "command"),
     [
         (None, "busy", "waits for a free worker on queue gpu", ""),
         (Workers(), "no_worker", "no worker is running", "tidemill worker"),
-        (
-            Workers(unresponsive_but_running=("w1",)),
-            "silent",
-            "that are running have not been heard of for a while",
-            "tidemill workers",
-        ),
+        (Workers(unresponsive_but_running=("w1",)), "silent", "have not been heard of for a while", "tidemill workers"),
         (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
         (Workers(queues=None), "no_type", "no worker knows type value@1", NEEDS_CODE),
         (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
-    ],
-    ids=[
-        "nobody knows",
-        "nobody is there",
-        "nobody is heard of",
-        "nobody on the queue",
-        "nobody knows the type",
-        "nobody is free",
     ],
 )
 def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, said: str, command: str) -> None:
@@ -113,12 +97,6 @@ def test_a_lease_of_a_worker_that_looks_dead_says_so() -> None:
     assert (mine.silent_since_ms, mine.words) == (None, "worker w1 works on a, attempt 1 of 3")
 
 
-def test_a_job_that_was_claimed_is_a_lease_before_its_attempt_is_recorded() -> None:
-    run = begun("a")
-    mine = blocker(why(run.kernel, leased="run/a/1/-1"), "a")
-    assert (mine.kind, mine.status, mine.attempt, mine.since_ms) == ("lease", "QUEUED", 1, 1_000)
-
-
 def test_attempts_of_lost_workers_do_not_count() -> None:
     run = begun("a")
     run.lost("a", times=2)
@@ -160,9 +138,6 @@ def test_an_activation_without_its_job_is_missing_it() -> None:
     assert shown(found) == "missing a; missing b; missing c; missing d"
     assert [blocker(found, name).job for name in "abcd"] == ["run/a/1/-1", "wake/b/1/-1", "child/c/1/-1", "run/d/1/-1"]
     assert "audit" in found.blockers[0].unblock
-
-
-# Nodes that wait for nodes
 
 
 def test_an_edge_leads_up_to_what_is_really_live() -> None:
@@ -231,9 +206,6 @@ def test_a_looping_node_waits_for_the_rest_of_its_body() -> None:
     assert [up.node for up in blocker(found, "e").origins] == ["c"]
 
 
-# Maps
-
-
 def test_a_map_counts_its_items_and_lists_the_first() -> None:
     run = begun("a", {"a": {"map": {"over": [1], "max_parallel": 5, "tolerate": 1}}})
     run.expand("a", 9)
@@ -251,21 +223,12 @@ def test_a_map_counts_its_items_and_lists_the_first() -> None:
     assert blocker(found, "a", 4).command == "tidemill runs signal {run} paid"
 
 
-def test_a_map_that_got_no_slot_is_held_by_the_limit() -> None:
-    run = begun("a b c", {"a": {"map": {"over": [1]}}}, limits={"max_parallel": 2})
-    run.expand("a", 3)
-    assert shown(why(run.kernel)) == "worker b; worker c | limit a"
-
-
 def test_expanding_and_assembling_are_no_attempts() -> None:
     run = begun("a", {"a": {"map": {"over": [1]}}})
     assert blocker(why(run.kernel, leased="run/a/1/-1"), "a").words == "worker w1 evaluates the list of a"
     run.expand("a", 1)
     run.done("a[0]")
     assert blocker(why(run.kernel, leased="run/a/1/-1"), "a").phase == "assemble"
-
-
-# Waits
 
 
 def test_a_timer_says_until_when() -> None:
@@ -277,13 +240,6 @@ def test_a_timer_says_until_when() -> None:
     due = blocker(why(run.kernel, workers=Workers()), "a")
     assert (due.kind, due.queue, due.need, due.since_ms) == ("worker", "system", "no_worker", 3_000)
     assert blocker(why(run.kernel, leased="wake/a/1/-1"), "a").words == "worker w1 wakes a"
-
-
-def test_a_timer_beyond_its_time_out_says_so() -> None:
-    run = begun("a", {"a": {"timeout_seconds": 3}})
-    run.wait("a", 9_000)
-    mine = blocker(why(run.kernel), "a")
-    assert (mine.kind, mine.until_ms, mine.wakes_ms, mine.expires) == ("timer", 4_000, 10_000, True)
 
 
 def test_people_are_named_with_what_happens_if_they_do_nothing() -> None:
@@ -305,15 +261,6 @@ def test_people_are_named_with_what_happens_if_they_do_nothing() -> None:
     later = blocker(why(run.kernel), "a")
     assert (later.escalated, later.on_timeout, later.until_ms) == (True, "fail", 11_000)
     assert later.unblock.endswith("the visit fails")
-
-
-def test_an_item_that_waits_for_people_is_addressed() -> None:
-    run = begun("a", {"a": {"map": {"over": [1]}}})
-    run.expand("a", 2)
-    run.ask("a[1]")
-    mine = blocker(why(run.kernel), "a", 1)
-    assert mine.command == "tidemill approvals decide {run} a approve --item 1"
-    assert mine.unblock == "anyone may decide"
 
 
 def test_a_signal_is_named_safely() -> None:
@@ -343,9 +290,6 @@ def test_whatever_else_a_handler_waits_for_is_told_in_its_words() -> None:
     assert (mine.kind, mine.words, mine.expires_ms) == ("wait", "a waits for webhook order-7", 4_000)
     assert mine.command == "tidemill runs override {run} a --value VALUE"
     assert blocker(why(run.kernel), "b").kind == "wait"
-
-
-# The run as a whole
 
 
 def test_a_paused_run_says_why_and_what_it_keeps_back() -> None:
@@ -405,16 +349,6 @@ def test_lists_are_bounded_and_the_rest_is_counted() -> None:
     assert (found.more_roots, found.more_followers, found.counts) == (1, 2, {"worker": 3, "join": 3})
 
 
-def test_later_visits_are_named() -> None:
-    run = begun("a", {"a": {"loop": loop(3)}})
-    run.done("a", again=True)
-    mine = blocker(why(run.kernel), "a")
-    assert mine.visit == 2 and mine.words.startswith("a (visit 2) is queued")
-
-
-# Ends
-
-
 def test_a_failed_run_names_its_first_cause_and_what_followed() -> None:
     run = begun("a > b > c; d")
     error = Error("http_failed", "500", "HttpError", hint="look at the service", causes=("refused", "no route"))
@@ -456,12 +390,6 @@ def test_a_run_can_fail_as_a_whole() -> None:
     assert found.headline.startswith("the run failed with deadline_exceeded")
 
 
-def test_a_limit_fails_a_run_before_a_node_begins() -> None:
-    run = begun("a > b", limits={"max_visits": 1})
-    run.done("a")
-    assert why(run.kernel).chain[0].words.startswith("the run failed before b could begin with max_visits_exceeded")
-
-
 def test_an_unknown_outcome_is_to_be_settled_first() -> None:
     run = begun("a", {"a": {"delivery": "at_most_once"}})
     run.begin("a", token=5)
@@ -492,9 +420,6 @@ def test_a_completed_run_names_what_was_tolerated_and_never_read() -> None:
 def test_a_run_that_does_not_exist_is_explained_too() -> None:
     found = explain(Run("a").flow, State(), [], 0)
     assert (found.status, found.headline, found.blockers) == ("NEW", "there is no such run", ())
-
-
-# Rollback
 
 
 def undoing() -> OperatorSteps:
@@ -547,11 +472,3 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     assert (found.rollback, found.left_error) == ("done", None)
     assert "fork it at a node before what was undone, or start it anew" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
-
-
-def test_an_explanation_is_json_as_it_is() -> None:
-    run = begun("a b > c")
-    run.ask("a")
-    raw = msgspec.json.decode(msgspec.json.encode(why(run.kernel)))
-    assert [each["kind"] for each in raw["blockers"]] == ["person", "worker", "join"]
-    assert msgspec.json.decode(msgspec.json.encode(raw), type=Explanation) == why(run.kernel)

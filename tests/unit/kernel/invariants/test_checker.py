@@ -31,8 +31,6 @@ from tidemill.kernel import events as ev
 from tidemill.kernel.invariants.checker import LogChecker, check_log
 from tidemill.kernel.model import Limits, Workflow
 
-# Changes
-
 
 def late(times: int) -> Change:
     discarded = ev.ResultDiscarded(node="a", visit=1, attempt=1, token=1, outcome="Done", reason="stale")
@@ -71,7 +69,6 @@ REWIND = ev.RunRewound(node="b", nodes=(ev.Reopened("b", 2, 1), ev.Reopened("c",
 SETTLED = ev.NodeOverridden(node="e", visit=1, status="COMPLETED", counter=1, consumed=1)
 VOTE = ev.ApprovalVoted(node="h", visit=1, by=EVE)
 PATCHED = ev.RunPatched(base="", digest="", revision=1, patch=b"[]", actor="bob")
-ASKED = ev.ApprovalRequested(node="z", visit=1, title="?")
 STARTED = ev.ChildStarted(node="z", visit=1, child="kid", workflow="w", version=1, digest="d")
 MANY = [ev.SignalReceived(name="paid", signal=f"s{number}", payload=b"1") for number in range(1_000)]
 LABELS = ev.RunLabelled(labels={"a": "1"})
@@ -82,11 +79,9 @@ Case = tuple[str, str, Change]
 
 BROKEN_AMONG_OTHERS: list[Case] = [
     ("first", "diamond", drop(ev.RunCreated)),
-    ("first", "diamond", again(ev.RunCreated)),
     ("cause", "diamond", change(ev.NodeScheduled, cause=99)),
     ("terminal", "diamond", behind(ev.RunCompleted, ev.RunPaused())),
     ("node", "diamond", change(ev.NodeScheduled, node="nobody")),
-    ("node", "diamond", change(ev.NodeCompleted, node="nobody")),
     ("visit", "diamond", change(ev.NodeStarted, visit=2)),
     ("tokens", "diamond", change(ev.RunCreated, counter=5)),
     ("entries", "diamond", change(ev.RunCreated, entries=("b",))),
@@ -95,36 +90,28 @@ BROKEN_AMONG_OTHERS: list[Case] = [
     ("counter-zero", "diamond", both(change(ev.NodeCompleted, consumed=3), lambda log: log[:4])),
     ("settled", "diamond", drop(ev.NodeCompleted, 3)),
     ("skip", "skipped", change(ev.NodeSkipped, dead=())),
-    ("skip", "skipped", drop(ev.NodeSkipped, 1)),
     ("join-once", "diamond", again(ev.NodeScheduled, 1)),
-    ("join-once", "diamond", again(ev.NodeScheduled, 1, held=True)),
     ("ended-once", "diamond", again(ev.NodeCompleted)),
     ("join", "diamond", drop(ev.NodeCompleted, 1)),
-    ("join", "diamond", change(ev.NodeCompleted, 0, taken=("c",), dead=("b",))),
     ("map", "mapped", drop(ev.NodeExpanded)),
     ("map-order", "mapped", again(ev.NodeScheduled, 1)),
     ("map-bounds", "mapped", change(ev.NodeExpanded, count=1)),
     ("map-window", "mapped", change(ev.NodeExpanded, window=1)),
     ("map-once", "mapped", again(ev.NodeExpanded)),
-    ("attempts", "diamond", change(ev.NodeStarted, attempt=3)),
     ("attempts", "flaky", change(ev.NodeStarted, 1, attempt=1)),
     ("one-attempt", "diamond", again(ev.NodeStarted, attempt=2, token=99)),
     ("fence", "flaky", change(ev.NodeStarted, 1, token=1)),
-    ("fence", "flaky", change(ev.NodeCompleted, 0, token=1)),
     ("ready", "diamond", drop(ev.NodeScheduled)),
-    ("ready", "mapped", drop(ev.NodeScheduled, 1)),
     ("counter", "diamond", change(ev.NodeCompleted, counter=9)),
     ("counter-negative", "diamond", change(ev.NodeCompleted, consumed=9)),
     ("retry-edges", "flaky", change(ev.NodeFailed, taken=("b",))),
     ("item-edges", "mapped", change(ev.NodeCompleted, emitted=1)),
     ("retry", "flaky", change(ev.NodeFailed, error=FINAL)),
     ("edge", "diamond", change(ev.NodeCompleted, taken=("b", "d"))),
-    ("edge", "diamond", change(ev.NodeCompleted, dead=("nobody",))),
     ("edge-once", "skipped", again(ev.NodeSkipped)),
     ("loop", "looped", change(ev.LoopContinued, entry="b")),
     ("loop-pass", "looped", change(ev.LoopContinued, iteration=2)),
     ("loop-busy", "looped", drop(ev.NodeCompleted)),
-    ("loop", "looped", change(ev.LoopContinued, node="nobody")),
     ("counter-end", "diamond", change(ev.RunCompleted, counter=1)),
     ("consumed", "diamond", change(ev.NodeCompleted, 3, consumed=1)),
     ("emitted", "diamond", change(ev.NodeCompleted, emitted=3)),
@@ -132,7 +119,6 @@ BROKEN_AMONG_OTHERS: list[Case] = [
     ("renders", "diamond", change(ev.NodeCompleted, renders=True)),
     ("join-due", "diamond", lambda log: log[:5]),
     ("ended-all", "failed", drop(ev.NodeCancelled)),
-    ("ended-all", "diamond", drop(ev.NodeCompleted, 3)),
 ]
 
 BROKEN: list[Case] = [
@@ -150,7 +136,6 @@ BROKEN: list[Case] = [
     ("retry-set", "retried", fields(ev.RunRetried, "nodes", 1, node="a")),
     ("retry-visit", "retried", fields(ev.RunRetried, "nodes", 0, visit=2)),
     ("retry-tokens", "retried", fields(ev.RunRetried, "nodes", 0, tokens=2)),
-    ("retry-tokens", "retried", change(ev.RunRetried, emitted=3)),
     ("counter", "retried", change(ev.RunRetried, counter=3)),
     ("attempts", "retried", change(ev.NodeStarted, 2, attempt=1)),
     ("fence", "retried", change(ev.NodeStarted, 2, token=1)),
@@ -159,15 +144,12 @@ BROKEN: list[Case] = [
     ("at-most-once", "unknown", change(ev.RunRetried, sure=())),
     ("at-most-once", "cut_off", change(ev.RunRetried, sure=())),
     ("map-order", "retried_map", change(ev.NodeScheduled, 6, index=1)),
-    ("map-order", "retried_map", change(ev.NodeScheduled, 5, until=2)),
     # Rewind
     ("terminal", "discarded", behind(ev.RunFailed, REWIND)),
     ("rewind-set", "rewound", change(ev.RunRewound, nodes=(ev.Reopened("b", 2, 1),))),
-    ("rewind-set", "rewound", fields(ev.RunRewound, "nodes", 0, node="a")),
     ("rewind-visit", "rewound", fields(ev.RunRewound, "nodes", 0, visit=1)),
     ("rewind-tokens", "rewound", fields(ev.RunRewound, "nodes", 1, tokens=1)),
     ("rewind-tokens", "rewound", change(ev.RunRewound, consumed=0)),
-    ("rewind-tokens", "rewound", change(ev.RunRewound, emitted=0)),
     ("counter", "rewound", change(ev.RunRewound, counter=9)),
     ("rewind-busy", "rewound_in_flight", drop(ev.NodeCancelled)),
     ("rewind-loops", "rewound_loop", change(ev.RunRewound, restarted=())),
@@ -176,11 +158,7 @@ BROKEN: list[Case] = [
     ("node", "rewound", change(ev.RunRewound, node="nobody")),
     ("join-due", "rewound", until(ev.RunRewound)),
     # Override
-    (
-        "override",
-        "overridden",
-        before(ev.NodeStarted, SETTLED_EARLY),
-    ),
+    ("override", "overridden", before(ev.NodeStarted, SETTLED_EARLY)),
     ("override", "overridden", change(ev.NodeOverridden, status="FAILED")),
     ("override", "overridden", change(ev.NodeOverridden, index=0, consumed=0)),
     ("override", "overridden_wait", drop(ev.NodeWaiting)),
@@ -198,23 +176,18 @@ BROKEN: list[Case] = [
     ("patch-set", "fixed", change(ev.RunPatched, changed=())),
     ("patch-join", "patched", change(ev.RunPatched, joins=())),
     ("patch-join", "patched", fields(ev.RunPatched, "joins", 0, edges=(("a", False),))),
-    ("patch-join", "patched", fields(ev.RunPatched, "joins", 0, node="nobody")),
     ("patch-join", "patched", fields(ev.RunPatched, "joins", 1, own=True)),
     ("patch-join", "patched", again_in_list),
     ("patch-tokens", "patched", fields(ev.RunPatched, "joins", 1, tokens=0)),
     ("patch-tokens", "patched", change(ev.RunPatched, emitted=3)),
-    ("patch-tokens", "patched", change(ev.RunPatched, consumed=1)),
     ("counter", "patched", change(ev.RunPatched, counter=9)),
     # Fork
     ("fork", "forked", change(ev.RunCreated, forked_from=("other", 5))),
-    ("fork", "forked", change(ev.RunCreated, forked_from=None)),
     ("fork", "forked", change(ev.RunForked, run="another")),
-    ("fork", "forked", change(ev.RunForked, at=3)),
     ("fork", "retried", behind(ev.NodeStarted, FORKED)),
     ("letter-open", "forked_live", behind(ev.RunForked, ev.DeadLetterClosed(node="a", visit=1, status="discarded"))),
     # Dead letters
     ("letter-open", "discarded", again(ev.DeadLetterClosed)),
-    ("letter-open", "discarded", change(ev.DeadLetterClosed, index=0)),
     ("letter-open", "discarded", change(ev.DeadLetterClosed, status="lost")),
     ("letter-due", "retried", drop(ev.DeadLetterClosed)),
     # Rollback
@@ -222,7 +195,6 @@ BROKEN: list[Case] = [
     ("undoable", "retried", change(ev.NodeCompleted, undoable=True)),
     ("rollback", "undone", before(ev.RunFailed, ev.RollbackStarted(steps=2))),
     ("rollback", "undone", again(ev.RollbackStarted)),
-    ("rollback", "undone", again(ev.RollbackFinished)),
     ("rollback", "undone", behind(ev.RollbackFinished, ev.RollbackStarted(steps=0))),
     ("rollback-steps", "undone", change(ev.RollbackStarted, steps=1)),
     ("rollback-unknown", "left_unknown", change(ev.RollbackStarted, unknown=())),
@@ -231,10 +203,8 @@ BROKEN: list[Case] = [
     ("rollback-order", "undone", change(ev.CompensationScheduled, node="c")),
     ("rollback-of", "undone", change(ev.CompensationScheduled, of=1)),
     ("rollback-one", "undone", drop(ev.CompensationCompleted)),
-    ("rollback-one", "undone", drop(ev.CompensationScheduled)),
     ("rollback-one", "undone", change(ev.CompensationCompleted, node="a")),
     ("rollback-left", "undone", change(ev.RollbackFinished, left=("a/1/-1",))),
-    ("rollback-left", "undone", change(ev.RollbackFinished, status="partial")),
     ("rollback-left", "partly_undone", change(ev.RollbackFinished, status="done")),
     ("rollback-left", "stopped", change(ev.RollbackFinished, left=("a/1/-1",))),
     ("attempts", "undone", change(ev.CompensationCompleted, attempt=1)),
@@ -244,40 +214,28 @@ BROKEN: list[Case] = [
     # Waits
     ("approval-asked", "approved", again(ev.ApprovalRequested)),
     ("approval-asked", "approved", before(ev.NodeWaiting, ev.ApprovalRequested(node="h", visit=1, title="?"))),
-    ("approval-asked", "approved", behind(ev.NodeScheduled, ASKED, 1)),
     ("approval-open", "approved", drop(ev.ApprovalRequested)),
     ("approval-open", "approved", again(ev.ApprovalDecided)),
     ("approval-open", "approved", behind(ev.ApprovalDecided, VOTE)),
-    ("approval-open", "approved", behind(ev.NodeCompleted, VOTE)),
-    (
-        "approval-open",
-        "expired",
-        before(ev.NodeFailed, DECIDED),
-    ),
+    ("approval-open", "expired", before(ev.NodeFailed, DECIDED)),
     ("approval-vote", "approved", change(ev.ApprovalDecided, by=ANN)),
     ("approval-vote", "approved", both(change(ev.ApprovalRequested, quorum=3), again(ev.ApprovalVoted))),
     ("quorum", "approved", drop(ev.ApprovalVoted)),
-    ("quorum", "approved", change(ev.ApprovalRequested, quorum=1)),
     ("four-eyes", "approved", change(ev.ApprovalRequested, requester="bob")),
-    ("four-eyes", "approved", change(ev.ApprovalRequested, requester="user:ann")),
     ("four-eyes", "delegated", change(ev.ApprovalRequested, requester="eve")),
     ("approver", "approved", change(ev.ApprovalVoted, by=EVE)),
-    ("approver", "approved", change(ev.ApprovalDecided, by=EVE)),
     ("approver", "returned", change(ev.ApprovalReturned, by=EVE)),
     ("approver", "delegated", drop(ev.ApprovalDelegated)),
-    ("approver", "delegated", change(ev.ApprovalDecided, by=ANN)),
     ("approver", "delegated", change(ev.ApprovalDelegated, by=BOB)),
     ("approver", "delegated", change(ev.ApprovalDelegated, to="role:boss")),
     ("approval-system", "by_system", change(ev.ApprovalDecided, decision="reject")),
     ("approval-system", "approved", change(ev.ApprovalDecided, by="system")),
     ("escalated", "escalated", again(ev.ApprovalEscalated, at_ms=99_000)),
-    ("escalated", "escalated", change(ev.ApprovalEscalated, to=(ANN,))),
     ("escalated", "escalated", change(ev.ApprovalRequested, on_timeout="fail")),
     ("expired", "escalated", drop(ev.ApprovalEscalated)),
     ("expired", "expired", change(ev.ApprovalRequested, on_timeout="approve")),
     ("timer", "by_system", change(ev.ApprovalDecided, at_ms=5_999)),
     ("timer", "escalated", change(ev.ApprovalEscalated, at_ms=5_999)),
-    ("timer", "escalated", change(ev.ApprovalExpired, at_ms=6_000)),
     ("timer", "expired", change(ev.ApprovalExpired, at_ms=5_999)),
     ("timer", "waited", change(ev.NodeCompleted, at_ms=5_999)),
     ("timer", "routed", change(ev.NodeScheduled, 1, at_ms=1_999)),
@@ -286,13 +244,10 @@ BROKEN: list[Case] = [
     ("wait-end", "approved", until(ev.ApprovalDecided)),
     ("wait-end", "returned", until(ev.ApprovalReturned)),
     ("wait-end", "expired", until(ev.ApprovalExpired)),
-    ("wait-end", "expired", drop(ev.ApprovalExpired)),
     ("wait-end", "approved", drop(ev.ApprovalDecided)),
     ("wait-end", "in_order", until(ev.SignalReceived)),
-    ("wait-end", "in_order", drop(ev.SignalReceived, 1)),
     ("wait-end", "kept", until(ev.NodeWaiting)),
     ("wait-end", "child", until(ev.ChildFinished)),
-    ("wait-end", "child", drop(ev.ChildFinished)),
     ("wait-end", "too_late", change(ev.NodeWaiting, expires_ms=None)),
     ("wait-end", "waited", before(ev.NodeCompleted, ev.NodeSkipped(node="a", visit=1))),
     ("wait-end", "routed", drop(ev.NodeWaiting)),
@@ -301,14 +256,11 @@ BROKEN: list[Case] = [
     ("signal-order", "in_order", swap(ev.SignalReceived)),
     ("signal-order", "in_order", change(ev.SignalReceived, node="", visit=0)),
     ("signal-order", "kept", change(ev.NodeWaiting, signal="two")),
-    ("signal-order", "kept", change(ev.NodeWaiting, signal="")),
     ("signal-order", "kept", change(ev.SignalReceived, node="c", visit=1)),
     ("signals-max", "kept", full),
     ("unread", "kept", change(ev.RunCompleted, unread=())),
-    ("unread", "kept", change(ev.RunCompleted, unread=("paid", "paid"))),
     ("unread", "waited", change(ev.RunCompleted, unread=("paid",))),
     ("child", "child", change(ev.ChildStarted, child="other")),
-    ("child", "child", change(ev.ChildFinished, child="other")),
     ("child", "child", behind(ev.NodeCompleted, STARTED)),
     ("child-once", "child", again(ev.ChildStarted)),
     ("child-once", "child", again(ev.ChildFinished)),
@@ -368,9 +320,6 @@ def test_a_log_that_breaks_a_law_is_reported() -> None:
     sound = run.kernel.events
     assert check_log(run.flow, sound) == []
     assert {found.law for found in check_log(run.flow, [*sound, *sound[-3:]])} >= {"attempts", "ended-once"}
-
-
-# What a changed graph makes of a log
 
 
 def patched_to(new: Workflow, **more: Any) -> str:

@@ -186,9 +186,6 @@ async def test_a_copy_gets_a_log_from_whoever_writes_first(tmp_path: Path) -> No
         await store.close()
 
 
-# Statements
-
-
 def test_statements_are_found_by_name() -> None:
     found = statements("sqlite")
     assert found["counters"].startswith("SELECT")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.fixtures.random_expressions import (
     CEL,
@@ -79,46 +80,22 @@ def check(raw: Json, scope: Scope, decider: Decider) -> None:
     assert decider.outcome(again, scope) == outcome
 
 
+CONDITIONS = {
+    "cel": CEL,
+    "query": JSONPATH,
+    "schema": MATCHING,
+    "comparison": COMPARISONS,
+    "code": SANDBOX,
+    "composite": COMPOSITES,
+    "nonsense": NONSENSE,
+}
+
+
+@pytest.mark.parametrize("kind", CONDITIONS)
 @settings(max_examples=200)
-@given(CEL, SCOPES)
-def test_any_expression_in_cel(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(JSONPATH, SCOPES)
-def test_any_query(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(MATCHING, SCOPES)
-def test_any_schema(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(COMPARISONS, SCOPES)
-def test_any_comparison(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(SANDBOX, SCOPES)
-def test_any_code(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(COMPOSITES, SCOPES)
-def test_any_composite(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
-
-
-@settings(max_examples=200)
-@given(NONSENSE, SCOPES)
-def test_any_json_as_a_condition(decider: Decider, raw: Json, scope: Scope) -> None:
-    check(raw, scope, decider)
+@given(data=st.data(), scope=SCOPES)
+def test_any_condition(decider: Decider, kind: str, data: st.DataObject, scope: Scope) -> None:
+    check(data.draw(CONDITIONS[kind]), scope, decider)
 
 
 @settings(max_examples=250)

@@ -1,0 +1,13 @@
+"""Every store beside a simpler one, over many more seeds than the quick suites have time for."""
+
+from __future__ import annotations
+
+from tests.conformance.stores import test_differential, test_sqlite
+
+
+class TestMemoryBesideNaive(test_differential.TestMemoryBesideNaive):
+    seeds = range(1200)
+
+
+class TestSqliteBesideMemory(test_sqlite.TestSqliteBesideMemory):
+    seeds = range(400)
