@@ -42,7 +42,7 @@ from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
-from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets
+from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -343,8 +343,8 @@ def engine_at(
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are those of the configuration file and the environment unless they are given; where they list no imports, a worker
-    may import any function.
+    `settings` are those of the configuration file and the environment unless they are given; where
+    they list no imports, a worker may import any function.
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
@@ -391,7 +391,7 @@ def engine_at(
         retention_days=retention_days,
         input_bytes_max=settings.limits.input_bytes,
         isolation=processes,
-        secrets=secrets,
+        secrets=GrantedSecrets(secrets, settings.secrets),
         unusable_types=types.unusable_types,
         ownership=storage.ownership,
     )

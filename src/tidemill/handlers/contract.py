@@ -208,6 +208,11 @@ class NodeContext(msgspec.Struct):
     """The name of the workflow."""
 
     @property
+    def forbidden_at(self) -> Callable[[str], str] | None:
+        """Says which secret of this attempt may not be sent to an origin; for the clients of network services."""
+        return getattr(self.secrets, "forbidden_at", None)
+
+    @property
     def effect_key(self) -> str:
         """Equal for every attempt of this visit: pass it to receivers that deduplicate requests."""
         key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"

@@ -19,6 +19,7 @@ from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, 
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, time_ms
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
+from tidemill.net.http_client import check_secrets
 
 _UNENCRYPTED = "nobody logs in over a line that is not encrypted"
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
@@ -125,6 +126,9 @@ def email_handler(
         if server is None:
             raise CapabilityMissing("smtp_server_missing", "no mail server is named", hint=HINT)
         allowed = dialer if named is not None else dialer.opening(server.host, server.port)
+        if named is not None and context.forbidden_at is not None:
+            scheme = "smtps" if server.tls == "tls" else "smtp"
+            check_secrets(context.forbidden_at, f"{scheme}://{server.host}:{server.port}")
         message = await smtp.message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:

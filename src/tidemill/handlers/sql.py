@@ -239,6 +239,7 @@ class AnswerBuilder:
 
 STORE = "store"
 """The name of the run's own store."""
+_SECRET = re.compile(r"{[{%].*\bsecrets\b")
 NOT_SAID = StoreSqlGrants()
 NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
@@ -274,6 +275,9 @@ def sql_handler(
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
+        if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
+            hint = f'the operator adds "database:{name}" to the origins of [secrets.{secret}] in tidemill.toml'
+            raise Fail("origin_not_allowed", f"the secret {secret} may not be sent to the database {name}", hint=hint)
         return Return(await database.run(text, parameters))
 
     async def close() -> None:
@@ -289,6 +293,9 @@ def sql_handler(
             )
         if is_template(name):
             return
+        if name == STORE and _SECRET.search(msgspec.json.encode(config.get("parameters")).decode()):
+            message = "a secret must not be written into the store"
+            yield ConfigProblem("/parameters", message, "leave it out", "secret_not_allowed")
         if name == STORE and grants.enabled is False:
             yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, NOT_ENABLED)
         elif name == STORE and not has_own:

@@ -11,7 +11,7 @@ import asyncio
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: int | None = None
     bytes_max: int | None = None
     redirects_max: int | None = None
+    forbidden_at: Callable[[str], str] | None = None
+    """The name of a secret in this call that may not be sent to an origin; empty if there is none."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +205,9 @@ class Fetcher:
         if call.redirects_max is not None:
             redirects_max = min(call.redirects_max, redirects_max)
         hop = _first_hop(call)
+        if call.forbidden_at is not None:
+            # A redirect to another origin carries nothing that could be secret.
+            check_secrets(call.forbidden_at, f"{hop.url.scheme}://{hop.url.netloc.decode()}")
         for _ in range(redirects_max + 1):
             response = await self.transport().handle_async_request(hop.request())
             location = response.headers.get("location")
@@ -247,6 +252,14 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
             return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
         headers = {name: value for name, value in headers.items() if name != "content-type"}
         return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
+
+
+def check_secrets(forbidden_at: Callable[[str], str], origin: str) -> None:
+    """Refuse to send a secret to an origin that it was not granted for."""
+    if name := forbidden_at(origin):
+        message = f"the secret {name} may not be sent to {origin}"
+        hint = f'the operator adds "{origin}" to the origins of [secrets.{name}] in tidemill.toml'
+        raise CallFailed("origin_not_allowed", message, hint=hint)
 
 
 def without_key(repeatable: bool | None) -> bool | None:

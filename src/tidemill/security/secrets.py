@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemill.errors import Unavailable
+from tidemill.security.grants import SecretGrant
 
 PREFIX = "TIDEMILL_SECRET_"
 VALUE_BYTES_MAX = 65_536
@@ -34,6 +35,19 @@ class SecretMissing(KeyError):
     def hint(self) -> str:
         name = self.args[0]
         return f"set {PREFIX}{name} for the workers, or put a file {name} into the folder TIDEMILL_SECRETS"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SecretNotGranted(KeyError):
+    """The operator has not granted a secret to a workflow."""
+
+    def __init__(self, name: str, workflow: str) -> None:
+        super().__init__(name)
+        self.message = f"the operator has not granted the secret {name} to the workflow {workflow}"
+        self.hint = f'the operator writes [secrets.{name}] origins = ["https://…"] workflows = ["{workflow}"] '
+        self.hint += "into tidemill.toml"
 
     def __str__(self) -> str:
         return self.message
@@ -85,18 +99,38 @@ class ChainedSecrets:
         return next((value for source in self._sources if (value := source.get(name)) is not None), None)
 
 
+class GrantedSecrets:
+    """Secrets of which a workflow gets only those that the operator has granted to it."""
+
+    def __init__(self, source: Secrets, grants: Mapping[str, SecretGrant]) -> None:
+        self._source, self.grants = source, grants
+
+    def get(self, name: str) -> str | None:
+        return self._source.get(name)
+
+
 class SecretAccessLog(Mapping[str, str]):
     """The secrets of one attempt; it iterates only over those that the attempt has read."""
 
-    __slots__ = ("_secrets", "values_seen")
+    __slots__ = ("_grants", "_secrets", "_workflow", "values_seen")
 
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
+    def __init__(self, secrets: Secrets, workflow: str = "") -> None:
+        self._secrets, self._workflow = secrets, workflow
+        self._grants = secrets.grants if isinstance(secrets, GrantedSecrets) else None
         self.values_seen: dict[str, str] = {}
+
+    def forbidden_at(self, origin: str) -> str:
+        """The name of a secret that was read and may not be sent to an origin; empty if all may."""
+        if self._grants is None:
+            return ""
+        return next((name for name in self.values_seen if not self._grants[name].reaches(origin)), "")
 
     def __getitem__(self, name: str) -> str:
         known = self.values_seen.get(name)
         if known is None:
+            grant = None if self._grants is None else self._grants.get(name)
+            if self._grants is not None and (grant is None or not grant.serves(self._workflow)):
+                raise SecretNotGranted(name, self._workflow)
             known = self._secrets.get(name)
             if known is None:
                 raise SecretMissing(name)

@@ -104,7 +104,7 @@ class Attempt:
         self.called = False
         self.started_ms = 0
         """When the handler was called, by the store's clock."""
-        self._disclosed = SecretAccessLog(tools.runtime.secrets)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name)
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._in_task = False

@@ -59,7 +59,7 @@ class CompensationAttempt:
         self._undo: CompletedStep = undo
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
-        self._disclosed = SecretAccessLog(tools.runtime.secrets)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name)
         attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
 

@@ -35,7 +35,7 @@ from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.observability.capture import OUTPUT_SINK, Ear
-from tidemill.security.secrets import SecretMissing, SecretUnusable
+from tidemill.security.secrets import SecretMissing, SecretNotGranted, SecretUnusable
 from tidemill.stores.contract import Lease
 
 LOG = logging.getLogger(__name__)
@@ -146,8 +146,9 @@ def _failed_by(error: BaseException) -> Failed:
         return Failed(error=Error(error.code, truncate(error.message), hint=truncate(error.hint)))
     if isinstance(error, NotJson):
         return Failed(error=Error("output_not_json", truncate(text_of(error)), hint="return plain JSON values"))
-    if isinstance(error, SecretMissing):
-        return Failed(error=Error("secret_missing", truncate(error.message), hint=truncate(error.hint)))
+    if isinstance(error, (SecretMissing, SecretNotGranted)):
+        code = "secret_missing" if isinstance(error, SecretMissing) else "secret_not_granted"
+        return Failed(error=Error(code, truncate(error.message), hint=truncate(error.hint)))
     if isinstance(error, SecretUnusable):
         hint = "a secret is a text of 4 characters to 64 KiB that the workers' user may read"
         return Failed(error=Error("secret_unusable", truncate(text_of(error)), retryable=True, hint=hint))

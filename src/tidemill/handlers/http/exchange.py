@@ -169,6 +169,7 @@ async def call_of(context: NodeContext) -> Call:
         total_ms=time_ms(config),
         bytes_max=config.get("max_bytes"),
         redirects_max=config.get("max_redirects"),
+        forbidden_at=context.forbidden_at,
     )
 
 

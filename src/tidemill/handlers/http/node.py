@@ -93,7 +93,9 @@ def _at_url(call: Call, url: str) -> Call:
         raise Fail("response_invalid", "the next page of a call with a body is on another host")
     headers = {name: value for name, value in call.headers.items() if name in HARMLESS}
     repeatable = without_key(call.repeatable)
-    return msgspec.structs.replace(call, url=url, headers=headers, credentials={}, repeatable=repeatable)
+    return msgspec.structs.replace(
+        call, url=url, headers=headers, credentials={}, repeatable=repeatable, forbidden_at=None
+    )
 
 
 # The node type.

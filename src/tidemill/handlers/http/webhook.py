@@ -91,4 +91,5 @@ def _call(context: NodeContext, message_id: str, now_ms: int) -> Call:
         repeatable=not context.at_most_once,
         total_ms=exchange.time_ms(config),
         redirects_max=0,
+        forbidden_at=context.forbidden_at,
     )

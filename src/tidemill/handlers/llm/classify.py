@@ -17,7 +17,7 @@ import msgspec
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
-from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
+from tidemill.handlers.llm.provider import ForbiddenAt, Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
 from tidemill.kernel.model import ConfigProblem, NodeType
 
@@ -91,13 +91,14 @@ def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] 
         settings = msgspec.convert(config, Settings)
         if config.get("otherwise") not in (None, *config["labels"]):
             raise Fail("config_invalid", f"/otherwise: {config['otherwise']!r} is none of the labels")
-        answer = await answered(providers[settings.provider], question_of(config, settings), context)
+        question = question_of(config, settings, context.forbidden_at)
+        answer = await answered(providers[settings.provider], question, context)
         return Return(_labelled(config, answer) | answer.account(settings.prices))
 
     return Handler(classify_type(providers), work, close=close)
 
 
-def question_of(config: dict[str, Any], settings: Settings) -> Question:
+def question_of(config: dict[str, Any], settings: Settings, forbidden_at: ForbiddenAt = None) -> Question:
     """The question of a config; the text is alone in its message, so that it is not taken for an instruction."""
     labels, multi = config["labels"], config.get("multi", False)
     choice = "every label that applies, which may be none" if multi else "exactly one label, the one that fits best"
@@ -111,7 +112,7 @@ def question_of(config: dict[str, Any], settings: Settings) -> Question:
     form = _form(list(labels), multi=multi, reason=config.get("reason", False))
     system = "\n".join(line for line in instructions if line)
     messages = instructed(system, [{"role": "user", "content": config["text"]}], form)
-    return Question(settings=settings, messages=messages, form=form, logprobs=True)
+    return Question(settings=settings, messages=messages, form=form, logprobs=True, forbidden_at=forbidden_at)
 
 
 def _form(labels: list[str], *, multi: bool, reason: bool) -> dict[str, Any]:

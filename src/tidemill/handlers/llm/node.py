@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return, object_schema
 from tidemill.handlers.http import exchange
-from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
+from tidemill.handlers.llm.provider import OPENAI_URL, ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
@@ -113,7 +113,8 @@ def llm_type(providers: Providers) -> NodeType:
 def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
     async def work(context: NodeContext) -> Ended:
         settings = msgspec.convert(context.config, Settings)
-        answer = await answered(providers[settings.provider], question_of(context.config, settings), context)
+        question = question_of(context.config, settings, context.forbidden_at)
+        answer = await answered(providers[settings.provider], question, context)
         reply = answer.reply
         output = {"text": reply.text, "finish_reason": reply.finish_reason, **answer.account(settings.prices)}
         return Return(output if "schema" not in context.config else output | {"value": answer.value})
@@ -121,11 +122,11 @@ def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | Non
     return Handler(llm_type(providers), work, close=close)
 
 
-def question_of(config: dict[str, Any], settings: Settings) -> Question:
+def question_of(config: dict[str, Any], settings: Settings, forbidden_at: ForbiddenAt = None) -> Question:
     """The question of a config: its messages, with the prompt as the last one."""
     messages: list[Message] = [*config.get("messages", ())]
     if "prompt" in config:
         messages.append({"role": "user", "content": config["prompt"]})
     form, stream = config.get("schema"), config.get("stream", False)
     instructions = instructed(config.get("system", ""), messages, form)
-    return Question(settings=settings, messages=instructions, form=form, stream=stream)
+    return Question(settings=settings, messages=instructions, form=form, stream=stream, forbidden_at=forbidden_at)

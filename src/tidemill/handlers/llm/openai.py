@@ -23,7 +23,7 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import Fail, truncate
 from tidemill.handlers.http.exchange import failure, retry_after_ms
-from tidemill.handlers.llm.provider import OPENAI_URL, Ask, OnText, Question, Reply, Settings, Usage
+from tidemill.handlers.llm.provider import OPENAI_URL, Ask, OnText, Question, Reply, Usage
 from tidemill.net.egress import CallFailed, shown
 from tidemill.net.http_client import Call, Fetcher, Streamed, read_url
 
@@ -320,7 +320,7 @@ async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms
     body: dict[str, Any] | None = body_of(question)
     while body is not None:
         try:
-            async with fetcher.stream(_call(question.settings, body)) as answer:
+            async with fetcher.stream(_call(question, body)) as answer:
                 await _read(answer, body["stream"], assembly, now_ms)
             return
         except ProviderRefused as error:
@@ -329,7 +329,8 @@ async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms
                 raise
 
 
-def _call(settings: Settings, body: dict[str, Any]) -> Call:
+def _call(question: Question, body: dict[str, Any]) -> Call:
+    settings = question.settings
     read_url(settings.base_url)
     base = urlsplit(settings.base_url)
     credentials = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
@@ -345,6 +346,7 @@ def _call(settings: Settings, body: dict[str, Any]) -> Call:
         # `_timed` limits the whole answer; the fetcher's own timer must not fire first.
         total_ms=round(settings.timeout_seconds * 1_000) + 60_000,
         redirects_max=0,
+        forbidden_at=question.forbidden_at,
     )
 
 

@@ -77,6 +77,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """For the provider `scripted`."""
 
 
+ForbiddenAt = Callable[[str], str] | None
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     messages: tuple[Message, ...]
@@ -86,6 +89,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the answer."""
     stream: bool = False
     logprobs: bool = False
+    forbidden_at: ForbiddenAt = None
+    """See `Call`."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ secrets only in fields that the node type keeps secret. Operand checks report on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -184,6 +185,7 @@ EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
 IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
 SECRETS = "secrets"
+_LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets\.\w+\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
 
 _WHERE = {
     "item": "`item` exists only in the configuration of a node with `map`",
@@ -228,6 +230,9 @@ def template_uses(
         use = Use(at, text, reach)
         if not reach.roots <= allowed:
             check_roots(place, use, allowed | {SECRETS} if _is_secret(steps, secret_fields) else allowed, secret_fields)
+            if SECRETS in reach.roots and not _LONE_SECRET.fullmatch(text):
+                message = "a secret stands alone or within fixed text: without filters, other values or expressions"
+                place.problem("secret_not_alone", at, message, "write {{ secrets.NAME }}")
         uses.append(use)
     return uses
 
