@@ -223,7 +223,7 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
 
 
 def require_store_exists(url: str) -> None:
-    """Refuse the URL of a file that is not there, for whoever only wants to look at what others keep."""
+    """Refuse the URL of a file that does not exist, for commands that only read a store."""
     store = _sqlite(open_storage(url).store)
     if store is not None and not store.path.exists():
         shown = _file_of(url)
@@ -374,7 +374,7 @@ def engine_at(
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
-        # Whoever is taken for dead has lost its work, and not before.
+        # A worker loses its work when it counts as dead, and not before.
         lease_ms=dead_after_ms,
         host=host,
         pid=pid,

@@ -89,7 +89,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
     own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
     nodes run at a time, of all queues unless `queues` names some, and of all runs unless `only` names one: then of
-    that one and its children, and whoever waits for it is told when the store gives out no more work. Runs that ended
+    that one and its children, and a caller that waits for it learns when the store gives out no work. Runs that ended
     `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`.
     `settings` are what the operator grants, by default from `tidemill.toml` and the environment
     (`tidemill.settings.read_settings`). Close it, or use it in a `with`.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from tidemill.errors import Unavailable
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.security.grants import SecretGrant
 
 PREFIX = "TIDEMILL_SECRET_"
@@ -40,7 +40,7 @@ class SecretMissing(KeyError):
         return self.message
 
 
-class SecretNotGranted(KeyError):
+class SecretNotGranted(TidemillError):
     """The operator has not granted a secret to a workflow."""
 
     def __init__(self, name: str, workflow: str) -> None:

@@ -339,13 +339,12 @@ async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
 def index_findings(flaws: IndexProblems) -> RunAudit:
     """Misplaced index rows, as a finding that concerns no log."""
     found = RunAudit(LISTS)
-    for flaw, code, message in (
-        (flaws.unreadable, "lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}"),
-        (flaws.missing, "places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}"),
-        (flaws.stray, "places_stray", f"places without their row: {flaws.stray:,}"),
-    ):
-        if flaw:
-            found.problem(code, message)
+    if flaws.unreadable:
+        found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
+    if flaws.missing:
+        found.problem("places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}")
+    if flaws.stray:
+        found.problem("places_stray", f"places without their row: {flaws.stray:,}")
     return found
 
 

@@ -72,7 +72,7 @@ class ApprovalService:
         shown = await self.show(run_id, node, visit=visit, index=index)
         words: dict[str, Any] = {"id": command_id, "actor": actor or None, "roles": tuple(roles), "comments": comments}
         decision = Decide(node=node, visit=shown.visit, index=shown.index, verb=verb, **words)
-        # Whoever may not decide is refused before the form is looked at.
+        # An actor who may not decide is refused before the form is looked at.
         await self._context.rehearse(run_id, decision)
         filled = _checked_form(shown.approval, verb, form) if shown.status == "pending" else None
         if filled is not None:
@@ -120,7 +120,7 @@ def _check_person(actor: str, roles: Sequence[str], comments: str) -> None:
 
 
 def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
-    """What somebody filled in, checked; to approve, the form has to be complete."""
+    """The checked form of a decision; to approve, it has to be complete."""
     if approval.form is None:
         if form is not None:
             hint = "decide without a form; say what there is to say in the comments"

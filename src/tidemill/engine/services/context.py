@@ -80,7 +80,7 @@ class ServiceContext:
             raise Rejected(answer.problem)
 
     async def check_parent(self, run_id: str) -> None:
-        """Refuse to reopen a child that nobody waits for: it would be closed again at once."""
+        """Refuse to reopen a child that its parent no longer waits for: it would be closed again at once."""
         state = (await self.entry(run_id)).state
         if state.parent is None or state.live or state.close == ABANDON:
             return

@@ -1,4 +1,4 @@
-"""Dead letters: failures that nobody tries again by itself, and what people do about them."""
+"""Dead letters: failures that are not retried automatically, and what people do about them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DeadLetterService:
     async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[DeadLetterRow], str | None]:
-        """Failures that nobody will try again by itself (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
+        """Failures that are not retried automatically (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
         page = await self._context.page(DEAD_LETTER, terms, after, limit)
         return [read_dead_letter_row(row) for row in page.rows], page.after
 

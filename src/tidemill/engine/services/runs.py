@@ -125,8 +125,8 @@ class RunService:
             async for frame in frames:
                 seq = frame.version
                 if not seq:
-                    for told in shown(frame.body):
-                        yield told
+                    for live_event in shown(frame.body):
+                        yield live_event
                     continue
                 event = decode_event(frame.body)
                 yield plain(event, seq)
@@ -239,7 +239,7 @@ class RunService:
         did_not_happen: Sequence[str] = (),
         command_id: str | None = None,
     ) -> None:
-        """Let a node of an unfinished run, and everything behind it, happen anew."""
+        """Let a node of an unfinished run, and everything behind it, happen again."""
         sure = tuple(did_not_happen)
         rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
         await self._context.command(run_id, rewind, reason=reason)
