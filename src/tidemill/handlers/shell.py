@@ -9,6 +9,7 @@ with its time limit, its attempt and the worker. Its output is passed on live, a
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import re
@@ -17,7 +18,8 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -185,6 +187,10 @@ _INTEGER = {"type": "integer"}
 _STATUS = _INTEGER | {"minimum": 0, "maximum": 255}
 _STATUSES = {"type": "array", "items": _STATUS, "minItems": 1, "maxItems": 256}
 
+FOLDER_PREFIX = "tidemill-shell-"
+"""Of temporary folders; the number of the process follows."""
+_PR_SET_DUMPABLE = 4
+
 SHELL = NodeType(
     name="shell",
     title="Command",
@@ -243,7 +249,18 @@ def shell_handler(*, enabled: bool = False) -> Handler:
             yield ConfigProblem("", _OFF, HINT)
         yield from _check(config)
 
-    return Handler(msgspec.structs.replace(SHELL, check=check), call)
+    return Handler(msgspec.structs.replace(SHELL, check=check), call, open=_open if enabled else None)
+
+
+def _open() -> None:
+    """Hide the environment of this process from commands, and remove the folders of workers that were killed."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        with suppress(OSError):
+            if pid.isdecimal() and folder.lstat().st_uid == os.geteuid() and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check(config: Json) -> Iterator[ConfigProblem]:
@@ -293,7 +310,7 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
         _require_folder(cwd)
         yield cwd
         return
-    made = tempfile.mkdtemp(prefix="tidemill-")
+    made = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
     try:
         yield made
     finally:

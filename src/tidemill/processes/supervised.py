@@ -46,7 +46,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """The frame for the supervisor. Raises `ValueError` for a NUL character."""
-        env = None if self.env is None else {_encode(name): _encode(value) for name, value in self.env.items()}
+        env = {_encode(name): _encode(value) for name, value in (os.environ if self.env is None else self.env).items()}
         argv = [_encode(each) for each in self.argv]
         spec = _encode(self.program), argv, env, list(self.fds), self.memory_bytes_max
         return supervisor.frame(marshal.dumps(spec))
@@ -110,6 +110,8 @@ class SupervisedProcess:
                 stdout=outputs[0],
                 stderr=outputs[1],
                 cwd=cwd,
+                # The program could read the environment of its parent.
+                env={},
                 pass_fds=(theirs.fileno(), *spec.fds),
                 start_new_session=True,
             )

@@ -184,7 +184,7 @@ def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: i
 
 
 def _launch(
-    program: bytes, argv: list[bytes], env: dict[bytes, bytes] | None, memory_max: int | None
+    program: bytes, argv: list[bytes], env: dict[bytes, bytes], memory_max: int | None
 ) -> tuple[ProcessTree, int]:
     """Start the program; the second value is an error number, or 0."""
     read_end, write_end = os.pipe()
@@ -192,7 +192,7 @@ def _launch(
     if pid == 0:
         try:
             _prepare_program(memory_max)
-            os.execve(program, argv, os.environb if env is None else env)
+            os.execve(program, argv, env)
         except BaseException as failure:
             number = failure.errno if isinstance(failure, OSError) else None
             os.write(write_end, (number or errno.EINVAL).to_bytes(HEADER_SIZE, "big"))
