@@ -25,7 +25,7 @@ from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import check_template, compile_template
 
 PATIENCE_MS = 700
-"""The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
+"""The deadline of an request here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30
 PROCESSOR_SECONDS_MAX = 200
@@ -39,9 +39,9 @@ class Deadline:
     def __init__(self) -> None:
         self.processes = SandboxPool(1)
 
-    async def holds(self, errand: EvaluationRequest) -> bool:
-        hasty = errand.deadline_ms == DEADLINE_MS
-        return await self.processes.holds(replace(errand, deadline_ms=PATIENCE_MS) if hasty else errand)
+    async def holds(self, request: EvaluationRequest) -> bool:
+        hasty = request.deadline_ms == DEADLINE_MS
+        return await self.processes.holds(replace(request, deadline_ms=PATIENCE_MS) if hasty else request)
 
     async def close(self) -> None:
         await self.processes.close()
