@@ -24,18 +24,13 @@ async def waiting(sut: StoreUnderTest, **fields: Any) -> AsyncIterator[asyncio.T
         task.cancel()
 
 
-def soon_ms(sut: StoreUnderTest) -> int:
-    """A time that is not over before somebody waits for its end, however busy the machine is."""
-    return SHORT_MS if sut.exact_times else 10 * SHORT_MS
-
-
 class WaitingLaws:
     async def test_work_that_is_there_is_not_waited_for(self, sut: StoreUnderTest) -> None:
         await sut.put(job())
         assert keys(await asyncio.wait_for(sut.claim(9, wait_ms=LONG_MS), 5)) == ["a"]
 
     async def test_a_wait_ends_with_its_time(self, sut: StoreUnderTest) -> None:
-        async with waiting(sut, wait_ms=soon_ms(sut)) as task:
+        async with waiting(sut, wait_ms=sut.soon_ms) as task:
             await sut.pass_short()
         assert task.result() == []
 
@@ -55,7 +50,7 @@ class WaitingLaws:
         assert keys(task.result()) == ["a"]
 
     async def test_a_ready_time_ends_a_wait(self, sut: StoreUnderTest) -> None:
-        await sut.put(job(ready_at_ms=sut.store.now_ms() + soon_ms(sut)))
+        await sut.put(job(ready_at_ms=sut.store.now_ms() + sut.soon_ms))
         async with waiting(sut) as task:
             await sut.pass_short()
         assert keys(task.result()) == ["a"]
