@@ -25,7 +25,11 @@ from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import check_template, compile_template
 
 PATIENCE_MS = 700
+<<<<<<< HEAD
 """The first deadline of an evaluation: most attacks that reach it would never end, and there are many of them."""
+=======
+"""The deadline of an request here: most attacks that need it would go on for ever, and there are many of them."""
+>>>>>>> c781b099b5efbd9bb7ba3fe4b35903b664978fa2
 
 MEMORY_MAX = 2 << 30
 PROCESSOR_SECONDS_MAX = 200
@@ -40,9 +44,15 @@ class Deadline:
         self.processes = SandboxPool(1)
         self.patience_ms = PATIENCE_MS
 
+<<<<<<< HEAD
     async def holds(self, errand: EvaluationRequest) -> bool:
         hasty = errand.deadline_ms == DEADLINE_MS
         return await self.processes.holds(replace(errand, deadline_ms=self.patience_ms) if hasty else errand)
+=======
+    async def holds(self, request: EvaluationRequest) -> bool:
+        hasty = request.deadline_ms == DEADLINE_MS
+        return await self.processes.holds(replace(request, deadline_ms=PATIENCE_MS) if hasty else request)
+>>>>>>> c781b099b5efbd9bb7ba3fe4b35903b664978fa2
 
     async def close(self) -> None:
         await self.processes.close()
@@ -170,7 +180,7 @@ async def main(volley: str, names: set[str], bait: dict[str, str]) -> None:
         # Native code listens to nobody but the kernel, so a hang is the end of this process.
         signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
         report = await carried_out(attack, volley, bait, isolation)
-        if report.ending == "failed" and not isinstance(attack.ending, Failed):
+        if report.ending == "failed" and not (isinstance(attack.ending, Failed) and attack.ending.code == report.code):
             # A slow machine may need longer than the first deadline, so the engine's own one decides.
             isolation.patience_ms = DEADLINE_MS
             report = await carried_out(attack, volley, bait, isolation)

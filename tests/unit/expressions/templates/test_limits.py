@@ -144,7 +144,6 @@ STEP_SECONDS = 0.4
 """A step takes 0.3 seconds at worst when the machine has nothing else to do."""
 
 MEBIBYTES_OF_TEMPLATE_TIME = 200
-MANY = 1_000
 
 SCOPE_OF_TEMPLATE_TIME = Scope(
     nodes={
@@ -172,7 +171,6 @@ def ended(source: Json, scope: Scope = SCOPE_OF_TEMPLATE_TIME) -> tuple[str, flo
     return caught.value.message, time.thread_time() - began
 
 
-@pytest.mark.parametrize("rest", ["{% for x in range(100000) %}@{% endfor %}", "@" * MANY], ids=["loop", "row"])
 @pytest.mark.parametrize(
     "step",
     [
@@ -182,8 +180,8 @@ def ended(source: Json, scope: Scope = SCOPE_OF_TEMPLATE_TIME) -> tuple[str, flo
         pytest.param("{% set y = a.output[1:] %}", id="slice"),
     ],
 )
-def test_steps_over_large_values_end_at_a_limit(step: str, rest: str) -> None:
-    message, seconds = ended(rest.replace("@", step))
+def test_steps_over_large_values_end_at_a_limit(step: str) -> None:
+    message, seconds = ended("{% for x in range(100000) %}" + step + "{% endfor %}")
     assert message.startswith(("the template takes more than", "a value would grow beyond"))
     assert seconds < allowed(SECONDS_OF_TEMPLATE_TIME)
 
