@@ -25,11 +25,7 @@ from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import check_template, compile_template
 
 PATIENCE_MS = 700
-<<<<<<< HEAD
 """The first deadline of an evaluation: most attacks that reach it would never end, and there are many of them."""
-=======
-"""The deadline of an request here: most attacks that need it would go on for ever, and there are many of them."""
->>>>>>> c781b099b5efbd9bb7ba3fe4b35903b664978fa2
 
 MEMORY_MAX = 2 << 30
 PROCESSOR_SECONDS_MAX = 200
@@ -44,15 +40,9 @@ class Deadline:
         self.processes = SandboxPool(1)
         self.patience_ms = PATIENCE_MS
 
-<<<<<<< HEAD
-    async def holds(self, errand: EvaluationRequest) -> bool:
-        hasty = errand.deadline_ms == DEADLINE_MS
-        return await self.processes.holds(replace(errand, deadline_ms=self.patience_ms) if hasty else errand)
-=======
     async def holds(self, request: EvaluationRequest) -> bool:
         hasty = request.deadline_ms == DEADLINE_MS
-        return await self.processes.holds(replace(request, deadline_ms=PATIENCE_MS) if hasty else request)
->>>>>>> c781b099b5efbd9bb7ba3fe4b35903b664978fa2
+        return await self.processes.holds(replace(request, deadline_ms=self.patience_ms) if hasty else request)
 
     async def close(self) -> None:
         await self.processes.close()
