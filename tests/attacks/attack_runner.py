@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from tests.attacks.attack import FILE, SECRET_NAME, URL, Attack, Failed
 from tests.attacks.corpora import CORPORA
@@ -42,7 +44,7 @@ class Deadline:
 
     async def holds(self, request: EvaluationRequest) -> bool:
         hasty = request.deadline_ms == DEADLINE_MS
-        return await self.processes.holds(replace(request, deadline_ms=self.patience_ms) if hasty else request)
+        return await self.processes.holds(structs.replace(request, deadline_ms=self.patience_ms) if hasty else request)
 
     async def close(self) -> None:
         await self.processes.close()
