@@ -327,7 +327,7 @@ with tidemill.open(sys.argv[1]) as mill:
 
 
 def test_a_killed_worker_leaves_each_statement_done_exactly_once(store: Path) -> None:
-    url, runs_wanted, kills = f"sqlite:///{store}", 400, 5
+    url, runs_wanted, kills = f"sqlite:///{store}", 200, 3
     orders = made(store)
 
     def done() -> int:
