@@ -114,9 +114,12 @@ async def test_a_stalled_job_is_not_blamed_on_another_run(mill: Cluster, monkeyp
     async def out_of_reach(*given: Any, **options: Any) -> str:
         raise Unavailable("no room")
 
+    await worker.stop()
+    client = await mill.process("client", work=False)
+    await client.engine.start(reference)
+    await client.engine.rollback(rolled_back.run_id)
     monkeypatch.setattr(mill.blobs, "put", out_of_reach)
-    await worker.engine.start(reference)
-    await worker.engine.rollback(rolled_back.run_id)
+    await mill.process("other", functions={"undo": lambda: LARGE, "boom": lambda: 1 / 0})
     await asyncio.sleep(300)
     assert {row.run_id for row in await mill.rows("stuck")} == {rolled_back.run_id}
 
