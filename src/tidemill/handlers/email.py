@@ -20,7 +20,7 @@ from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, chec
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 
-_UNENCRYPTED = "nobody logs in over a line that is not encrypted"
+_UNENCRYPTED = "credentials are not sent over an unencrypted connection"
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}

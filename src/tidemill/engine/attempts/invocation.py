@@ -86,7 +86,7 @@ async def bounded(
         return error
 
 
-async def surely(store: Callable[[], Awaitable[T]], on_stall: OnStall | None = None) -> T:
+async def retry_until_stored(store: Callable[[], Awaitable[T]], on_stall: OnStall | None = None) -> T:
     """Store a handler's result, retrying while the blob store is unreachable: the handler must not be called again.
 
     The caller holds a lease and is cancelled when it is lost or the worker stops; there is no other bound. After a

@@ -313,5 +313,7 @@ def _check_readable(tail: Tail) -> None:
         reason = str(error)
     if reason:
         name = f"{stream.kind} {stream.key}"
-        message = f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}"
+        message = (
+            f"nothing was collected, because {name} cannot be read, so the blobs that it needs are unknown: {reason}"
+        )
         raise rejected("blobs_gc_unsafe", message, hint="repair it, or restore the store from a backup")

@@ -22,7 +22,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson
 from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
-from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
+from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, retry_until_stored
 from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
@@ -88,11 +88,11 @@ class AttemptLog:
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         on_stall = partial(self._turns.mark_stuck, lease.stream)
-        await surely(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
-        payload = await surely(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
+        await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
+        payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
         command = Checkpoint(value=payload, **self._common(attempt))
         # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
-        answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
+        answer = await retry_until_stored(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
         self._note(attempt, answer.problem is None)
 
     def start_command(self, attempt: Attempt) -> AttemptStarted:

@@ -75,8 +75,8 @@ ANSWER_BYTES_MAX = 4_194_304
 TIME_MAX_MS = 2_000
 """A statement delays every other commit of its store."""
 PROGRESS_STEPS = 10_000
-CONFLICT = "it came out otherwise than when it was rehearsed, because somebody was quicker"
-NONDETERMINISTIC = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
+CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
+NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
 
 _SCHEMA_CHANGES = {
     *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),

@@ -11,7 +11,7 @@ from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import RENDER_MS_MAX
 from tidemill.expressions.scope import Json, Scope, Seen
-from tidemill.expressions.templates.limits import Meter, Passes
+from tidemill.expressions.templates.limits import LoopItems, RenderBudget
 from tidemill.expressions.templates.template import compile_template
 
 SECONDS = 8
@@ -130,7 +130,7 @@ def test_work_in_few_steps_ends_at_the_deadline() -> None:
 
 def test_a_process_that_is_held_up_does_not_fail_its_renderings() -> None:
     """What is counted is the time that the template used, not the time that passed."""
-    meter, started = Meter(), time.monotonic()
+    meter, started = RenderBudget(), time.monotonic()
     meter.spend(1)
     time.sleep(RENDER_MS_MAX / 1000 + 0.05)
     meter.spend(1)
@@ -249,11 +249,11 @@ def test_honest_work_over_large_values_is_not_in_the_way(source: str, expected: 
 def test_a_loop_looks_at_the_clock_in_every_pass() -> None:
     looks: list[int] = []
 
-    class Clock(Meter):
+    class Clock(RenderBudget):
         def tick(self) -> None:
             looks.append(1)
 
-    passes = Passes([1, 2, 3], Clock())
+    passes = LoopItems([1, 2, 3], Clock())
     assert (list(passes), len(passes), len(looks)) == ([1, 2, 3], 3, 3)
 
 
