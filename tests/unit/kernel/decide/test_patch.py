@@ -364,7 +364,10 @@ def test_the_hint_is_a_way_that_is_open() -> None:
     patches = [run.patching(changed), run.patching(joined)]
     for asked in patches:
         (live,) = problems(run.flow, run.kernel.state, asked)
-        assert live.hint == "rewind the run to a first, or fork the run with this patch, beginning at a"
+        assert live.hint == (
+            "rewind the run to a, cancel the run and patch it together with a retry, "
+            "or fork the run with this patch, beginning at a"
+        )
     run.fail("b")
     for asked in (run.patching(changed, retry=True), run.patching(joined, retry=True)):
         (ended,) = problems(run.flow, run.kernel.state, asked)
