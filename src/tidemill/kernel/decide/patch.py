@@ -163,10 +163,7 @@ def _fixed_problem(state: State, name: str, what: str) -> Problem:
 
 def _change_hint(state: State, name: str) -> str:
     fork = f"fork the run with this patch, beginning at {name}"
-    if not state.live:
-        return f"{fork}: only a live run can be rewound"
-    rewind = "" if _is_live(state.peek(name)) else f"rewind the run to {name}, "
-    return f"{rewind}cancel the run and patch it together with a retry, or {fork}"
+    return f"cancel the run and patch it together with a retry, or {fork}" if _is_live(state.peek(name)) else fork
 
 
 def _joined(state: State, visit: Visit) -> bool:
