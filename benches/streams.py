@@ -44,7 +44,7 @@ class Speaker:
             context.stream({"delta": "a word or two", "number": number})
             if number % 50 == 49:
                 await asyncio.sleep(0)
-        return Return(len(context.voice.collected()))
+        return Return(len(context.voice.folded()))
 
 
 async def streaming(store: str, *, elsewhere: bool) -> tuple[float, Counter[str]]:

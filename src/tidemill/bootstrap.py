@@ -129,7 +129,7 @@ def _sqlite(store: Store | None) -> SqliteStore | None:
 
 
 class NodeTypes(NamedTuple):
-    """The node types that there are, with their origins, and what was offered in vain."""
+    """The node types that there are, with their origins, and those that cannot be used."""
 
     offers: tuple[NodeTypeSource, ...]
     broken: tuple[UnusableNodeType, ...] = ()

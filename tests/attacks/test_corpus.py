@@ -115,16 +115,16 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("volley", CORPORA)
 def test_no_attack_succeeds(volley: str, bait: Canary) -> None:
-    assault = carried_out(volley, bait)
-    assert assault.unfinished is None, f"{assault.unfinished} never ended: {assault.status} {assault.said[-2000:]}"
-    assert (assault.status, assault.said) == (0, "")
+    outcome = carried_out(volley, bait)
+    assert outcome.unfinished is None, f"{outcome.unfinished} never ended: {outcome.status} {outcome.said[-2000:]}"
+    assert (outcome.status, outcome.said) == (0, "")
     wrong = [
         f"{attack.name}: {complaint}\n    {ascii(attack.source)[:300]}"
         for attack in CORPORA[volley]
-        for complaint in complaints(attack, assault.reports[attack.name], bait, volley.startswith("template"))
+        for complaint in complaints(attack, outcome.reports[attack.name], bait, volley.startswith("template"))
     ]
     assert not wrong, "\n".join(wrong)
     assert bait.hits == []
     assert sorted(bait.file.parent.iterdir()) == [bait.file]
-    sizes_mb = [report.resident_mb for report in assault.reports.values()]
+    sizes_mb = [report.resident_mb for report in outcome.reports.values()]
     assert max(sizes_mb) - sizes_mb[0] < GROWTH_MB_MAX

@@ -74,7 +74,7 @@ class ChaosRun:
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._rng = random.Random(f"storm {self.weather.seed}")
+        self._rng = random.Random(f"storm {self.disturbance.seed}")
         self._cards: list[str] = []
         self._at_work: list[WorkerProcess] = []
         self._draining: list[WorkerProcess] = []

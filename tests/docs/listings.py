@@ -40,7 +40,21 @@ def error_codes() -> set[str]:
                 found.update(_codes_of_call(node, constants))
             elif isinstance(node, ast.FunctionDef):
                 found.update(_default_codes(node))
+            elif isinstance(node, ast.Assign):
+                found.update(_assigned_codes(node.targets[0], node.value))
     return found
+
+
+def _assigned_codes(target: ast.expr, value: ast.expr) -> Iterator[str]:
+    """`code = "a" if … else "b"`, also within `code, verb = ("a", …) if … else ("b", …)`."""
+    if isinstance(value, ast.IfExp):
+        yield from _assigned_codes(target, value.body)
+        yield from _assigned_codes(target, value.orelse)
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for each, part in zip(target.elts, value.elts, strict=False):
+            yield from _assigned_codes(each, part)
+    elif isinstance(target, ast.Name) and target.id == "code" and isinstance(value, ast.Constant) and value.value:
+        yield str(value.value)
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:

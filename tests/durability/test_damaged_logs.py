@@ -110,7 +110,7 @@ async def waits(engine: Engine, caplog: pytest.LogCaptureFixture, said: str) -> 
         while "started" not in blocker.words:
             await asyncio.sleep(0.02)
             blocker = (await engine.why("p")).blockers[0]
-    assert f"p.kid.1 that nobody has started yet: the records of {said} are damaged" in blocker.words
+    assert f"p.kid.1 that no worker has started yet: the records of {said} are damaged" in blocker.words
     assert "backup" in blocker.unblock
     (told,) = [record.message for record in caplog.records if "waits until" in record.message]
     assert said in told

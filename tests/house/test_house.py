@@ -54,8 +54,12 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_files_and_classes_have_names_of_the_field() -> None:
-    assert_none(rules.banned_stems(name) for name in python("src"))
-    assert_none(rules.banned_classes(name, tree) for name, tree in trees("src").items())
+    stems = (rules.banned_stems(name) for name in python("src"))
+    assert_none(chain(stems, (rules.banned_classes(name, tree) for name, tree in trees("src").items())))
+
+
+def test_texts_name_the_actor() -> None:
+    assert_none(rules.vague_words(name, text) for name, text in python("src").items())
 
 
 def test_a_stem_in_two_rooms_is_on_the_list() -> None:

@@ -70,9 +70,24 @@ def test_a_stem_stands_for_one_thing() -> None:
 def test_a_small_file_with_one_importer() -> None:
     sources = {"src/tidemill/a.py": "x = 1\n", "src/tidemill/b.py": "from tidemill.a import x\n" * 2}
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    assert rules.lonely_files(sources, trees) == ["src/tidemill/a.py: 1 lines and one importer"]
-    more = sources | {"src/tidemill/c.py": "from tidemill import a\n"}
+    dead = ["src/tidemill/b.py: no importer"]
+    assert rules.lonely_files(sources, trees) == ["src/tidemill/a.py: 1 lines and one importer", *dead]
+    more = {f"src/tidemill/{name}__init__.py": "from tidemill import a\n" for name in ("", "engine/")}
+    more |= {"src/tidemill/a.py": "x = 1\n"}
     assert not rules.lonely_files(more, {path: ast.parse(text) for path, text in more.items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ('"""Whoever asks is told."""', True),
+        ("x = 'nobody waits'", True),
+        ("# of late", True),
+        ("nobody = 1  # the worker waits", False),
+    ],
+)
+def test_vague_words(text: str, broken: bool) -> None:
+    assert bool(rules.vague_words("a.py", text)) is broken
 
 
 @pytest.mark.parametrize(("text", "broken"), [("x = 1", True), ("'''Why.'''\nx = 1", False), ("", False)])

@@ -161,36 +161,6 @@ def test_lost_workers_do_not_use_up_attempts_but_five_in_a_row_fail() -> None:
     assert (run.error_code, run.nodes()["a"]) == ("worker_killer", ("FAILED", 1, 10))
 
 
-def test_descendants_fail_over_any_edge_and_live_ones_are_cancelled() -> None:
-    run = begin(
-        n("a"),
-        n("b", on_error={"route": ["h"]}),
-        n("c", "a"),
-        n("h"),
-        n("j", "a", "b", join="any"),
-        n("k", "h", "j"),
-        n("u"),
-        n("v", "u"),
-    )
-    end(run, "a")
-    assert flying(run) == "b c j u"
-    end(run, "b", Failed())
-    end(run, "h", Failed("late"))
-    assert run.errors() == {"b": "failed", "h": "late", "k": "upstream_failed"}
-    assert {at: status(run, at) for at in "cjuv"} == dict.fromkeys("cjuv", "CANCELLED")
-
-
-def test_max_parallel_holds_ready_nodes_in_order() -> None:
-    run = begin(n("a"), n("b"), n("c"), n("d", "a"), limits={"max_parallel": 2})
-    assert (flying(run), status(run, "c"), run.counter) == ("a b", "PENDING", 3)
-    end(run, "a")
-    assert (flying(run), status(run, "d")) == ("b c", "PENDING")
-    end(run, "c", Failed("x", True))
-    assert flying(run) == "b c"
-    end(run, "c")
-    assert flying(run) == "b d"
-
-
 def mapped(**more: Json) -> dict[str, Json]:
     return {"over": "{{ inputs.items }}", **more}
 

@@ -58,7 +58,7 @@ REASONS = {
     "credential": NO_CREDENTIALS,
     # The metadata service of an EC2 machine.
     "169.254.169.254": NO_CREDENTIALS,
-    "error sending request": "nobody answers there; see that the service runs and the endpoint is right",
+    "error sending request": "there is no answer; check that the service runs and that the endpoint is right",
     "SlowDown": "the service asks for fewer requests",
 }
 """Reason and remedy by a word that occurs in the error of the service."""

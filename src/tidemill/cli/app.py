@@ -183,7 +183,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.store
 @options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
 @options.option(
-    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="So many nodes at a time."
+    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="Nodes that run at the same time."
 )
 @options.option(
     "--grace",
@@ -209,7 +209,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     metavar="SECONDS",
     type=options.Numbers(1),
     default=15.0,
-    about="Silent for so long, others take over its work.",
+    about="Other workers take over its jobs after this silence.",
 )
 @options.option("--name", metavar="NAME", default="", about="What it is called instead of its host.")
 @options.archive

@@ -170,7 +170,7 @@ comments = option(
     "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
 )
 message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
-limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="At most so many rows.")
+limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="The most rows to print.")
 after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
 at = option("--at", metavar="SEQ", type=Integers(1), about="As it was after the event with this number.")
 visit = option("--visit", metavar="N", type=Integers(1), about="Which visit of the node; the latest by default.")
@@ -252,8 +252,8 @@ GROUPS = {
     "workers": "See who works on a store, on what, and what they can run.",
 }
 COMMANDS = {
-    "why": "Say what a run or a node waits for, or why it ended so.",
-    "verify-log": "Read all logs again and tell what is not as it must be.",
+    "why": "Explain what a run or a node waits for, or why it ended.",
+    "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }
 """Commands of the root that are defined beside the groups."""

@@ -83,7 +83,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     graph: GraphDiff
 
 
-class _Offer(NamedTuple):
+class _Candidate(NamedTuple):
     """Content that may become a version."""
 
     compiled: Compiled
@@ -131,8 +131,8 @@ class Catalog:
         compiled = await self.compile(tenant, document)
         digests = await self.store_flow(tenant, compiled)
 
-        async def offer(history: History) -> _Offer:
-            return _Offer(compiled, *digests, parent=len(history.versions))
+        async def offer(history: History) -> _Candidate:
+            return _Candidate(compiled, *digests, parent=len(history.versions))
 
         return await self._add_version(tenant, compiled.workflow.name, offer, author, message)
 
@@ -156,7 +156,7 @@ class Catalog:
         check_words(author=author, message=message)
         name = (await self.resolve(tenant, reference)).name
 
-        async def offer(history: History) -> _Offer:
+        async def offer(history: History) -> _Candidate:
             base = history.meant_by(reference)
             if base_digest not in (None, base.digest):
                 stale = f"the patch was made for other content than that of {base.name}@{base.version}"
@@ -168,12 +168,12 @@ class Catalog:
                 renamed = f"the patch would turn {name} into {compiled.workflow.name}"
                 raise rejected("patch_invalid", renamed, path="/name", hint="publish the document under its new name")
             digests = await self.store_flow(tenant, compiled)
-            return _Offer(compiled, *digests, parent=base.version, patch=encode_value(operations))
+            return _Candidate(compiled, *digests, parent=base.version, patch=encode_value(operations))
 
         return await self._add_version(tenant, name, offer, author, message)
 
     async def _add_version(
-        self, tenant: str, name: str, make: Callable[[History], Awaitable[_Offer]], author: str, message: str
+        self, tenant: str, name: str, make: Callable[[History], Awaitable[_Candidate]], author: str, message: str
     ) -> Published:
         for _ in range(RACES_MAX):
             history = await self._history(tenant, name)

@@ -60,7 +60,7 @@ class ChildRunMessenger:
         except StoreUnusable as error:
             if stream not in self._waiting:
                 self._waiting.add(stream)
-                LOG.warning("a message of run %s waits until somebody has seen to this: %s", stream.key, error)
+                LOG.warning("a message of run %s waits until an operator repairs this: %s", stream.key, error)
             raise
         self._waiting.discard(stream)
         return settled
@@ -89,7 +89,7 @@ class ChildRunMessenger:
             with retry_until_repaired():
                 entry = await self._find(child) or await self._start(stream, state, child, where, wait)
                 if entry.state.parent != (stream.key, *where):
-                    message = f"run {wait.name} belongs to somebody else"
+                    message = f"run {wait.name} belongs to another parent"
                     return _refused(where, wait.name, message, code="child_id_taken")
                 if act.attempt > 1:
                     entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
@@ -162,7 +162,7 @@ class ChildRunMessenger:
         child = Stream(stream.tenant, RUN, name)
         entry = await self._find(child)
         if entry is not None and entry.state.live and entry.state.parent == (stream.key, node, visit, index):
-            await self._turns.command(child, Cancel(reason="nobody waits for it any more", attempt=attempt))
+            await self._turns.command(child, Cancel(reason="its parent no longer waits for it", attempt=attempt))
 
     # From the child
 

@@ -57,7 +57,9 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COMMITTED = CommandOutcome()
-STATEMENT_CONFLICT = CommandOutcome(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
+STATEMENT_CONFLICT = CommandOutcome(
+    error=Unavailable("the answer of its statement has changed: another statement was committed in between")
+)
 """Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
 
 
@@ -117,7 +119,7 @@ def still_valid(commands: list[PendingCommand], result: Refusal) -> list[Pending
             pending.ack = pending.hold = None
             kept.append(pending)
         else:
-            problem = Problem(code="lease_lost", message="somebody else holds the job now")
+            problem = Problem(code="lease_lost", message="another worker holds the job now")
             pending.done(pending, CommandOutcome(problem=problem))
     return kept
 
@@ -171,7 +173,7 @@ RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means progress elsewhere."""
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
-CLOSED = "the engine is closed; whether it still happened, the run will tell"
+CLOSED = "the engine is closed; `tidemill runs show` says whether it happened"
 SNAPSHOT_TAIL_MIN = 500
 REPORTED_MAX = 1_000
 ROW_LAG_MS = 1_000

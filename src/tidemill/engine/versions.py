@@ -144,7 +144,7 @@ class History:
         check_tag(tag)
         if tag not in self.tags and len(self.tags) >= TAGS_MAX:
             message = f"{self.name} has {len(self.tags)} tags, and at most {TAGS_MAX} are kept"
-            raise rejected("too_many_tags", message, path="/tag", hint="take away the tags that nobody uses")
+            raise rejected("too_many_tags", message, path="/tag", hint="remove tags that are not used")
 
     def row(self) -> Row:
         last, tags = self.versions[-1], self.all_tags()

@@ -37,7 +37,7 @@ DEADLINE_MS = 5000
 """Default deadline of a request."""
 
 
-class Leaf(Protocol):
+class SimpleCondition(Protocol):
     """A condition that is not made of others. All of them are frozen, and shared between threads."""
 
     @property
@@ -66,7 +66,7 @@ class Leaf(Protocol):
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
-    leaf: Leaf
+    leaf: SimpleCondition
     scope: Scope
     deadline_ms: int
 
@@ -81,7 +81,7 @@ EvaluationSteps = Generator[EvaluationRequest, bool, _T]
 """A computation that yields each request and is resumed with its answer."""
 
 
-def decide_leaf(leaf: Leaf, scope: Scope) -> EvaluationSteps[bool]:
+def decide_leaf(leaf: SimpleCondition, scope: Scope) -> EvaluationSteps[bool]:
     """Decide one condition: here if that surely ends soon, otherwise as a request."""
     if leaf.light:
         data = leaf.bind(scope)

@@ -66,7 +66,7 @@ OUTPUT = NodeType(
     name="output",
     title="Output",
     icon="log-out",
-    description="Names what the run comes to, and checks it.",
+    description="Names the outputs of the run, and checks them.",
     schemas=("schema",),
     config_schema=_fields(OBJECT_OR_NULL, value=True, schema={"type": ["object", "boolean"]}),
 )

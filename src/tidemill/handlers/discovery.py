@@ -36,12 +36,12 @@ class UnusableNodeType(NamedTuple):
         return f"{self.origin} offers node types as `{self.name}` that cannot be used: {self.reason}"
 
 
-class Offered(NamedTuple):
+class DiscoveredNodeTypes(NamedTuple):
     offers: tuple[NodeTypeSource, ...] = ()
     broken: tuple[UnusableNodeType, ...] = ()
 
 
-def installed() -> Offered:
+def installed() -> DiscoveredNodeTypes:
     """Import the node types of all installed distributions."""
     offers: list[NodeTypeSource] = []
     broken: list[UnusableNodeType] = []
@@ -51,7 +51,7 @@ def installed() -> Offered:
             offers += [NodeTypeSource(handler, origin) for handler in handlers_in(point.load())]
         except BaseException as error:
             broken.append(UnusableNodeType(point.name, origin, f"{type(error).__name__}: {text_of(error)}"))
-    return Offered(tuple(offers), tuple(broken))
+    return DiscoveredNodeTypes(tuple(offers), tuple(broken))
 
 
 def _entry_points() -> Iterator[EntryPoint]:
@@ -88,7 +88,9 @@ def _is_node(target: Any) -> bool:
     return isinstance(getattr(target, "type", None), NodeType) and not isinstance(target, type)
 
 
-def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Sequence[NodeTypeSource]) -> Offered:
+def collect_node_types(
+    own: Sequence[NodeTypeSource], found: DiscoveredNodeTypes, given: Sequence[NodeTypeSource]
+) -> DiscoveredNodeTypes:
     """Merge node types by key. A clash makes an installed one unusable, and raises Rejected for a given one."""
     broken = list(found.broken)
     taken = {offer.handler.type.key: offer for offer in own}
@@ -102,7 +104,7 @@ def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Seq
             message = f"the node type {type_.key} comes from {other.origin} and from {offer.origin}"
             hint = "rename one of them, or give it another major version"
             raise rejected("node_type_twice", message, path=f"/{type_.key}", hint=hint)
-    return Offered(tuple(taken.values()), tuple(broken))
+    return DiscoveredNodeTypes(tuple(taken.values()), tuple(broken))
 
 
 def _without_clashes(

@@ -21,7 +21,7 @@ from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 from tidemill.net.http_client import check_secrets
 
-_UNENCRYPTED = "nobody logs in over a line that is not encrypted"
+_UNENCRYPTED = "credentials are not sent over an unencrypted connection"
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}

@@ -77,7 +77,7 @@ async def message_of(context: NodeContext, now_ms: int) -> OutgoingMessage:
     people = {key: mailboxes(config.get(key), f"/{key}") for key in ("to", "cc", "bcc", "reply_to")}
     recipients = tuple(dict.fromkeys(each.address for key in ("to", "cc", "bcc") for each in people[key]))
     if not recipients:
-        raise _invalid("/to", "nobody is written to")
+        raise _invalid("/to", "there is no recipient")
     if len(recipients) > RECIPIENTS_MAX:
         hint = "write to a list, or in several messages"
         raise _invalid("/to", f"{len(recipients)} recipients, and {RECIPIENTS_MAX} are allowed", hint)

@@ -390,7 +390,7 @@ class SqliteDatabase:
             with connection:
                 answer = _answer(connection, text, parameters)
                 if stop.is_set():
-                    raise Cancelled("nobody waits for the statement any more")
+                    raise Cancelled("the caller of the statement was cancelled")
                 return answer
         except apsw.BusyError as error:
             raise Fail("database_busy", str(error), retryable=True) from error

@@ -37,7 +37,7 @@ _RATIO_FROM_BYTES = 262_144
 async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncIterator[bytes]:
     plain = encoding.strip().lower()
     if plain not in ("", "identity", "gzip", "x-gzip"):
-        message = f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for"
+        message = f"the answer is encoded as {shorten(plain, 40)!r}, which the request did not accept"
         raise CallFailed("response_invalid", message)
     unpack = Gzip() if plain.endswith("gzip") else None
     received = produced = 0

@@ -89,10 +89,10 @@ class ClaimLaws:
 
     async def test_a_job_is_not_claimed_before_its_time(self, sut: StoreUnderTest) -> None:
         now = sut.store.now_ms()
-        soon = job("soon", ready_at_ms=now + SHORT_MS, priority=9)
+        soon = job("soon", ready_at_ms=now + sut.soon_ms, priority=9)
         await sut.put(soon, job("far", ready_at_ms=now + LONG_MS), job("now"))
         assert keys(await sut.claim(9)) == ["now"]
-        await sut.pass_short()
+        await sut.pass_soon()
         (lease,) = await sut.claim(9)
         assert (lease.key, lease.ready_at_ms) == ("soon", soon.ready_at_ms)
 
@@ -169,9 +169,9 @@ class ClaimLaws:
 
     async def test_a_job_released_with_a_delay_waits(self, sut: StoreUnderTest) -> None:
         await sut.put(job("a", priority=9), job("b"))
-        await sut.store.release([await sut.take()], delay_ms=SHORT_MS)
+        await sut.store.release([await sut.take()], delay_ms=sut.soon_ms)
         assert keys(await sut.claim(9)) == ["b"]
-        await sut.pass_short()
+        await sut.pass_soon()
         again = await sut.take()
         assert (again.key, again.expired) == ("a", 0)
 

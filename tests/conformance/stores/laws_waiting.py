@@ -35,7 +35,7 @@ class WaitingLaws:
         assert keys(await asyncio.wait_for(sut.claim(9, wait_ms=LONG_MS), 5)) == ["a"]
 
     async def test_a_wait_ends_with_its_time(self, sut: StoreUnderTest) -> None:
-        async with waiting(sut, short=True, wait_ms=SHORT_MS) as task:
+        async with waiting(sut, short=True, wait_ms=sut.soon_ms) as task:
             await sut.pass_short()
         assert task.result() == []
 
@@ -55,7 +55,7 @@ class WaitingLaws:
         assert keys(task.result()) == ["a"]
 
     async def test_a_ready_time_ends_a_wait(self, sut: StoreUnderTest) -> None:
-        await sut.put(job(ready_at_ms=sut.store.now_ms() + SHORT_MS))
+        await sut.put(job(ready_at_ms=sut.store.now_ms() + sut.soon_ms))
         async with waiting(sut, short=True) as task:
             await sut.pass_short()
         assert keys(task.result()) == ["a"]

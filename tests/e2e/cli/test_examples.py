@@ -171,6 +171,10 @@ HEADER = re.compile(
 )
 """A command in the head of an example, with a remark behind it in parentheses."""
 FAILS = {"tidemill run examples/saga.yaml"}
+PRINTED = {
+    "python examples/mail_report.py": "The largest is 42.\nCOMPLETED ['ada@example.com']\n",
+    "python examples/call_http.py": "received orders.counted {'open': 3} signed\nCOMPLETED after 3 calls",
+}
 SHOWCASE = "tidemill run examples/showcase.yaml"
 """Takes some seconds, and is run above."""
 
@@ -217,6 +221,7 @@ def test_the_command_in_the_header_works_as_it_stands(
         )
         ended = Ended(done.returncode, done.stdout, done.stderr)
     assert ended.code == (main.FAILED if command in FAILS else main.OK), ended
+    assert PRINTED.get(command, "") in ended.out
 
 
 def test_every_example_has_a_command_that_was_tried() -> None:

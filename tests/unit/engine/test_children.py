@@ -202,7 +202,7 @@ async def test_whoever_is_cancelled_cancels_its_children(mill: Cluster) -> None:
         assert await ended(mill, leaf) == "CANCELLED"
     assert mill.loop.now - began <= 3
     (cancelled,) = await mill.of("r.c.1", RunCancelled)
-    assert cancelled.reason == "nobody waits for it any more"
+    assert cancelled.reason == "its parent no longer waits for it"
 
 
 @pytest.mark.parametrize("how", ["failure", "rewind", "override", "time-out"])

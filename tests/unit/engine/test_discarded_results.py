@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
-from tests.fixtures.approvers import child, ended, human, waits
+from tests.fixtures.approvers import child, code_of, ended, human, waits
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.errors import Rejected
 from tidemill.kernel.commands import ChildEnded
 from tidemill.kernel.events import ApprovalRequested, Error
 
 UNDO: dict[str, Any] = {"compensator": {"type": "value", "config": "{{ output }}"}}
-
-
-async def _code(pending: Any) -> str:
-    with pytest.raises(Rejected) as refusal:
-        await pending
-    return refusal.value.code
 
 
 @simulated
@@ -31,8 +22,8 @@ async def test_results_that_were_undone_are_not_shared(mill: Cluster) -> None:
     run = await worker.run(document(*steps, on_failure={"compensate": "automatic"}))
     await asyncio.sleep(5)
     assert (await worker.engine.show(run.run_id)).rollback["status"] == "done"
-    assert await _code(worker.engine.fork(run.run_id)) == "results_undone"
-    assert await _code(worker.engine.fork(run.run_id, node="b")) == "results_undone"
+    assert await code_of(worker.engine.fork(run.run_id)) == "results_undone"
+    assert await code_of(worker.engine.fork(run.run_id, node="b")) == "results_undone"
     assert (await worker.engine.show(await worker.engine.fork(run.run_id, node="a"))).forked_from is not None
 
 
@@ -94,9 +85,9 @@ async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Cluster) -> N
     await worker.publish(document(node("f", type="fail"), name="kid"))
     run = await worker.run(document(child("c", "kid")), key="mum")
     assert run.status == "FAILED"
-    assert await _code(worker.engine.retry("mum.c.1")) == "parent_over"
+    assert await code_of(worker.engine.retry("mum.c.1")) == "parent_over"
     patch = [{"op": "replace", "path": "/nodes/f/type", "value": "value"}]
-    assert await _code(worker.engine.patch("mum.c.1", patch, retry=True)) == "parent_over"
+    assert await code_of(worker.engine.patch("mum.c.1", patch, retry=True)) == "parent_over"
 
 
 @simulated
@@ -106,7 +97,7 @@ async def test_a_rewind_asks_about_what_is_under_way_at_most_once(mill: Cluster,
     run_id = await worker.start(steps)
     await mill.until(lambda: ledger.running == 1)
     await asyncio.sleep(1)
-    assert await _code(worker.engine.rewind(run_id, "a")) == "outcome_unknown"
+    assert await code_of(worker.engine.rewind(run_id, "a")) == "outcome_unknown"
     await worker.engine.rewind(run_id, "a", did_not_happen=["pay"])
     assert (await mill.state(run_id)).peek("a").visit == 2
 
@@ -120,10 +111,10 @@ async def test_a_command_id_is_for_one_thing(mill: Cluster) -> None:
     engine = worker.engine
     await engine.override(run_id, "ok", value=1, command_id="o")
     await engine.override(run_id, "ok", value=1, command_id="o")
-    assert await _code(engine.override(run_id, "sure", value=1, command_id="o")) == "command_id_reused"
+    assert await code_of(engine.override(run_id, "sure", value=1, command_id="o")) == "command_id_reused"
     await engine.relabel(run_id, {"a": "1"}, command_id="l")
     await engine.relabel(run_id, {"a": "1"}, command_id="l")
-    assert await _code(engine.relabel(run_id, {"b": "2"}, command_id="l")) == "command_id_reused"
+    assert await code_of(engine.relabel(run_id, {"b": "2"}, command_id="l")) == "command_id_reused"
     await engine.decide(run_id, "sure", "approve", actor="ada", command_id="o")
     assert await ended(mill, run_id) == "COMPLETED"
 

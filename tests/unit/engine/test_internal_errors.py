@@ -13,10 +13,12 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine import turn
 from tidemill.engine.maintenance import reconciler
 from tidemill.engine.worker.worker import INTERNAL_TRIES_MAX
-from tidemill.errors import InternalError, internal_error
+from tidemill.errors import InternalError, Unavailable, internal_error
 from tidemill.kernel.commands import Done, Result
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import NodeFailed
 
+LARGE = "x" * 100_000
 REASON = "internal error: KeyError: 'a bug' (traceback "
 
 
@@ -85,6 +87,41 @@ async def test_a_result_that_cannot_be_recorded_fails_its_visit(
     assert failed.error.code == "internal_error" and failed.error.message.startswith(REASON)
     assert _tracebacks(caplog) == 1
     assert not (await mill.row(run.run_id)).stuck
+
+
+@simulated
+async def test_a_result_that_can_never_be_recorded_does_not_repeat_the_call_for_ever(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
+    _bug_for(monkeypatch, "broken", lambda command: isinstance(command, Result))
+    worker = await mill.process(functions={"work": ledger.work})
+    run = await worker.end(await worker.start(document(call("a", retry={"max_attempts": 1}), name="broken")))
+    assert (run.status, ledger.count("a")) == ("FAILED", LOST_IN_A_ROW_MAX)
+    assert run.error is not None and run.error["code"] == "worker_killer"
+
+
+@simulated
+async def test_a_stalled_job_is_not_blamed_on_another_run(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the other one's attempt is begun just before it, by the same claim."""
+    worker = await mill.process(functions={"undo": lambda: LARGE, "boom": lambda: 1 / 0})
+    compensator = {"type": "python", "config": {"function": "undo", "isolation": "inline"}}
+    undone = node("x", config=1, compensator=compensator)
+    failing = call("y", "x", function="boom", retry={"max_attempts": 1})
+    rolled_back = await worker.end(await worker.start(document(undone, failing, name="rolled-back")))
+    innocent = document(node("a"), node("w", "a", type="signal", config={}), name="innocent")
+    reference = await worker.publish(innocent)
+
+    async def out_of_reach(*given: Any, **options: Any) -> str:
+        raise Unavailable("no room")
+
+    await worker.stop()
+    client = await mill.process("client", work=False)
+    await client.engine.start(reference)
+    await client.engine.rollback(rolled_back.run_id)
+    monkeypatch.setattr(mill.blobs, "put", out_of_reach)
+    await mill.process("other", functions={"undo": lambda: LARGE, "boom": lambda: 1 / 0})
+    await asyncio.sleep(300)
+    assert {row.run_id for row in await mill.rows("stuck")} == {rolled_back.run_id}
 
 
 @simulated

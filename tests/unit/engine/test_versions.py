@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
+from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import Unavailable
 from tidemill.kernel.document.diff import Change, NodeChange
 from tidemill.stores.contract import Stream
 
 
 def put(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
-
-
-async def refusal(asked: Awaitable[Any]) -> Rejected:
-    with pytest.raises(Rejected) as caught:
-        await asked
-    return caught.value
 
 
 async def records(mill: Cluster, name: str = "test") -> int:
@@ -74,7 +68,7 @@ async def test_words_that_cannot_be_kept_are_refused(mill: Cluster, field: str, 
         catalog.tag(TENANT, "test", "stable", 1, **actor),
         catalog.untag(TENANT, "test", "stable", **actor),
     ):
-        assert (await refusal(asked)).code == "text_invalid"
+        assert (await refused(asked)).code == "text_invalid"
     assert await records(mill) == 1
 
 
@@ -140,11 +134,11 @@ async def test_a_patch_is_refused_like_a_document(mill: Cluster) -> None:
         ([put("/name", "other")], ["patch_invalid"]),
         ([put("/nodes/a/config_ref", "sha256:none"), {"op": "remove", "path": "/nodes/a/config"}], None),
     ):
-        problems = (await refusal(catalog.patch(TENANT, "test", operations))).problems
+        problems = (await refused(catalog.patch(TENANT, "test", operations))).problems
         assert [problem.code for problem in problems] == (codes or ["config_ref_unreadable"])
-    assert (await refusal(catalog.patch(TENANT, "nobody", []))).code == "workflow_unknown"
-    assert (await refusal(catalog.patch(TENANT, "test@7", []))).code == "version_unknown"
-    assert (await refusal(catalog.patch(TENANT, "test:zz", []))).code == "tag_unknown"
+    assert (await refused(catalog.patch(TENANT, "nobody", []))).code == "workflow_unknown"
+    assert (await refused(catalog.patch(TENANT, "test@7", []))).code == "version_unknown"
+    assert (await refused(catalog.patch(TENANT, "test:zz", []))).code == "tag_unknown"
     assert (await records(mill), mill.blobs._held) == (1, held)
 
 
@@ -153,7 +147,7 @@ async def test_a_patch_made_for_other_content_is_stale(mill: Cluster) -> None:
     client, catalog = await with_versions(mill, 1)
     seen = await catalog.resolve(TENANT, "test")
     await client.engine.publish(chain("z"))
-    stale = await refusal(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
+    stale = await refused(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
     assert (stale.code, await records(mill)) == ("patch_stale", 2)
     made = await catalog.patch(TENANT, "test@1", [put("/description", "D")], base_digest=seen.digest)
     assert (made.version, made.created) == (3, True)
@@ -177,7 +171,7 @@ async def test_a_patch_with_a_digest_that_loses_a_race_is_stale(mill: Cluster) -
     second = await mill.process("c2", work=False)
     seen = await catalog.resolve(TENANT, "test")
     first.faulty_store.next("commit", following(lambda: second.engine.publish(chain("a", "z"))))
-    lost = await refusal(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
+    lost = await refused(catalog.patch(TENANT, "test", [put("/description", "D")], base_digest=seen.digest))
     assert (lost.code, first.faulty_store.fired["commit"], await records(mill)) == ("patch_stale", 1, 2)
 
 
@@ -256,7 +250,7 @@ async def test_a_tag_that_is_gone_can_be_taken_away_again_and_come_back(mill: Cl
         await catalog.untag(TENANT, "test", "stable")
     assert (await catalog.untag(TENANT, "test", "stable")).moved is False
     assert (client.faulty_store.fired["commit"], await records(mill)) == (1, 3)
-    assert (await refusal(catalog.resolve(TENANT, "test:stable"))).code == "tag_unknown"
+    assert (await refused(catalog.resolve(TENANT, "test:stable"))).code == "tag_unknown"
     assert (await catalog.tag(TENANT, "test", "stable", 1)).was == 0
 
 
@@ -264,8 +258,8 @@ async def test_a_tag_that_is_gone_can_be_taken_away_again_and_come_back(mill: Cl
 @simulated
 async def test_a_tag_points_to_a_version_that_exists(mill: Cluster, version: Any) -> None:
     _, catalog = await with_versions(mill, 2)
-    refused = await refusal(catalog.tag(TENANT, "test", "stable", version))
-    assert (refused.code, refused.problems[0].hint) == ("version_unknown", "versions 1 to 2 exist")
+    refusal = await refused(catalog.tag(TENANT, "test", "stable", version))
+    assert (refusal.code, refusal.problems[0].hint) == ("version_unknown", "versions 1 to 2 exist")
     assert await records(mill) == 2
 
 
@@ -289,9 +283,9 @@ async def test_a_tag_points_to_a_version_that_exists(mill: Cluster, version: Any
 async def test_what_a_tag_cannot_be_called(mill: Cluster, tag: Any, code: str) -> None:
     _, catalog = await with_versions(mill, 1)
     for asked in (catalog.tag(TENANT, "test", tag, 1), catalog.untag(TENANT, "test", tag)):
-        refused = await refusal(asked)
-        assert (refused.code, refused.problems[0].path) == (code, "/tag")
-        assert refused.problems[0].hint
+        refusal = await refused(asked)
+        assert (refusal.code, refusal.problems[0].path) == (code, "/tag")
+        assert refusal.problems[0].hint
     assert await records(mill) == 1
 
 
@@ -300,7 +294,7 @@ async def test_a_workflow_has_a_bounded_number_of_tags(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 2)
     for number in range(TAGS_MAX):
         await catalog.tag(TENANT, "test", f"t{number}", 1)
-    assert (await refusal(catalog.tag(TENANT, "test", "more", 1))).code == "too_many_tags"
+    assert (await refused(catalog.tag(TENANT, "test", "more", 1))).code == "too_many_tags"
     assert (await catalog.tag(TENANT, "test", "t7", 2)).moved
     await catalog.untag(TENANT, "test", "t8")
     assert (await catalog.tag(TENANT, "test", "more", 1)).moved
@@ -363,9 +357,9 @@ async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Cluster) -> N
 async def test_a_reference_that_means_nothing_has_a_hint(mill: Cluster, reference: str, code: str, hint: str) -> None:
     client, catalog = await with_versions(mill, 2)
     await catalog.tag(TENANT, "test", "stable", 1)
-    refused = await refusal(catalog.resolve(TENANT, reference))
-    assert refused.code == code and hint in refused.problems[0].hint
-    assert len(str(refused)) < 500
+    refusal = await refused(catalog.resolve(TENANT, reference))
+    assert refusal.code == code and hint in refusal.problems[0].hint
+    assert len(str(refusal)) < 500
     asked = {stream.key for load in client.faulty_store.loads for stream in load}
     assert asked <= {"test", "tset", "zzz"}, "a name that no workflow can have is not asked for"
 
@@ -380,16 +374,16 @@ async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Cluster) -> Non
         catalog.untag(TENANT, "tset", "stable"),
         catalog.diff(TENANT, "test", "tset"),
     ):
-        refused = await refusal(asked)
-        assert (refused.code, refused.problems[0].hint) == ("workflow_unknown", "did you mean `test`?")
-    assert (await refusal(catalog.untag(TENANT, "test", "stable"))).code == "tag_unknown"
-    assert (await refusal(catalog.tag_history(TENANT, "test", "stable"))).code == "tag_unknown"
+        refusal = await refused(asked)
+        assert (refusal.code, refusal.problems[0].hint) == ("workflow_unknown", "did you mean `test`?")
+    assert (await refused(catalog.untag(TENANT, "test", "stable"))).code == "tag_unknown"
+    assert (await refused(catalog.tag_history(TENANT, "test", "stable"))).code == "tag_unknown"
 
 
 @simulated
 async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
-    assert (await refusal(catalog.resolve("other", "test"))).problems[0].hint == "publish it first"
+    assert (await refused(catalog.resolve("other", "test"))).problems[0].hint == "publish it first"
     assert await catalog.find("other") == ([], None)
     await catalog.publish("other", chain("z"))
     assert (await catalog.tags("other", "test"), await catalog.tags(TENANT, "test")) == ({"latest": 1}, {"latest": 1})
@@ -426,7 +420,7 @@ async def test_lists_have_pages_and_terms(mill: Cluster) -> None:
     assert [row.name for row in (await catalog.find(TENANT, ["tag:stable"]))[0]] == ["w1"]
     await catalog.untag(TENANT, "w1", "stable")
     assert await catalog.find(TENANT, ["tag:stable"]) == ([], None)
-    assert (await refusal(catalog.find(TENANT, limit=0))).code == "limit_invalid"
+    assert (await refused(catalog.find(TENANT, limit=0))).code == "limit_invalid"
 
 
 @simulated

@@ -325,7 +325,7 @@ async def test_what_is_large_is_decided_in_another_process() -> None:
         for raw in raws:
             condition = parsed(raw)
             steps = decide_leaf(condition, scope)
-            errand = next(steps)
-            assert await processes.holds(errand) is True
+            request = next(steps)
+            assert await processes.holds(request) is True
     finally:
         await processes.close()

@@ -130,7 +130,8 @@ async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
     monkeypatch.setenv("TIDEMILL_SECRETS", str(tmp_path))
     asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda _: Return("called"))
     async with engine_at("memory://", handlers=[asks]) as engine:
-        await engine.publish({"name": "w", "nodes": [{"id": "a", "type": "asks", "config": {"token": config}}]})
+        node = {"id": "a", "type": "asks", "config": {"token": config}, "retry": {"backoff_seconds": 0}}
+        await engine.publish({"name": "w", "nodes": [node]})
         run = await engine.result(await engine.start("w", {}), timeout_s=20)
     error = run.nodes["a"]["error"]
     assert (error["code"], error["message"]) == ("secret_unusable", "the secret BYTES is not text")

@@ -78,7 +78,7 @@ def decide_command(
 @deciding
 @options.on_store()
 def delegate_command(session: StoreSession, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
-    """Let somebody else decide in your place."""
+    """Let another person decide in your place."""
     from tidemill.cli.render.runs import say
 
     return session.ask_and_print(

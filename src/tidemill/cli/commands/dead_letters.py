@@ -55,7 +55,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1000, about="At most so many letters."
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1000, about="The most letters to retry."
 )
 @options.reason
 @options.actor
@@ -76,8 +76,8 @@ def retry_command(
         return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **given)
 
     def ends(outcome: Reprocessed) -> int:
-        in_vain = outcome.matched and not outcome.handled and not dry_run
-        return main.REFUSED if in_vain else main.OK
+        failed = outcome.matched and not outcome.handled and not dry_run
+        return main.REFUSED if failed else main.OK
 
     return session.ask_and_print(ask, print_reprocessed, ends=ends)
 

@@ -29,7 +29,7 @@ PARTS = frozenset({"output", "meta"})
 _OWN = frozenset({"inputs", "run", "item", "index", "iteration"})
 
 
-class Readings:
+class OptionReader:
     """Reads several options and keeps the problems of each, so that all of them are told at once."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
 
 def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
     """Read all options; raises Rejected with the problems of all of them."""
-    readings = Readings()
+    readings = OptionReader()
     raw = readings.take(lambda: _with_blobs(_raw_condition(options.condition), options.store))
     condition = None
     if not readings.problems:
@@ -244,7 +244,7 @@ def _answer(part: _Part) -> dict[str, Any]:
 
 
 def render(template: str, scope: str, *, as_json: bool) -> int:
-    readings = Readings()
+    readings = OptionReader()
     value = readings.take(lambda: _template(template))
     if not readings.problems:
         readings.problems += check_template(value)[0]

@@ -21,7 +21,7 @@ from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_so
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, print_decision
-from tidemill.cli.render.progress import Lines, Silence
+from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
 from tidemill.cli.render.tables import names, print_facts
 from tidemill.cli.render.terminal import (
@@ -184,9 +184,9 @@ def _typed_value(typed: Typed, question: str) -> Any:
 
 
 DECISION_UNREACHABLE = (
-    "nobody else can reach a memory:// store: run it on a terminal as somebody who may decide, or with --store"
+    "a memory:// store is private to this process: run it on a terminal as a person who may decide, or with --store"
 )
-SIGNAL_UNREACHABLE = "nobody else can reach a memory:// store: run it with --store"
+SIGNAL_UNREACHABLE = "a memory:// store is private to this process: run it with --store"
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
@@ -341,7 +341,7 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
 
         return StreamPrinter(board, options.stream, out)
     if options.silent:
-        return Silence(board)
+        return QuietWatcher(board)
     if not supports_unicode():
         return Lines(board)
     from tidemill.cli.render.live_display import Display

@@ -81,7 +81,7 @@ PLAIN = (
     plain_act(
         "rewind",
         "rewound to {node}",
-        "Let a node and everything behind it happen anew.\n\nThe run must not have ended; of one that has, fork it.",
+        "Run a node and everything after it again.\n\nThe run must not have ended; of one that has, fork it.",
         options.node,
     ),
     plain_act(
@@ -198,7 +198,7 @@ def override_command(
 @click.command("fork")
 @options.run
 @options.option("--at", metavar="SEQ", type=options.Integers(1), about="Share what happened up to this event.")
-@options.option("--node", metavar="NODE", about="Begin anew at this node.")
+@options.option("--node", metavar="NODE", about="Run again from this node on.")
 @options.given
 @options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
 @options.labels
@@ -211,7 +211,7 @@ def fork_command(
 ) -> int:
     """Branch a new run off another one, and print its id.
 
-    It takes over what the other has done, up to an event, or up to the node where it begins anew.
+    It takes over what the other has done, up to an event, or up to the node that runs again.
     """
     from tidemill.cli.inputs import read_data, read_inputs, read_pairs
 

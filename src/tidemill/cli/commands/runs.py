@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.argument("node", "[NODE]", "A node of it: how it ended, and what decided that.", required=False)
 @options.on_store()
 def why_command(session: StoreSession, run: str, node: str | None) -> int:
-    """Say what a run or a node waits for, or why it ended so.
+    """Explain what a run or a node waits for, or why it ended.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
@@ -96,7 +96,7 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 @runs.command("events")
 @options.run
 @options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only those behind this number.")
-@options.option("--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="At most so many rows.")
+@options.option("--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="The most rows to print.")
 @options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N so far.")
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")

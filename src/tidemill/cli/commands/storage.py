@@ -228,11 +228,11 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
     metavar="PERCENT",
     type=float,
     default=100.0,
-    about="Only so many of a hundred runs, always the same ones.",
+    about="Check only this percentage of the runs, always the same ones.",
 )
 @options.on_store()
 def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: float) -> int:
-    """Read all logs again and tell what is not as it must be.
+    """Check all logs against the invariants and report violations.
 
     Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
     """

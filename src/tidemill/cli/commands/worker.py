@@ -148,7 +148,9 @@ def work(options: WorkOptions) -> int:
 def _engine(options: WorkOptions) -> Engine:
     if options.store == PRIVATE_STORE:
         hint = "name a store that lasts: --store URL, or TIDEMILL_STORE"
-        raise rejected("store_private", "nobody else can reach memory://, so nothing would ever be to do", hint=hint)
+        raise rejected(
+            "store_private", "memory:// is private to this process, so the worker would never get a job", hint=hint
+        )
     if not options.heartbeat_s < options.dead_after_s < math.inf:
         message = f"--dead-after {options.dead_after_s:g} is not more than --heartbeat {options.heartbeat_s:g}"
         raise rejected("option_invalid", message, hint="three heartbeats are a good measure")

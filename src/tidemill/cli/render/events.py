@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 import msgspec
 
 from tidemill.cli.render.board import RunProgress, duration
-from tidemill.cli.render.progress import Silence
+from tidemill.cli.render.progress import QuietWatcher
 from tidemill.cli.render.runs import step_name
 from tidemill.cli.render.tables import Column, dotted, iso, names, print_rows, snippet
 from tidemill.cli.render.terminal import (
@@ -310,7 +310,7 @@ class LogPrinter:
         print(f"{self._paint(at, DIM)}{self._paint(label, DIM)}{text}".rstrip(), flush=True)
 
 
-class StreamPrinter(Silence):
+class StreamPrinter(QuietWatcher):
     """Watches a run, and prints the parts of one node's results as they come: texts as they are, others as JSON."""
 
     def __init__(self, board: RunProgress, node: str, out: TextIO) -> None:

@@ -35,7 +35,7 @@ class LoopSpan(NamedTuple):
     bottom: int
 
 
-def gutter_of(spans: list[LoopSpan], height: int) -> list[str]:
+def loop_brackets(spans: list[LoopSpan], height: int) -> list[str]:
     """What stands left of each line. Outer loops are further left; loops of one node are a mark of their own."""
     lanes = _lanes([span for span in spans if span.top < span.bottom])
     alone = {span.bottom for span in spans if span.top >= span.bottom}
@@ -310,7 +310,7 @@ def draw(workflow: Workflow) -> list[Line]:
     spans = [
         LoopSpan(at[index[node.loop.back_to]], at[index[node.id]]) for node in workflow.nodes if node.loop is not None
     ]
-    gutters = gutter_of(spans, len(lines))
+    gutters = loop_brackets(spans, len(lines))
     return [line._replace(gutter=gutter) for line, gutter in zip(lines, gutters, strict=True)]
 
 

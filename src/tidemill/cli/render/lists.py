@@ -263,7 +263,7 @@ def asked_of(approval: Mapping[str, Any]) -> str:
     asked = names(approval.get("approvers") or ("anyone",), ASKED_COLUMNS_MAX)
     quorum = approval.get("quorum", 1)
     agree = f"; {quorum} must agree" if quorum > 1 else ""
-    return asked + agree + ("; not whoever submitted or patched the run" if approval.get("four_eyes") else "")
+    return asked + agree + ("; not the person who submitted or patched the run" if approval.get("four_eyes") else "")
 
 
 def print_decision(approval: Mapping[str, Any]) -> None:

@@ -72,7 +72,7 @@ def print_audit(report: AuditReport) -> None:
     workflows = f" and {counted(report.workflows, 'workflow')}" if report.workflows else ""
     read = f"{counted(report.runs, 'run')}{workflows}, {counted(report.events, 'record')}"
     if report.clean:
-        say(f"all is as it must be: {read}")
+        say(f"no violation found: {read}")
     else:
         ill, logs = len({finding.run for finding in report.findings} - {LISTS}), report.runs + report.workflows
         print(f"{counted(len(report.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
@@ -90,7 +90,7 @@ def print_reindexed(found: Reindexed) -> None:
     if unread:
         print(f"{Styler()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
     if found.anew:
-        print(f"{Styler()('!', YELLOW)} what lists are read from was damaged, and {built} anew from the logs")
+        print(f"{Styler()('!', YELLOW)} the index of the lists was damaged, and {built} from the logs")
     if not wrong:
         say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
     elif found.dry_run:

@@ -14,7 +14,7 @@ from tidemill.cli.render.board import SIGNS, NodeProgress, RunProgress, detail, 
 from tidemill.cli.render.terminal import sanitize
 
 
-class Silence:
+class QuietWatcher:
     """Watches a run and says nothing; use a watcher in a `with` and give it every event."""
 
     def __init__(self, board: RunProgress) -> None:
@@ -39,7 +39,7 @@ class Silence:
         """See `leave`."""
 
 
-class Lines(Silence):
+class Lines(QuietWatcher):
     """Prints one line per node that ends or is retried."""
 
     def __init__(self, board: RunProgress) -> None:

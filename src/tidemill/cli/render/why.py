@@ -75,7 +75,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
         print_facts(facts)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
         print()
-        print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
+        print_hint(f"{more:,} more wait, mostly for the same reasons; --json lists them")
     if found.command:
         print()
         print_hint(command_of(session, run_id, found.command))

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
-from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
+from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import (
     NOTHING_FETCHED,
@@ -375,7 +375,7 @@ class Attempt:
 
     async def _store(self, text: bytes) -> BlobRef:
         await self._enter_task()
-        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
+        digest = await retry_until_stored(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return BlobRef(digest, len(text))
 
     async def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
-from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
+from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
@@ -160,7 +160,7 @@ class CompensationAttempt:
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong is not None:
             return self._result(wrong)
-        output = await surely(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
+        output = await retry_until_stored(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
         return self._result(Done(output=output, size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:

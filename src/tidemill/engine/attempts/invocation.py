@@ -52,8 +52,9 @@ STORE_AGAIN_MS = 200
 STORE_AGAIN_MS_MAX = 5_000
 STALLED_AFTER = 20
 """Failed tries to store a result (more than a minute) before `ON_STALL` is called."""
-ON_STALL: ContextVar[Callable[[str], Awaitable[None]] | None] = ContextVar("tidemill-on-stall", default=None)
-"""Called when a result cannot be stored."""
+OnStall = Callable[[str], Awaitable[None]]
+ON_STALL: ContextVar[OnStall | None] = ContextVar("tidemill-on-stall", default=None)
+"""Called when a result cannot be stored; the worker sets it in the task of each job."""
 
 
 class TimedOut(Exception): ...
@@ -85,7 +86,7 @@ async def bounded(
         return error
 
 
-async def surely(store: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_stored(store: Callable[[], Awaitable[T]], on_stall: OnStall | None = None) -> T:
     """Store a handler's result, retrying while the blob store is unreachable: the handler must not be called again.
 
     The caller holds a lease and is cancelled when it is lost or the worker stops; there is no other bound. After a
@@ -97,8 +98,8 @@ async def surely(store: Callable[[], Awaitable[T]]) -> T:
         except Unavailable as error:
             if times == 0:
                 LOG.warning("a result is kept until it can be stored: %s", error)
-            if (tell := ON_STALL.get()) is not None and times and times % STALLED_AFTER == 0:
-                await tell(f"a result cannot be stored: {error}")
+            if (stalled := on_stall or ON_STALL.get()) is not None and times and times % STALLED_AFTER == 0:
+                await stalled(f"a result cannot be stored: {error}")
             await asyncio.sleep(min(STORE_AGAIN_MS * 2 ** min(times, 6), STORE_AGAIN_MS_MAX) / 1000)
     raise AssertionError("counting ends")
 

@@ -143,7 +143,7 @@ async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[L
         after = page[-1]
 
 
-async def read_journals(
+async def read_logs(
     store: Store, tenant: str, run_id: str, seen: dict[Stream, int], which: Callable[[AttemptId], bool] = lambda _: True
 ) -> list[LogRecord]:
     """Read the lines written after `seen`, which is updated: by attempt, then in order."""

@@ -22,7 +22,7 @@ import msgspec
 
 from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, Blobs, is_digest
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.engine.attempts.invocation import failed_by, surely
+from tidemill.engine.attempts.invocation import failed_by, retry_until_stored
 from tidemill.engine.attempts.rendering import masked
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
@@ -72,7 +72,7 @@ def asked_for(ended: Pause | Skip, child: str = "") -> tuple[SkipRequested | Wai
     if ended.on == "timer" and for_ms is None and until_ms is None:
         raise Fail("answer_invalid", "a timer without a time never ends", hint="give for_ms or until_ms")
     if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child is None):
-        hint = "a person is asked with `approval`, a child with `child`, and nobody else"
+        hint = "give `approval` for a person, `child` for a child run, and neither otherwise"
         raise Fail("answer_invalid", f"a wait for {truncate(ended.on, 100)!r} is not asked for like this", hint=hint)
     waits = WaitRequested(
         on=ended.on,
@@ -215,7 +215,7 @@ async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
 async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
     """Like `check_files`, as a failure; waits for a blob store that is unreachable."""
     try:
-        await surely(lambda: check_files(blobs, tenant, text))
+        await retry_until_stored(lambda: check_files(blobs, tenant, text))
     except Fail as unknown:
         return failed_by(unknown)
     return None
@@ -288,7 +288,7 @@ async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK)
         raise Fail("blob_invalid", message, hint=hint)
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
         body = await _masked(bytes(blob.data), mask)
-        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
+        digest, size = await retry_until_stored(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
     else:
         chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
         digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)

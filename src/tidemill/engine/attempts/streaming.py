@@ -240,7 +240,7 @@ class AttemptOutput:
 
     def raise_if_cancelled(self) -> None:
         if self.over:
-            raise Cancelled("nobody wants the result of this attempt any more")
+            raise Cancelled("the result of this attempt no longer counts")
 
     def folded(self) -> Any:
         parts = [part.value if isinstance(part, FileChunk) else decode_value(part) for part in self._parts]

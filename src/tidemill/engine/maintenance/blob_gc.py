@@ -30,9 +30,11 @@ from tidemill.blobs.contract import (
     digests_in,
 )
 from tidemill.engine.index_rows import RUN
+from tidemill.engine.maintenance.verify import payloads_in
 from tidemill.engine.versions import WORKFLOW, read_history
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import BlobRef
 from tidemill.stores.contract import Commit, Store, Stream, Tail
 
 # The binding of a store to its blob location
@@ -198,6 +200,16 @@ async def collect(
     return collection.report()
 
 
+def _digests_of_readings(record: bytes) -> set[str]:
+    """The digests in a record that are not those of its payloads; none if it is no event."""
+    try:
+        payloads = list(payloads_in(decode_event(record)))
+    except (*DAMAGE, Rejected):
+        return set()
+    texts = [payload.digest.encode() if isinstance(payload, BlobRef) else payload for payload in payloads]
+    return digests_in(record) - digests_in(b" ".join(texts))
+
+
 class BlobGarbageCollector:
     """One collection; call `list`, `mark` and `sweep` in this order."""
 
@@ -209,6 +221,8 @@ class BlobGarbageCollector:
         self._spared: set[str] = set()
         self._referred: set[str] = set()
         self._needed: set[str] = set()
+        self._no_blobs: set[str] = set()
+        """Digests that decisions record of the values that they read."""
         self._unreadable: list[str] = []
         self._tally = dict.fromkeys(
             ("scanned", "kept", "young", "retired", "waiting", "restored", "deleted", "bytes_freed"), 0
@@ -247,7 +261,10 @@ class BlobGarbageCollector:
         """Read every log, and every value that is referred to."""
         async for tail in self._tails():
             for record in tail.records:
-                self._referred |= digests_in(record)
+                found = digests_in(record)
+                if not found <= self._present | self._referred:
+                    self._no_blobs |= _digests_of_readings(record)
+                self._referred |= found
             _check_readable(tail)
         found = self._spared | self._referred
         while found:
@@ -272,8 +289,9 @@ class BlobGarbageCollector:
         try:
             async for text in referring_texts(self._blobs.read(self._tenant, digest)):
                 found |= digests_in(text)
-        except (BlobMissing, BlobDamaged):
-            self._unreadable.append(digest)
+        except (BlobMissing, BlobDamaged) as error:
+            if isinstance(error, BlobDamaged) or digest not in self._no_blobs:
+                self._unreadable.append(digest)
         return found
 
     # Sweep
@@ -313,5 +331,7 @@ def _check_readable(tail: Tail) -> None:
         reason = str(error)
     if reason:
         name = f"{stream.kind} {stream.key}"
-        message = f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}"
+        message = (
+            f"nothing was collected, because {name} cannot be read, so the blobs that it needs are unknown: {reason}"
+        )
         raise rejected("blobs_gc_unsafe", message, hint="repair it, or restore the store from a backup")

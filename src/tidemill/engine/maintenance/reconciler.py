@@ -227,6 +227,6 @@ class AuditSampler:
         while len(self._reported) > SUSPECTS_MAX:
             self._reported.pop(next(iter(self._reported)))
         self.findings += 1
-        text = "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`"
+        text = "the log of run %s violates an invariant: %s at event %s (%s); see `tidemill verify-log%s`"
         LOG.error(text, finding.run, finding.code, finding.seq, finding.message, which)
         return True

@@ -271,8 +271,8 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
 class RetentionTask:
     """Sweeps about once a minute; the jitter keeps the workers of a store from sweeping together."""
 
-    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = 60_000) -> None:
-        self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
+    def __init__(self, sweep: RetentionSweep, ambient: Ambient, *, every_ms: int = 60_000) -> None:
+        self._sweep, self._ambient, self._every_ms = sweep, ambient, every_ms
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -288,7 +288,7 @@ class RetentionTask:
         while True:
             await self._ambient.sleep(self._every_ms * (0.5 + self._ambient.chance()))
             try:
-                swept = await self._retirer.sweep()
+                swept = await self._sweep.sweep()
             except Unavailable as error:
                 LOG.warning("old runs could not be retired and will be later: %s", error)
             except Exception:

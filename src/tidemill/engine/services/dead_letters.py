@@ -224,7 +224,7 @@ def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> D
 def _terms(run_id: str | None, node: str | None, workflow: str | None, code: str | None) -> list[str]:
     if run_id is None and node is None and workflow is None and code is None:
         hint = "name a run, a workflow, a node or an error code"
-        raise rejected("letters_unnamed", "nobody said which dead letters to try again", hint=hint)
+        raise rejected("letters_unnamed", "no filter says which dead letters to retry", hint=hint)
     of_workflow = node if node is None or workflow is None else f"{workflow}/{node}"
     named = {"run": run_id, "workflow": workflow, "node": of_workflow, "code": code}
     return [OPEN, *(f"{name}:{value}" for name, value in named.items() if value is not None)]

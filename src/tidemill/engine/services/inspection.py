@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_journals
+from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_logs
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
 from tidemill.engine.corruption import UNREADABLE
@@ -121,27 +121,27 @@ def _check_attempt(state: State, node: str, visit: int | None, index: int | None
 
 
 LOOKED_AT_MAX = 20
-"""So many values are looked at for one answer: others wait for the same, as a rule."""
+"""Values that are read for one answer; further ones usually wait for the same."""
 
 DUE_MS_MAX = 1_000
 """What has been due for longer than this waits for something else."""
 
 
-class Unread:
+class MissingPayloads:
     def __init__(self, blobs: Blobs, tenant: str, entry: CachedRun) -> None:
         self._blobs, self._tenant, self._entry = blobs, tenant, entry
         self._seen: dict[str, Failure | None] = {}
 
-    async def noted(self, jobs: Sequence[JobFact], now_ms: int) -> list[JobFact]:
+    async def with_reasons(self, jobs: Sequence[JobFact], now_ms: int) -> list[JobFact]:
         """The jobs, and with each that was put aside the first value it needs that cannot be had."""
         # A job that has just come due again will be put aside in a moment.
         since_ms = now_ms - DUE_MS_MAX
         return [
-            await self._noted(job) if job.lease_expires_at_ms is None and job.ready_at_ms > since_ms else job
+            await self._with_reason(job) if job.lease_expires_at_ms is None and job.ready_at_ms > since_ms else job
             for job in jobs
         ]
 
-    async def _noted(self, job: JobFact) -> JobFact:
+    async def _with_reason(self, job: JobFact) -> JobFact:
         for digest in self._needed(job.key):
             if digest not in self._seen and len(self._seen) < LOOKED_AT_MAX:
                 self._seen[digest] = await self._look(digest)
@@ -167,11 +167,11 @@ class Unread:
         return None
 
 
-class Unstarted:
+class BlockedChildren:
     def __init__(self, context: ServiceContext, stream: Stream, state: State) -> None:
         self._context, self._stream, self._state = context, stream, state
 
-    async def noted(self, jobs: Sequence[JobFact]) -> list[JobFact]:
+    async def with_reasons(self, jobs: Sequence[JobFact]) -> list[JobFact]:
         """The jobs, and with each that is to start a child what cannot be read of it or of its workflow."""
         found, left = list[JobFact](), LOOKED_AT_MAX
         for job in jobs:
@@ -292,9 +292,9 @@ class InspectionService:
             for view in jobs
         ]
         if entry.state.blobs:
-            unread = Unread(self._context.blobs, self._context.tenant, entry)
-            facts = await unread.noted(facts, self._context.store.now_ms())
-        facts = await Unstarted(self._context, self._context.stream(run_id), entry.state).noted(facts)
+            unread = MissingPayloads(self._context.blobs, self._context.tenant, entry)
+            facts = await unread.with_reasons(facts, self._context.store.now_ms())
+        facts = await BlockedChildren(self._context, self._context.stream(run_id), entry.state).with_reasons(facts)
         workers = await self._workers.capabilities(entry.state.digest)
         found = explain(entry.flow.workflow, entry.state, facts, self._context.store.now_ms(), workers=workers)
         if stuck := await self._stuck_reason(run_id, entry):
@@ -357,7 +357,7 @@ class InspectionService:
         """
         entry = await self._context.entry(run_id)
         wanted = _wanted(node, visit, index, attempt)
-        spoken = await read_journals(self._context.store, self._context.tenant, run_id, {}, wanted)
+        spoken = await read_logs(self._context.store, self._context.tenant, run_id, {}, wanted)
         if not spoken and node is not None:
             check_node(entry.flow.workflow, node)
             _check_attempt(entry.state, node, visit, index, attempt)
@@ -382,7 +382,7 @@ class InspectionService:
         while busy:
             # Asked first: whatever was said before the end is written before it is told.
             busy = (await self._context.entry(run_id)).state.busy
-            spoken = await read_journals(self._context.store, self._context.tenant, run_id, seen, wanted)
+            spoken = await read_logs(self._context.store, self._context.tenant, run_id, seen, wanted)
             fresh = list(lines.of(_latest(spoken)))
             for line in sorted(fresh if busy else [*fresh, *lines.rest()], key=attrgetter("at_ms")):
                 yield line

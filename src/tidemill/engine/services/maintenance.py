@@ -41,7 +41,7 @@ class MaintenanceService:
         on_finding: Callable[[Finding], None] | None = None,
         on_progress: Progress | None = None,
     ) -> AuditReport:
-        """Read logs again and tell everything that is not as it must be: of these runs, or of the whole store.
+        """Check the logs of these runs, or of the whole store, and report every violation.
 
         `sample` is a percentage of the runs of the store. It works beside running workers, and changes nothing.
         """
@@ -117,10 +117,10 @@ class MaintenanceService:
 
     async def archive_sweep(self, *, dry_run: bool = False) -> SweepResult:
         """Retire every run that is due now; with `dry_run` only say which."""
-        retirer = self.retention_sweep(dry_run=dry_run)
+        sweep = self.retention_sweep(dry_run=dry_run)
         retired, left, failed = list[str](), list[tuple[str, str]](), list[str]()
         for _ in range(SWEEPS_MAX):
-            swept = await retirer.sweep()
+            swept = await sweep.sweep()
             retired += swept.retired
             left += swept.left
             failed += swept.failed

@@ -206,7 +206,7 @@ class PatchService:
     ) -> str:
         """Start a run of its own that shares what this one had done after event `at`, by default everything.
 
-        `node` begins anew there; `inputs` and a JSON Patch may differ. With `key` it may be repeated without harm.
+        `node` runs again there; `inputs` and a JSON Patch may differ. With `key` the call may be repeated.
         """
         check_words(reason=reason, actor=actor)
         fork_id = key if key is not None else self._context.ambient.new_id()

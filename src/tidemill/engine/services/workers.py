@@ -79,7 +79,7 @@ class WorkerService:
         """What those can do between them who take on work now, in runs of one document."""
         states = await self._states()
         silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
-        mute = tuple(row.name for row, state in states if state == "silent")
+        unresponsive = tuple(row.name for row, state in states if state == "silent")
         able = [
             WorkerCapability(
                 name=row.name,
@@ -94,7 +94,7 @@ class WorkerService:
             for row, state in states
             if state == "alive"
         ]
-        return Workers.of(able, silent, mute)
+        return Workers.of(able, silent, unresponsive)
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:

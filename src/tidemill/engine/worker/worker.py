@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson
 from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
-from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
+from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, retry_until_stored
 from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
@@ -86,11 +87,12 @@ class AttemptLog:
             text = encoded(value, attempt.mask)
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
-        await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
-        payload = await surely(lambda: as_payload(self._blobs, lease.stream.tenant, text))
+        on_stall = partial(self._turns.mark_stuck, lease.stream)
+        await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
+        payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
         command = Checkpoint(value=payload, **self._common(attempt))
         # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
-        answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
+        answer = await retry_until_stored(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
         self._note(attempt, answer.problem is None)
 
     def start_command(self, attempt: Attempt) -> AttemptStarted:
@@ -391,12 +393,14 @@ class Worker:
             if task.cancelled() or task.exception() is not None:
                 self._drop(held)
 
-        held.running = asyncio.create_task(work)
+        # Every job has a context of its own: a stall must not be blamed on the run of another job.
+        context = copy_context()
+        context.run(ON_STALL.set, partial(self._turns.mark_stuck, held.lease.stream))
+        held.running = asyncio.create_task(work, context=context)
         held.running.add_done_callback(over)
 
     async def _run(self, held: HeldJob, attempt: Attempt) -> None:
         """Run an attempt to its result. A cancelled one settles nothing: its lease was lost or released."""
-        ON_STALL.set(lambda reason: self._turns.mark_stuck(held.lease.stream, reason))
         try:
             result = await attempt.run()
         except InternalError as error:
@@ -489,13 +493,18 @@ class Worker:
         await self._submit_later(held, result, RELEASE_DELAY_MS)
 
     def _on_internal_error(self, held: HeldJob, command: AnyCommand, error: InternalError) -> None:
-        """Submit a result again a few times, then fail the visit; a job that cannot even fail is delayed."""
+        """Submit a result again a few times, then fail the visit; a job that cannot even fail is delayed.
+
+        The lease of a job whose handler was called is left to expire: the next claim counts a lost worker, so that a
+        result that cannot be recorded does not repeat the call for ever.
+        """
         tries = self._internal_errors.get(held.job_key, 0)
         outcome = command.outcome if isinstance(command, Result) else None
         # A result that already reports an internal error cannot be recorded either.
         is_internal = isinstance(outcome, Failed) and outcome.error.code == INTERNAL
         if not isinstance(command, Result) or is_internal:
-            self._release_after_error(held, error)
+            called = isinstance(command, CompensationResult) or (isinstance(command, Result) and command.called)
+            self._release_after_error(held, error, expires=called)
         elif tries < INTERNAL_TRIES_MAX - 1:
             self._count_internal_error(held)
             self._in_task(held, self._submit_later(held, command, RELEASE_DELAY_MS * 2**tries))
@@ -514,19 +523,23 @@ class Worker:
             del self._internal_errors[next(iter(self._internal_errors))]
         return tries
 
-    def _release_after_error(self, held: HeldJob, error: InternalError) -> None:
-        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck."""
+    def _release_after_error(self, held: HeldJob, error: InternalError, *, expires: bool = False) -> None:
+        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck.
+
+        If its lease `expires`, it is not released.
+        """
         tries = self._count_internal_error(held)
         delay_ms = min(RELEASE_DELAY_MS * 2 ** min(tries - 1, 20), INTERNAL_DELAY_MS_MAX)
+        let_go = partial(self._drop, held) if expires else partial(self._release, held, delay_ms)
         if tries < INTERNAL_TRIES_MAX or self.draining:
-            self._release(held, delay_ms)
+            let_go()
         else:
 
-            async def mark_and_release() -> None:
+            async def mark_and_let_go() -> None:
                 await self._turns.mark_stuck(held.lease.stream, str(error))
-                self._release(held, delay_ms)
+                let_go()
 
-            self._in_task(held, mark_and_release())
+            self._in_task(held, mark_and_let_go())
 
     def _release(self, held: HeldJob, delay_ms: int = RELEASE_DELAY_MS) -> None:
         self.returned += self.draining

@@ -16,7 +16,7 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tidemill.expressions.conditions import EvaluationRequest, Leaf
+from tidemill.expressions.conditions import EvaluationRequest, SimpleCondition
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.python_condition import ANSWER, CONTEXT, MEMORY_MB_MAX, OUTPUT, TIMEOUT_MS_MAX, Sandbox
 from tidemill.expressions.sandbox.protocol import answer_of, packed_answer, unpacked
@@ -178,7 +178,7 @@ def _answer(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
 
 
 def _execute(work: EvaluationRequest | SandboxTask, interpreter: Interpreter) -> bytes:
-    def judge(leaf: Leaf, scope: Scope) -> bool:
+    def judge(leaf: SimpleCondition, scope: Scope) -> bool:
         data = leaf.bind(scope)
         return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
 

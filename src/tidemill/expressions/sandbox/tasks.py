@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tidemill.expressions.conditions import Leaf
+from tidemill.expressions.conditions import SimpleCondition
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.scope import Json, Scope
 
@@ -28,7 +28,7 @@ class FilterRows(msgspec.Struct, frozen=True):
     """A condition to be decided for each row, which it sees as its output."""
 
     what: ClassVar[str] = "the condition"
-    leaf: Leaf
+    leaf: SimpleCondition
     scope: Scope
     rows: list[Json]
     deadline_ms: int = TASK_MS
@@ -55,7 +55,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
 
 SandboxTask = FilterRows | Jq | RunQuery
 
-Judge = Callable[[Leaf, Scope], bool]
+Judge = Callable[[SimpleCondition, Scope], bool]
 """Decides a condition over a scope."""
 
 

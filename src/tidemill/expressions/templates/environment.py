@@ -217,7 +217,7 @@ def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
     if not isinstance(value, list | tuple | dict | str | range):
         value = limits.drawn(context, value)
     context.spend(len(value) * (1 + (text_size >> 6)))
-    return limits.Passes(value, context)
+    return limits.LoopItems(value, context)
 
 
 @pass_context

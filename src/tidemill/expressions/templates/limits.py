@@ -39,7 +39,7 @@ def room(size: int) -> None:
         raise template_failed(f"a value would grow beyond {bounds.TEXT_MAX} characters or items")
 
 
-class Meter:
+class RenderBudget:
     """The budget of one rendering, shared by all strings of the value that is rendered."""
 
     __slots__ = ("_began", "_look_at", "_steps_left")
@@ -115,7 +115,7 @@ class Budget(Protocol):
     def tick(self) -> None: ...
 
 
-class Passes:
+class LoopItems:
     """The items of a loop. The passes are charged together; each one checks the clock."""
 
     __slots__ = ("_budget", "_items")

@@ -19,7 +19,7 @@ from jinja2.utils import Namespace
 
 from tidemill.expressions.errors import Explanation, lacking, listing, meant, place
 from tidemill.expressions.scope import NODE_MAPS, RESERVED, Absent, Json, References, Scope
-from tidemill.expressions.templates.limits import Meter, bounded_range
+from tidemill.expressions.templates.limits import RenderBudget, bounded_range
 from tidemill.expressions.templates.undefined import NotAvailable
 
 
@@ -199,7 +199,12 @@ class ScopeContext(Context):
     weigh: Callable[..., None]
 
     def __init__(
-        self, environment: Environment, evaluation: EvalContext, scope: Scope, paths: tuple[Path, ...], meter: Meter
+        self,
+        environment: Environment,
+        evaluation: EvalContext,
+        scope: Scope,
+        paths: tuple[Path, ...],
+        meter: RenderBudget,
     ) -> None:
         self.environment = environment
         self.eval_ctx = evaluation

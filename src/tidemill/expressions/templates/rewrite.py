@@ -52,7 +52,7 @@ _INSTEAD = {
 _MACRO_NAMES = frozenset({"caller", "varargs", "kwargs"})
 
 
-class Rewriting(NodeTransformer):
+class TemplateRewriter(NodeTransformer):
     """One pass over one tree; afterwards `faults`, `paths` and `references` say what was found."""
 
     def __init__(self, environment: TemplateEnvironment, tree: nodes.Template) -> None:

@@ -21,9 +21,9 @@ from tidemill.expressions.errors import Explanation, ExpressionError, pointer, s
 from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
 from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
-from tidemill.expressions.templates.limits import Meter, cost, room, text, to_json_value
+from tidemill.expressions.templates.limits import RenderBudget, cost, room, text, to_json_value
 from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build
-from tidemill.expressions.templates.rewrite import Rewriting
+from tidemill.expressions.templates.rewrite import TemplateRewriter
 from tidemill.expressions.templates.syntax import has_syntax, is_template
 from tidemill.expressions.templates.undefined import NotAvailable
 
@@ -47,7 +47,7 @@ class CompiledTemplate(Protocol):
     @property
     def references(self) -> References: ...
 
-    def evaluate(self, scope: Scope, meter: Meter) -> Json: ...
+    def evaluate(self, scope: Scope, meter: RenderBudget) -> Json: ...
 
 
 class Fixed(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Fixed(msgspec.Struct, frozen=True):
     text: str
     references: References = NOTHING
 
-    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+    def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         return self.text
 
 
@@ -69,7 +69,7 @@ class Value(msgspec.Struct, frozen=True):
     def references(self) -> References:
         return self.path.references
 
-    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+    def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         value = self.path.follow(scope)
         if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
@@ -82,7 +82,7 @@ class Joined(msgspec.Struct, frozen=True):
     parts: tuple[str | Path, ...]
     references: References
 
-    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+    def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         shown: list[str] = []
         size = 0
         for part in self.parts:
@@ -95,7 +95,7 @@ class Joined(msgspec.Struct, frozen=True):
         return whole
 
 
-def _shown(path: Path, scope: Scope, meter: Meter) -> str:
+def _shown(path: Path, scope: Scope, meter: RenderBudget) -> str:
     value = path.follow(scope)
     if type(value) is str:
         return value
@@ -117,7 +117,7 @@ class Compiled(msgspec.Struct, frozen=True):
     single: bool
     """The string is exactly one expression, so its value keeps its type."""
 
-    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+    def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
         try:
             meter.spend(1)
@@ -223,7 +223,7 @@ def _assembled(parts: list[str | Path]) -> CompiledTemplate:
 def _full(source: str) -> Outcome:
     """Compile with Jinja's parser and, unless it is all paths after all, its code generator."""
     place = environment()
-    rewriting = Rewriting(place, place._parse(source, None, None))
+    rewriting = TemplateRewriter(place, place._parse(source, None, None))
     tree = rewriting.run()
     if rewriting.faults:
         return Outcome(None, rewriting.references, tuple(rewriting.faults))
@@ -260,7 +260,7 @@ def _only_expression(printed: list[nodes.Expr]) -> nodes.Expr | None:
     return rest[0] if len(rest) == 1 and not isinstance(rest[0], nodes.TemplateData) else None
 
 
-def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewriting: Rewriting) -> Compiled:
+def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewriting: TemplateRewriter) -> Compiled:
     place = rewriting.environment
     if only is not None:
         target = nodes.Name("result", "store", lineno=1)
@@ -286,7 +286,7 @@ class Template(msgspec.Struct, frozen=True):
 
     def render(self, scope: Scope) -> Json:
         """Fill in the values; raise `ExpressionError` with the place of the string that failed."""
-        return self.part.render(scope, Meter())
+        return self.part.render(scope, RenderBudget())
 
 
 def compile_template(value: Json) -> Template:
@@ -310,7 +310,7 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
 class _Constant(msgspec.Struct, frozen=True):
     value: Json
 
-    def render(self, scope: Scope, meter: Meter) -> Json:
+    def render(self, scope: Scope, meter: RenderBudget) -> Json:
         return self.value
 
 
@@ -318,7 +318,7 @@ class _Text(msgspec.Struct, frozen=True):
     program: CompiledTemplate
     path: str
 
-    def render(self, scope: Scope, meter: Meter) -> Json:
+    def render(self, scope: Scope, meter: RenderBudget) -> Json:
         try:
             return self.program.evaluate(scope, meter)
         except ExpressionError as failure:
@@ -332,7 +332,7 @@ class _Container(msgspec.Struct, frozen=True):
     whole: Json
     entries: tuple[tuple[str | int, _Part], ...]
 
-    def render(self, scope: Scope, meter: Meter) -> Json:
+    def render(self, scope: Scope, meter: RenderBudget) -> Json:
         filled = self.whole.copy()
         for key, part in self.entries:
             filled[key] = part.render(scope, meter)

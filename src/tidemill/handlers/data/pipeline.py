@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import Condition, EvaluationRequest, Leaf, Verdict, compiled, decide
+from tidemill.expressions.conditions import Condition, EvaluationRequest, SimpleCondition, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
@@ -91,7 +91,7 @@ class _Portion:
             except ExpressionError as failure:
                 raise self._error(failure, number) from None
 
-    async def _evaluate(self, leaf: Leaf, numbers: list[int]) -> Any:
+    async def _evaluate(self, leaf: SimpleCondition, numbers: list[int]) -> Any:
         rows = [self._rows[number] for number in numbers]
         try:
             return await self._carrier.execute(FilterRows(leaf, self._scope, rows))

@@ -49,7 +49,7 @@ TEXT_MAX = 65_536
 """Characters of one message."""
 COLLECTED = object()
 """Placeholder for all parts of a result together; the worker has them."""
-OVER = "the time of this attempt is up, or nobody wants its result any more"
+OVER = "the time of this attempt is up, or its result no longer counts"
 
 
 class CancelSignal:
@@ -151,7 +151,7 @@ class WorkerConnection:
             with suppress(OSError):
                 os.write(number, text.encode())
         else:
-            self.send(protocol.Said(source, text))
+            self.send(protocol.PrintedText(source, text))
 
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
         if self._forked:

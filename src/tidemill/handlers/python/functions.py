@@ -230,7 +230,7 @@ class _Bridge:
             return Ready(self._pending.result())
         except BaseException as error:
             if self._over:
-                raise Cancelled("nobody wants the result of this attempt any more") from error
+                raise Cancelled("the result of this attempt no longer counts") from error
             raise
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ class FunctionCall:
                     self._context.stream(protocol.restore_blobs(part, blobs) if blobs else part)
                 case protocol.Progress(fraction, text):
                     self._context.progress(fraction, text)
-                case protocol.Said(source, text):
+                case protocol.PrintedText(source, text):
                     replay_output(source, text)
                 case protocol.Logged(name, level, text):
                     logging.getLogger(name).log(level, "%s", text)
@@ -157,7 +157,7 @@ class FunctionCall:
                 return None
             case "read" if context.read is not None:
                 return await context.read(value)
-        raise Fail("answer_invalid", f"nobody here can answer {what}")
+        raise Fail("answer_invalid", f"the worker cannot answer {what}")
 
     def _call(self, function: str) -> protocol.Call:
         context = self._context

@@ -152,7 +152,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-class Said(msgspec.Struct, frozen=True, tag=True):
+class PrintedText(msgspec.Struct, frozen=True, tag=True):
     """Text printed to `stdout` or `stderr`."""
 
     source: str
@@ -220,7 +220,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 
 
 Answer = Done | Paused | Skipped | Failed | Threw | Stopped
-Message = Ask | Part | Progress | Said | Logged | Answer
+Message = Ask | Part | Progress | PrintedText | Logged | Answer
 
 encode: Callable[[Message | Call | Reply], bytes] = msgspec.msgpack.Encoder().encode
 decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode

@@ -35,8 +35,8 @@ UNUSABLE_SHOWN_MAX = 3
 class TypeTable:
     """The node types by the names that documents use; lookups are cached."""
 
-    def __init__(self, types: Types, in_vain: Sequence[str] = ()) -> None:
-        self.types, self._in_vain = types, in_vain
+    def __init__(self, types: Types, unusable_types: Sequence[str] = ()) -> None:
+        self.types, self._unusable_types = types, unusable_types
         self.known: dict[str, NodeType | None] = {}
         self.schemas: dict[str, Schema] = {}
 
@@ -56,8 +56,8 @@ class TypeTable:
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
             hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
-            if self._in_vain:
-                listed = "; ".join(shown(each, 300) for each in self._in_vain[:UNUSABLE_SHOWN_MAX])
+            if self._unusable_types:
+                listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
@@ -231,10 +231,10 @@ class Compiled(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def compile_document(raw: Json, types: Types, in_vain: Sequence[str] = ()) -> Compiled:
+def compile_document(raw: Json, types: Types, unusable_types: Sequence[str] = ()) -> Compiled:
     """Compile a document, or raise Rejected with all problems; `in_vain` describes unusable node types for hints."""
     with paused_collector():
-        return _compiled(raw, TypeTable(types, in_vain))
+        return _compiled(raw, TypeTable(types, unusable_types))
 
 
 def _compiled(raw: Json, table: TypeTable) -> Compiled:

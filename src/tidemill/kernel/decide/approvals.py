@@ -56,7 +56,7 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if isinstance(approval, Problem):
         return approval
     if not command.actor:
-        return problem("actor_missing", "nobody is named who decides", "say who you are")
+        return problem("actor_missing", "the decision names no person", "say who you are")
     user = as_user(command.actor)
     if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
         return None
@@ -70,7 +70,7 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if approval.status == "expired":
         return problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
     if approval.status == "cancelled":
-        return problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
+        return problem("approval_closed", "the approval is closed", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
         return problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
     # A request for changes needs an exit, conditions, or a handler that is called again.
@@ -107,7 +107,7 @@ def _excluded(approval: Approval, state: State) -> set[str]:
 
 def _four_eyes(user: str) -> Problem:
     message = f"{user} submitted or patched the run, and four eyes are required"
-    return problem("four_eyes", message, "ask somebody else")
+    return problem("four_eyes", message, "ask another person")
 
 
 def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
@@ -149,7 +149,7 @@ def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -
     if to in _excluded(approval, state):
         return _four_eyes(to)
     if any(vote.by in (user, to) for vote in approval.votes):
-        return problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
+        return problem("delegation_invalid", "one of the two has voted already", "name a person who has not")
     return None
 
 
@@ -238,10 +238,10 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
     """Apply `on_timeout`: decide, escalate or expire."""
     visit = builder.state.peek(node.id)
     act = peek_at(visit, index)
-    assert act is not None and act.approval is not None, "somebody was asked"
+    assert act is not None and act.approval is not None, "a person was asked"
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
-        answer = _answer(builder, node, index, SYSTEM, "nobody decided in time", None, "")
+        answer = _answer(builder, node, index, SYSTEM, "no decision came in time", None, "")
         _decide(builder, node, approval.on_timeout, answer)
     elif approval.on_timeout == "escalate" and not approval.escalated:
         # The next approvers are asked with the same time-out.
@@ -256,5 +256,5 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
         builder.emit(events.ApprovalExpired(**builder.node_fields(node.id, index)))
         builder.cause = builder.state.seq
         leave_wait(builder, node, index)
-        error = Error("approval_expired", "nobody decided in time")
+        error = Error("approval_expired", "no decision came in time")
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))

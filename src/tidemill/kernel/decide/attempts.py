@@ -128,7 +128,7 @@ def _one_lost(builder: DecisionBuilder, node: Node, index: int, act: Activation,
     called = phase_of(node, builder.state.peek(node.id), index) == "call" and (act.running or not once)
     attempt = act.attempt + 1 if called and not act.running else act.attempt
     if once and called:
-        message = "the worker was lost after the attempt had started; nobody knows what it did"
+        message = "the worker was lost after the attempt had started; its outcome is unknown"
         visits.fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"

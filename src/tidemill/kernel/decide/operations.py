@@ -40,7 +40,7 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
     asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *builder.flow.once])
     unsure = [name for name in asked if name not in sure and _unsure(builder.flow.by_id.get(name), state.peek(name))]
     if unsure:
-        message = f"nobody knows whether {', '.join(unsure)} happened"
+        message = f"the outcome of {', '.join(unsure)} is unknown"
         return problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
     return None
 
@@ -163,7 +163,7 @@ def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
         if name in reach - {*command.confirmed_not_done} and _is_running(builder.state.peek(name))
     ]
     if unsure:
-        message = f"{', '.join(unsure)} is under way, and nobody would know whether it happened"
+        message = f"{', '.join(unsure)} is running, and its outcome would be unknown"
         return problem("outcome_unknown", message, "let it end, or say that it did not happen")
     return None
 

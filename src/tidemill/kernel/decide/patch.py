@@ -26,7 +26,7 @@ _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_p
 """Fields of a node that follow from the rest of the graph."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PatchVerdict(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -36,16 +36,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose results stay."""
 
 
-def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
+def verdict(old: Workflow, new: Workflow, state: State) -> PatchVerdict:
     visits = [(name, state.peek(name)) for name in new.by_id]
     rerun = tuple(name for name, visit in visits if _reopens(state, visit) and (visit.attempt > 0 or visit.fired))
     kept = tuple(name for name, visit in visits if stays(visit))
     return msgspec.structs.replace(_difference(old, new), rerun=rerun, kept=kept)
 
 
-def _difference(old: Workflow, new: Workflow) -> Verdict:
+def _difference(old: Workflow, new: Workflow) -> PatchVerdict:
     """What a patch does to the graph, whatever the state of the run."""
-    return Verdict(
+    return PatchVerdict(
         added=tuple(name for name in new.by_id if name not in old.by_id),
         removed=tuple(name for name in old.by_id if name not in new.by_id),
         changed=tuple(node.id for node in new.nodes if node.id in old.by_id and _differs(old.by_id[node.id], node)),
@@ -163,7 +163,7 @@ def _fixed_problem(state: State, name: str, what: str) -> Problem:
 
 def _change_hint(state: State, name: str) -> str:
     fork = f"fork the run with this patch, beginning at {name}"
-    return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
+    return f"cancel the run and patch it together with a retry, or {fork}" if _is_live(state.peek(name)) else fork
 
 
 def _joined(state: State, visit: Visit) -> bool:

@@ -16,10 +16,10 @@ from tidemill.kernel.events import Route
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
-Verdict = Literal["fire", "skip"]
+JoinVerdict = Literal["fire", "skip"]
 
 
-def join_verdict(node: Node, visit: Visit) -> Verdict | None:
+def join_verdict(node: Node, visit: Visit) -> JoinVerdict | None:
     """Whether a join fires, is skipped, or (None) has to wait for more edges."""
     taken = visit.taken
     undecided = len(node.inbound) - taken - visit.dead

@@ -127,13 +127,13 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
     """Why a signal is refused. Its name must be in the document, or a handler must have waited for it."""
     state = builder.state
     if not state.live:
-        return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
+        return Problem(code="run_ended", message=f"the run is {state.status}", hint="start a new run, or fork this one")
     known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
         hint = f"signals: {', '.join(sorted(known)) or 'none'}"
         return Problem(code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=hint)
     if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
-        message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
+        message = f"the run keeps {SIGNALS_MAX} signals that no node has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
     return None
 

@@ -77,8 +77,20 @@ def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> di
     return read if ordered else {name: read[name] for name in table.order if name in read}
 
 
+OTHER_WORDS = {
+    **dict.fromkeys(("after", "depends", "depends_on", "needs", "upstream"), "dependencies"),
+    **dict.fromkeys(("args", "params", "parameters", "with"), "config"),
+    **dict.fromkeys(("timeout", "timeout_s", "timeout_sec"), "timeout_seconds"),
+    **dict.fromkeys(("attempts", "max_attempts", "retries", "retry_policy"), "retry"),
+    **dict.fromkeys(("condition", "if"), "when"),
+}
+"""What other engines call our keys; a similar spelling would often lead to another key."""
+
+
 def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
-    hint = place.found.nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
+    known = OTHER_WORDS.get(key, "")
+    similar = f"did you mean `{known}`?" if known in table.entries else place.found.nearest(key, table.entries)
+    hint = similar or f"known keys: {', '.join(table.order)}"
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 

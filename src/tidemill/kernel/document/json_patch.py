@@ -27,7 +27,7 @@ _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)*", re.DOTALL)
 Steps = tuple[str, ...]
 
 
-class Spot(NamedTuple):
+class PatchPointer(NamedTuple):
     patch_path: str
     """Where the pointer is in the patch, e.g. `/3/path`."""
     pointer: str
@@ -40,8 +40,8 @@ class Operation(NamedTuple):
     name: str
     place: str
     """Where it is in the patch, e.g. `/3`."""
-    target: Spot
-    source: Spot
+    target: PatchPointer
+    source: PatchPointer
     value: Json
 
 
@@ -102,7 +102,7 @@ def _name(found: ProblemCollector, place: str, raw: dict[str, Json]) -> str | No
     return None
 
 
-def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str) -> Spot | None:
+def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str) -> PatchPointer | None:
     pointer, patch_path = raw.get(member), f"{place}/{member}"
     if member not in raw:
         found.problem("patch_invalid", place, f"`{member}` is missing", "a pointer such as /nodes/fetch/config/url")
@@ -115,7 +115,7 @@ def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str
         found.problem("patch_invalid", patch_path, f"`{shown(pointer)}` is not a JSON pointer", hint)
     else:
         steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
-        return Spot(patch_path, pointer, steps)
+        return PatchPointer(patch_path, pointer, steps)
     return None
 
 
@@ -208,7 +208,7 @@ class _PatchedDocument:
             self.root["edges"] = [edge for edge in self.root["edges"] if not _touches(edge, self.removed)]
         self.removed = set()
 
-    def _take(self, spot: Spot) -> None:
+    def _take(self, spot: PatchPointer) -> None:
         holder = self._open(spot)
         key = self._key(spot, holder, len(spot.steps) - 1)
         del holder[key]
@@ -256,13 +256,13 @@ class _PatchedDocument:
             self.indexes[name] = len(nodes)
         nodes.append(node)
 
-    def _get(self, spot: Spot) -> Json:
+    def _get(self, spot: PatchPointer) -> Json:
         here = self.root
         for depth in range(len(spot.steps)):
             here = here[self._key(spot, here, depth)]
         return here
 
-    def _open(self, spot: Spot) -> Json:
+    def _open(self, spot: PatchPointer) -> Json:
         """The container of a place, copied for writing like everything above it."""
         here = self.root = self._own(self.root)
         for depth in range(len(spot.steps) - 1):
@@ -278,7 +278,7 @@ class _PatchedDocument:
         self.owned[id(copied)] = copied
         return copied
 
-    def _key(self, spot: Spot, here: Json, depth: int) -> str | int:
+    def _key(self, spot: PatchPointer, here: Json, depth: int) -> str | int:
         """Resolve a step to a key or index, or refuse it."""
         step = spot.steps[depth]
         if isinstance(here, dict) and step in here:
@@ -291,7 +291,7 @@ class _PatchedDocument:
                 return at
         raise self._missing(spot, here, depth)
 
-    def _missing(self, spot: Spot, here: Json, depth: int) -> Rejected:
+    def _missing(self, spot: PatchPointer, here: Json, depth: int) -> Rejected:
         above = "/".join(map(step_of, spot.steps[:depth]))
         parent = f"`/{shown(above, POINTER_SHOWN_MAX)}`" if depth else "the document"
         step = shown(spot.steps[depth])

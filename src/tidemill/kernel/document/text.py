@@ -247,7 +247,8 @@ class _Composer:
             elif parent is not None:
                 self.key = self.keys.setdefault(value, value) if isinstance(value, str) else ""
                 if not isinstance(value, str):
-                    self._report("not_json", event, "a key must be a string", "quote the key")
+                    hint = 'quote the key, or the template: "{{ … }}"' if isinstance(value, dict) else "quote the key"
+                    self._report("not_json", event, "a key must be a string", hint)
                 elif value in self.open:
                     self._report("duplicate_key", event, f"the key `{shown(value)}` is given twice", "keep one of them")
                 elif value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:

@@ -45,7 +45,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: Sample = Sample()
 
 
-class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class OutcomeCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failed_with: Sample
     cancelled: Sample
     tolerated: Sample
@@ -53,7 +53,7 @@ class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nodes with an unknown outcome."""
 
 
-def outcome_counts(facts: ExplainInput) -> Fates:
+def outcome_counts(facts: ExplainInput) -> OutcomeCounts:
     found: dict[str, list[str]] = {"failed_with": [], "cancelled": [], "tolerated": [], "unsure": []}
     for node in facts.flow.nodes:
         visit = facts.state.peek(node.id)
@@ -67,7 +67,9 @@ def outcome_counts(facts: ExplainInput) -> Fates:
             elif visit.error.code == UNKNOWN_OUTCOME:
                 found["unsure"].append(node.id)
     limit = facts.bounds.names
-    return Fates(**{fate: Sample(count=len(names), names=tuple(names[:limit])) for fate, names in found.items()})
+    return OutcomeCounts(
+        **{fate: Sample(count=len(names), names=tuple(names[:limit])) for fate, names in found.items()}
+    )
 
 
 def first_cause(facts: ExplainInput) -> Cause | None:
@@ -90,7 +92,7 @@ def first_cause(facts: ExplainInput) -> Cause | None:
     )
 
 
-def chain_of(cause: Cause, found: Fates, visit: Visit) -> tuple[Link, ...]:
+def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ...]:
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
     text = f"{error.code}: {error.message}"
@@ -129,7 +131,7 @@ def not_undone(state: State) -> CompletedStep | None:
     return next((undo for undo in steps if undo is not None and undo.status != "done"), None)
 
 
-def way_on(state: State, found: Fates) -> tuple[str, str]:
+def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
     """What lets an ended run go on, and the command for it."""
     if state.rollback == "running":
         return "a run that is being rolled back does not go on", ""
@@ -142,14 +144,16 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
     if state.status == "COMPLETED":
         return "", ""
     if state.rollback != "none":
-        words = "a run that was rolled back does not go on: fork it at a node before what was undone, or start it anew"
+        words = (
+            "a run that was rolled back does not go on: fork it at a node before what was undone, or start a new one"
+        )
         return words, "tidemill runs fork {run} --node NODE"
     if found.unsure.count:
         name = found.unsure.names[0]
-        words = f"nobody knows whether {name} happened: settle it with its value, or say that it did not happen"
+        words = f"the outcome of {name} is unknown: settle it with its value, or say that it did not happen"
         return words, f"tidemill runs override {{run}} {name} --value VALUE"
     if state.status == "FAILED":
-        return "put the cause right, then retry the run: what completed stays", "tidemill runs retry {run}"
+        return "correct the cause, then retry the run: what completed stays", "tidemill runs retry {run}"
     return "retry the run: what completed stays", "tidemill runs retry {run}"
 
 

@@ -288,7 +288,7 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
     text = f"{len(voted)} of {approval.quorum} votes" if approval.quorum > 1 else "no decision"
     expires = case.act.wait.expires_ms if case.act.wait is not None else approval.expires_ms
     asked = ", ".join(approvers[: facts.bounds.names]) or "anyone"
-    then_text = _THEN.get(then, f"{', '.join(approval.escalate_to) or 'nobody'} is asked")
+    then_text = _THEN.get(then, f"{', '.join(approval.escalate_to) or 'no one'} is asked")
     return blockers.Person(
         title=approval.title,
         approvers=approvers,
@@ -301,7 +301,7 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
         escalate_to=approval.escalate_to,
         url=approval.url,
         words=f"{case.label} waits for people, with {text} so far: {approval.title}",
-        unblock=f"{asked} may decide" + ("" if expires is None else f"; if nobody does in time, {then_text}"),
+        unblock=f"{asked} may decide" + ("" if expires is None else f"; without a decision in time, {then_text}"),
         command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item_option(case)}",
         **common_fields(case, approval.requested_ms, expires),
     )
@@ -324,7 +324,7 @@ def signal(_: ExplainInput, case: WaitingVisit) -> blockers.Signal:
     return blockers.Signal(
         name=wait.name,
         words=f"{case.label} waits for the signal {wait.name}",
-        unblock=f"somebody sends the signal {wait.name}",
+        unblock=f"send the signal {wait.name}",
         command=f"tidemill runs signal {{run}} {quote(wait.name)}",
         **common_fields(case, wait.since_ms, wait.expires_ms),
     )
@@ -341,7 +341,7 @@ def child_run(facts: ExplainInput, case: WaitingVisit) -> blockers.Child:
         text, unblock, command = start_worker(need, job.queue, "")
         if need == "value" and job.unread is not None:
             text, unblock = job.unread.message, job.unread.hint
-        words = f"asked for a child run {wait.name} that nobody has started yet: {text}"
+        words = f"asked for a child run {wait.name} that no worker has started yet: {text}"
     return blockers.Child(
         child=wait.name,
         started=wait.started,

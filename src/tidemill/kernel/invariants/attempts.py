@@ -106,7 +106,7 @@ class Approvals(InvariantGroup):
     def requested(self, event: ev.ApprovalRequested) -> None:
         wait = self.ledger.act(event).wait
         waits = wait is not None and wait.on == "human"
-        self._check("approval-asked", waits, f"{event.node} waits for nobody's decision")
+        self._check("approval-asked", waits, f"{event.node} waits for no decision")
         self._check("approval-asked", key_of(event) not in self.asked, f"{event.node} has asked already")
         self.asked[key_of(event)] = AskedApproval(event)
 
@@ -292,13 +292,13 @@ class Signals(InvariantGroup):
         self.known.add(event.signal)
         first = next(iter(self.listening.get(event.name, ())), None)
         if not event.node:
-            self._check("signal-order", first is None, f"somebody waits for {event.name}")
+            self._check("signal-order", first is None, f"a node waits for {event.name}")
             self.kept.setdefault(event.name, {})[event.signal] = None
             self.count += 1
             self._check("signals-max", self.count <= SIGNALS_MAX, f"at most {SIGNALS_MAX} signals are kept")
             return
         taker = (event.node, event.visit, event.index)
-        self._check("signal-order", taker == first, f"{first or 'nobody'} has waited longest for {event.name}")
+        self._check("signal-order", taker == first, f"{first or 'no node'} has waited longest for {event.name}")
         if taker in self.listening.get(event.name, ()):
             self.ledger.pending_waits[taker] = "its signal came"
 

@@ -85,7 +85,7 @@ class Patches(InvariantGroup):
         ledger.digest, ledger.revision = event.digest, event.revision
         new = self.find(event.digest)
         if new is None:
-            self._check("graph", False, f"nobody knows the graph {event.digest}: nothing behind this was checked")
+            self._check("graph", False, f"the graph {event.digest} is unknown: later events were not checked")
             ledger.graph_unknown = True
             return
         self._nodes(event, old, new)
@@ -254,10 +254,12 @@ class Reopening(InvariantGroup):
                 unknown = act.final == "FAILED" and act.last_error == UNKNOWN
                 if node.delivery == "at_most_once":
                     unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
-                self._check("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
+                self._check(
+                    "at-most-once", not unknown or node.id in event.sure, f"the outcome of {node.id} is unknown"
+                )
                 self._reopen(node, visit, opened.tokens)
         renders = not event.nodes and ledger.workflow.outputs is not None
-        self._check("renders", event.renders is renders, "outputs alone are rendered anew when all visits had ended")
+        self._check("renders", event.renders is renders, "only outputs are rendered again when all visits had ended")
         emitted = sum(opened.tokens for opened in event.nodes) + event.renders
         self._check("retry-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
         self._move_tokens(event.emitted, event.counter)
@@ -300,11 +302,11 @@ class Reopening(InvariantGroup):
         reach = seen
         touched = {node.id: node for node in ledger.workflow.nodes if node.id in reach and self._has_happened(node.id)}
         named = [again.node for again in event.nodes]
-        self._check("rewind-set", sorted(named) == sorted(touched), "what has happened behind the node is made anew")
+        self._check("rewind-set", sorted(named) == sorted(touched), "visits after the node are repeated")
         flying = [name for name in touched if ledger.at[name].ready and not ledger.at[name].ended]
         self._check("rewind-busy", not flying, f"{', '.join(flying)} in flight")
         loops = {name for name, node in touched.items() if node.loop is not None and event.node not in node.loop.body}
-        self._check("rewind-loops", set(event.restarted) == loops, f"loops that begin anew: {', '.join(sorted(loops))}")
+        self._check("rewind-loops", set(event.restarted) == loops, f"loops that restart: {', '.join(sorted(loops))}")
         consumed = sum(ledger.at[name].tokens for name in touched) + ledger.rendering
         self._check("rewind-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
         emitted = sum(again.tokens for again in event.nodes)
@@ -449,7 +451,7 @@ class Rollbacks(InvariantGroup):
         self._check("rollback-steps", event.steps == len(open_), f"there are {len(open_)} steps, not {event.steps}")
         unknown = sorted(name_of(key) for key in self.unknown if self._compensated(key))
         same = sorted(event.unknown) == unknown
-        self._check("rollback-unknown", same, f"nobody knows the outcome of: {', '.join(unknown) or 'none'}")
+        self._check("rollback-unknown", same, f"visits with an unknown outcome: {', '.join(unknown) or 'none'}")
         ledger.rollback, self.now, self.named = "running", None, event.unknown
 
     def _compensated(self, key: Key) -> bool:

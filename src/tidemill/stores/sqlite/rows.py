@@ -284,7 +284,7 @@ def _compare(path: Path) -> Compared:
 
 def _differences(connection: apsw.Connection, execute: Execute) -> Compared:
     if fetch_one(execute(SQL["table"], (ASIDE,))) is not None:
-        return Compared("it was being built anew and that has not ended")
+        return Compared("a rebuild of it has not ended")
     rows = connection.cursor().execute(SQL["every_row"])
     connection.cursor().executemany(SQL["add_expected"], _expected(rows))
     missing = execute(SQL["missing_places"], (ONE_BY_ONE_MAX + 1,)).fetchall()

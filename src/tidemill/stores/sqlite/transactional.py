@@ -84,8 +84,8 @@ TIME_MAX_MS = 200
 PROGRESS_STEPS = 1_000
 SHARE = 4
 """Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
-CONFLICT = "it came out otherwise than when it was rehearsed, because somebody was quicker"
-NONDETERMINISTIC = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
+CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
+NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
 
 _SCHEMA_CHANGES = {
     *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),

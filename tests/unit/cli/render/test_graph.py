@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.graphs import graph_of
-from tidemill.cli.render.graph import LANES_MAX, START, DominatorTree, LoopSpan, gutter_of
+from tidemill.cli.render.graph import LANES_MAX, START, DominatorTree, LoopSpan, loop_brackets
 
 edge = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(lambda pair: (min(pair), max(pair)))
 
@@ -43,18 +43,18 @@ def test_the_order_respects_every_edge(edges: list[tuple[int, int]]) -> None:
 
 
 def test_loops_are_brackets_and_outer_ones_stand_left() -> None:
-    assert gutter_of([LoopSpan(0, 4), LoopSpan(1, 3)], 6) == ["╭▶  ", "│ ╭▶", "│ │ ", "│ ╰─", "╰─  ", "    "]
+    assert loop_brackets([LoopSpan(0, 4), LoopSpan(1, 3)], 6) == ["╭▶  ", "│ ╭▶", "│ │ ", "│ ╰─", "╰─  ", "    "]
 
 
 def test_loops_one_after_another_share_a_lane() -> None:
-    assert gutter_of([LoopSpan(2, 3), LoopSpan(0, 1)], 4) == ["╭▶", "╰─", "╭▶", "╰─"]
+    assert loop_brackets([LoopSpan(2, 3), LoopSpan(0, 1)], 4) == ["╭▶", "╰─", "╭▶", "╰─"]
 
 
 def test_a_loop_of_one_node_is_a_mark() -> None:
-    assert gutter_of([LoopSpan(1, 1)], 2) == ["  ", " ↺"]
-    assert gutter_of([], 2) == ["", ""]
+    assert loop_brackets([LoopSpan(1, 1)], 2) == ["  ", " ↺"]
+    assert loop_brackets([], 2) == ["", ""]
 
 
 def test_loops_nested_too_deeply_have_no_bracket() -> None:
     spans = [LoopSpan(number, 40 - number) for number in range(20)]
-    assert {len(line) for line in gutter_of(spans, 41)} == {2 * LANES_MAX}
+    assert {len(line) for line in loop_brackets(spans, 41)} == {2 * LANES_MAX}

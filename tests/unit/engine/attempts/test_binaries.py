@@ -28,7 +28,8 @@ PIXELS = bytes(range(256)) * 10
 
 
 def python(name: str, function: str, *parents: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "type": "python", "dependencies": list(parents), "config": {"function": function}, **more}
+    fields = {"type": "python", "config": {"function": function}, "retry": {"backoff_seconds": 0}, **more}
+    return {"id": name, "dependencies": list(parents), **fields}
 
 
 def flow(*nodes: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tidemill.engine.attempts.log_store import (
     AttemptLogWriter,
     StoredLine,
     forget_journals,
-    read_journals,
+    read_logs,
     segments_of,
 )
 from tidemill.errors import Rejected
@@ -42,7 +42,7 @@ def line(text: str, at_ms: int = 0, source: str = "stdout") -> StoredLine:
 
 
 async def kept(store: MemoryStore, run_id: str = "r") -> list[str]:
-    return [spoken.line.text for spoken in await read_journals(store, TENANT, run_id, {})]
+    return [spoken.line.text for spoken in await read_logs(store, TENANT, run_id, {})]
 
 
 async def test_what_is_written_is_read_in_order() -> None:

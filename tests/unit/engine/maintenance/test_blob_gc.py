@@ -428,3 +428,11 @@ async def test_two_collections_at_once_do_no_harm(state: str) -> None:
         await collect(doors[0], doors[1], TENANT, now_ms=later)
         assert await blobs.get(TENANT, DIGEST) == BODY
         assert [info.digest for info in await blobs.list(TENANT) if info.state == "active"] == [DIGEST]
+
+
+@timed
+async def test_what_a_decision_has_read_is_no_missing_blob(mill: Cluster) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config=1), node("b", "a", when="ctx.a.output == 1")))
+    assert run.status == "COMPLETED"
+    assert (await gc(mill)).unreadable == ()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, following, refuse
+from tests.fixtures.faulty_store import Call, bug, following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler
@@ -250,11 +250,6 @@ async def test_every_live_run_is_looked_at_page_by_page(mill: Cluster) -> None:
     await _keeper(worker).sweep()
     assert _keeper(worker).audited == 450
     assert _keeper(worker).repairs == 9
-
-
-async def bug(call: Call) -> Any:
-    """Something that nobody has thought of."""
-    raise RuntimeError("a bug in a driver")
 
 
 @simulated

@@ -390,18 +390,18 @@ async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_
     await worker.stop()
     pass_days(mill, 40)
     archive = Refusing()
-    retirer = operator(mill, archive=archive).maintenance.retention_sweep()
+    sweep = operator(mill, archive=archive).maintenance.retention_sweep()
     with pytest.raises(Unavailable):
-        await retirer.sweep()
-    assert [run for run, _ in await _swept(retirer)] == [never.run_id]
+        await sweep.sweep()
+    assert [run for run, _ in await _swept(sweep)] == [never.run_id]
     assert (archive.refused, await stored(mill)) == (2, {never.run_id})
     assert [fine.run_id in name for name in await archive.names("runs/")] == [True]
 
 
-async def _swept(retirer: RetentionSweep) -> list[tuple[str, str]]:
+async def _swept(sweep: RetentionSweep) -> list[tuple[str, str]]:
     left: list[tuple[str, str]] = []
     while True:
-        swept = await retirer.sweep()
+        swept = await sweep.sweep()
         left += swept.left
         if not swept.more:
             return left

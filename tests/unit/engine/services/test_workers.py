@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, refuse
+from tests.fixtures.faulty_store import after_s, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.services.workers import WorkerView
@@ -171,11 +171,8 @@ async def test_a_drain_does_not_wait_for_long_for_its_row(mill: Cluster) -> None
 
 @simulated
 async def test_a_surprise_stops_no_beat(mill: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    async def surprise(call: Any) -> Any:
-        raise ZeroDivisionError
-
     worker = mill.build()
-    worker.faulty_store.next("beat", surprise)
+    worker.faulty_store.next("beat", bug)
     await worker.open()
     client = await mill.process("client", work=False)
     await asyncio.sleep(6)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, refuse
+from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Handler, NodeContext, Return
@@ -347,11 +347,6 @@ async def test_renewals_go_on_through_a_drain(mill: Cluster, seconds: int, ledge
 
 
 LEASE_MS = 3_000
-
-
-async def bug(call: Call) -> Any:
-    """Something that nobody has thought of."""
-    raise RuntimeError("a bug in a driver")
 
 
 @simulated

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, after_s, refuse
+from tests.fixtures.faulty_store import FaultyStore, after_s, bug, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -278,11 +278,6 @@ async def test_many_runs_at_once(mill: Cluster) -> None:
     runs = await asyncio.gather(*(workers[i % 2].start(reference) for i in range(100)))
     shown: list[Any] = await asyncio.gather(*(workers[0].end(run_id) for run_id in runs))
     assert {run.status for run in shown} == {"COMPLETED"}
-
-
-async def bug(call: Call) -> Any:
-    """Something that nobody has thought of."""
-    raise RuntimeError("a bug in a driver")
 
 
 @simulated

@@ -352,10 +352,10 @@ def test_only_what_the_query_looks_into_is_counted() -> None:
     ("query", "operator"),
     [("$.other[*]", "count_gt"), ("$.other", "sum_gt"), ("$..p", "count_gt"), ("$.rows[?@.p > $.n]", "count_gt")],
 )
-def test_what_looks_into_much_is_an_errand(query: str, operator: str) -> None:
+def test_what_looks_into_much_is_decided_elsewhere(query: str, operator: str) -> None:
     output = {"n": 1, "other": list(range(5000)), "rows": [{"p": 1}]}
-    errand = next(decide_leaf(parsed(query, operator, 0), replace(AFTER, output=output)))
-    assert errand.leaf.holds(errand.leaf.bind(errand.scope), errand.scope) is (query != "$.rows[?@.p > $.n]")
+    request = next(decide_leaf(parsed(query, operator, 0), replace(AFTER, output=output)))
+    assert request.leaf.holds(request.leaf.bind(request.scope), request.scope) is (query != "$.rows[?@.p > $.n]")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope, is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.expressions.templates import template
-from tidemill.expressions.templates.limits import Meter, to_json_value
+from tidemill.expressions.templates.limits import RenderBudget, to_json_value
 from tidemill.expressions.templates.template import check_template, compile_template
 
 
@@ -251,7 +251,7 @@ def test_the_short_way_and_jinjas_way_agree(parts: list[str]) -> None:
 
 def _result(program: template.CompiledTemplate) -> object:
     try:
-        found = program.evaluate(SCOPE, Meter())
+        found = program.evaluate(SCOPE, RenderBudget())
     except ExpressionError as failure:
         return failure.message, failure.hint
     return type(found), found

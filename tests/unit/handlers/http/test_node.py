@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -508,9 +506,3 @@ async def test_a_url_that_is_a_secret_is_nowhere(
     assert "answered with 404" in view.nodes["bad"]["error"]["message"]
     left = repr(view).encode() + (tmp_path / "mill.db").read_bytes()
     assert [piece for piece in (b"x7Fq", b"Zk3", b"k9Wm") if piece in left] == []
-
-
-def test_the_example() -> None:
-    script = Path(__file__).resolve().parents[4] / "examples" / "call_http.py"
-    said = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=True).stdout
-    assert "received orders.counted {'open': 3} signed\nCOMPLETED after 3 calls" in said

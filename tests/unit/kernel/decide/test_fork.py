@@ -105,13 +105,6 @@ def test_a_child_is_asked_for_again() -> None:
     assert (other.nodes(), other.jobs) == ("c=QUEUED", "run c")
 
 
-def test_held_nodes_are_held_in_the_fork() -> None:
-    run = OperatorSteps("a b c", limits={"max_parallel": 1}).begun()
-    other = run.fork()
-    other.end("a", "b", "c")
-    assert other.status == "COMPLETED"
-
-
 def test_a_failed_run_is_taken_up_where_it_stopped() -> None:
     run = OperatorSteps("a > b > c; m", {"b": {"delivery": "at_most_once"}, "m": {"map": {"over": [1]}}}).begun()
     run.done("a")
@@ -141,14 +134,6 @@ def test_a_completed_run_is_taken_up_at_a_node_or_at_an_earlier_event() -> None:
     assert other.status == "COMPLETED"
 
 
-def test_a_failed_run_is_taken_up_at_an_earlier_node() -> None:
-    run = OperatorSteps("a > b > c").begun()
-    run.done("a")
-    run.fail("b")
-    other = run.fork(rewind="a")
-    assert (other.cell("a").visit, other.cell("b").visit, other.jobs) == (2, 2, "run a#2")
-
-
 def test_a_run_that_was_rolled_back_is_taken_up_too() -> None:
     run = OperatorSteps("a > b", {"a": {"compensator": {"type": "value"}}}).begun()
     run.done("a")
@@ -167,13 +152,6 @@ def test_a_fork_may_have_another_graph() -> None:
     assert (other.nodes(), other.kernel.flow) == ("a=COMPLETED b=QUEUED n=QUEUED c=PENDING", new)
     other.end("b", "n", "c")
     assert (other.status, run.kernel.flow) == ("COMPLETED", flow("a > b > c"))
-
-
-def test_what_failed_may_be_left_out_of_the_fork() -> None:
-    run = OperatorSteps("a > b; x").begun()
-    run.fail("a")
-    other = run.fork(patch=run.patching(flow("b; x")))
-    assert (other.nodes(), other.jobs) == ("b=QUEUED x=QUEUED", "run b; run x")
 
 
 def test_a_finished_node_is_changed_by_going_back_to_it() -> None:

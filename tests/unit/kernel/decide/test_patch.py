@@ -357,19 +357,15 @@ def test_what_has_happened_stays(graph: str, nodes: Any, code: str) -> None:
 
 
 def test_the_hint_is_a_way_that_is_open() -> None:
-    """Only a live run can be rewound; one that has ended is forked with the patch."""
+    """A live node can be changed once the run is cancelled; a finished one only in a fork."""
     run = OperatorSteps("a > b > c").begun()
-    run.done("a")
     changed, joined = flow("a > b > c", {"a": {"timeout_seconds": 5}}), flow("n > a > b > c")
-    patches = [run.patching(changed), run.patching(joined)]
-    for asked in patches:
-        (live,) = problems(run.flow, run.kernel.state, asked)
-        assert live.hint == "rewind the run to a first, or fork the run with this patch, beginning at a"
-    run.fail("b")
-    for asked in (run.patching(changed, retry=True), run.patching(joined, retry=True)):
-        (ended,) = problems(run.flow, run.kernel.state, asked)
-        assert ended.hint.startswith("fork the run with this patch, beginning at a")
-        assert "rewind the run" not in ended.hint
+    (live,) = problems(run.flow, run.kernel.state, run.patching(changed))
+    assert live.hint.startswith("cancel the run and patch it together with a retry, or fork the run")
+    run.done("a")
+    for asked in (run.patching(changed), run.patching(joined)):
+        (finished,) = problems(run.flow, run.kernel.state, asked)
+        assert finished.hint == "fork the run with this patch, beginning at a"
 
 
 def test_other_refusals() -> None:

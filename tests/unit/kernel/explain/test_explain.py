@@ -255,7 +255,7 @@ def test_people_are_named_with_what_happens_if_they_do_nothing() -> None:
     assert mine.delegated == (("user:bob", "user:cid"),)
     assert (mine.since_ms, mine.until_ms, mine.on_timeout) == (1_000, 6_000, "escalate")
     assert mine.words == "a waits for people, with 1 of 2 votes so far: Well?"
-    assert mine.unblock.endswith("if nobody does in time, role:boss is asked")
+    assert mine.unblock.endswith("without a decision in time, role:boss is asked")
     assert mine.command == "tidemill approvals decide {run} a approve"
     run.expire("a")
     later = blocker(why(run.kernel), "a")
@@ -276,7 +276,7 @@ def test_a_child_is_named_started_or_not() -> None:
     run.call("a", "kid")
     mine = blocker(why(run.kernel, workers=Workers()), "a")
     assert (mine.kind, mine.child, mine.started, mine.need) == ("child", "kid", False, "no_worker")
-    assert "nobody has started yet" in mine.words and mine.command == "tidemill worker"
+    assert "no worker has started yet" in mine.words and mine.command == "tidemill worker"
     run.child_began("a")
     mine = blocker(why(run.kernel), "a")
     assert (mine.started, mine.words, mine.command) == (True, "a waits for its child run kid", "tidemill why kid")
@@ -470,5 +470,5 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     run.undone("a")
     found = why(run.kernel)
     assert (found.rollback, found.left_error) == ("done", None)
-    assert "fork it at a node before what was undone, or start it anew" in found.unblock
+    assert "fork it at a node before what was undone, or start a new one" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
