@@ -14,7 +14,7 @@ import msgspec
 
 from tidemill.kernel import events, evolve_nodes
 from tidemill.kernel.activation import Activation, closed, items_merged
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeStarted
 from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, over, pass_over_ended, undoable, unhold
 from tidemill.kernel.state import State, Visit, edit_at, find_activation, key_at, notes
 
@@ -22,7 +22,7 @@ from tidemill.kernel.state import State, Visit, edit_at, find_activation, key_at
 def evolve(state: State, event: AnyEvent) -> State:
     """Apply one event to a state that the caller owns, and return that state."""
     state.seq += 1
-    if type(event) is not events.NodeStarted:
+    if type(event) is not NodeStarted:
         # NodeStarted carries the time of the handler call, which may be long before the commit.
         state.last_ms = event.at_ms
     command = event.command

@@ -325,7 +325,10 @@ class Table:
                 if not order:
                     del self._orders[term]
         for term in after:
-            self._orders.setdefault(term, Order()).add((row.sort, row.key))
+            entered = self._orders.get(term)
+            if entered is None:
+                entered = self._orders[term] = Order()
+            entered.add((row.sort, row.key))
 
     def walk(self, terms: Sequence[str], below: Place | None = None) -> Iterator[Row]:
         """Rows that have all terms, newest first, along the shortest of their orders."""

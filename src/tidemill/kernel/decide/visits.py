@@ -331,9 +331,12 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
 def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
     state, pending = builder.state, builder.pending_nodes
     seq = state.seq
-    pending.extend([(target, seq) for target in end.taken])
-    pending.extend([(target, seq) for target in end.dead])
-    pending.extend([(target, seq) for _, target in end.dead_escapes])
+    for target in end.taken:
+        pending.append((target, seq))
+    for target in end.dead:
+        pending.append((target, seq))
+    for _, target in end.dead_escapes:
+        pending.append((target, seq))
     for looping in node.loops:
         if looping != node.id and state.peek(looping).wait is not None:
             builder.loops.append(looping)
