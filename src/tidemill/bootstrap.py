@@ -321,6 +321,15 @@ def _unknown(url: str) -> Rejected:
     return rejected("store_unknown", f"no store is known for {without_password(url)!r}", hint=f"use {SCHEMES}")
 
 
+def _settings_of(settings: Settings, *, work: bool) -> Settings:
+    """What the operator has not said: a worker in the author's own process imports any function, and does no SQL."""
+    if not work:
+        return settings
+    imports = ANY if settings.imports is None else settings.imports
+    sql = msgspec.structs.replace(settings.sql, enabled=bool(settings.sql.enabled))
+    return msgspec.structs.replace(settings, imports=imports, sql=sql)
+
+
 def engine_at(
     url: str = DEFAULT_URL,
     *,
@@ -353,12 +362,7 @@ def engine_at(
     ambient, storage = RealAmbient(), open_storage(url)
     # Only a worker has processes for what is too much for its own.
     processes = SandboxPool() if work else None
-    settings = settings or read_settings()
-    if work:
-        # What the operator has not said: a worker in the author's own process imports functions, and does no SQL.
-        imports = ANY if settings.imports is None else settings.imports
-        sql = msgspec.structs.replace(settings.sql, enabled=bool(settings.sql.enabled))
-        settings = msgspec.structs.replace(settings, imports=imports, sql=sql)
+    settings = _settings_of(settings or read_settings(), work=work)
     types = node_types(functions, handlers, processes, storage.store, settings)
     for broken in types.broken:
         LOG.warning("%s", broken)

@@ -2,7 +2,7 @@
 
 They come from one `tidemill.toml` (`--config`, `TIDEMILL_CONFIG`, else the user's or the system's configuration folder)
 and from `TIDEMILL_*` variables, which win. A `tidemill.toml` beside a document or in the current folder is never read
-unless it is named: whoever wrote the document may have written it. `Settings` holds plain values that `bootstrap`
+unless it is named: the author of the document may have written it. `Settings` holds plain values that `bootstrap`
 builds objects from; an invalid value is refused at once, with the key or the variable as its path.
 """
 
@@ -113,7 +113,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 
 
 def ignored_config(*folders: Path) -> Path | None:
-    """A `tidemill.toml` in one of these folders, which is not read because nobody named it."""
+    """A `tidemill.toml` in one of these folders, which is not read unless it is named."""
     read = _config_path(None)
     for folder in folders:
         found = folder / CONFIG_NAME

@@ -160,7 +160,7 @@ def _engine(options: WorkOptions) -> Engine:
     app, settings = load_apps(options.apps), read_settings(imports=options.imports)
     warn_of_ignored_config()
     if settings.imports is None:
-        # Whoever publishes to a shared store need not be the operator of its workers.
+        # A person who publishes to a shared store need not be the operator of its workers.
         settings = msgspec.structs.replace(settings, imports=ImportGrants())
     return engine_at(
         options.store,
