@@ -8,9 +8,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.simulationulation.campaign import REPLAY, Tally, keep, play_range
-from tests.simulationulation.faults import FAULTS
-from tests.simulationulation.test_simulation import EVENTS
+from tests.simulation.campaign import REPLAY, Tally, keep, play_range
+from tests.simulation.faults import FAULTS
+from tests.simulation.test_simulation import EVENTS
 
 CHUNK = 100
 SEEN_MIN = 100
@@ -34,7 +34,7 @@ def main() -> int:
 
 def replay(seed: int) -> int:
     """Live through one seed; whatever it raises is shown whole."""
-    from tests.simulationulation.world import live
+    from tests.simulation.world import live
 
     world = live(seed)
     print(f"seed {seed}: {sum(world.events.values())} events, {sum(world.fired.values())} faults, no law broken")

@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, QUEUED_ITEM, Activation
 from tidemill.kernel.commands import AnyCommand, DeadlineReached, RequeueJob, TimerFired, WaitExpired
-from tidemill.kernel.decide.routing import owns_job
+from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import CompletedStep, State, peek_at

@@ -139,7 +139,7 @@ async def test_too_large_an_answer_is_given_up_and_undone(database: PostgresData
     assert failed.code == "sql_answer_too_large"
     assert server.asked("SELECT count(*) FROM orders") == [(0,)]
     failed = await failure(database, "SELECT generate_series(1, 1000000000) AS n")
-    assert failed.code == "sql_answer_too_large" and time.monotonic() - begun < 20, "it was read to its end"
+    assert failed.code == "sql_answer_too_large" and time.monotonic() - begun < 60, "it was read to its end"
 
 
 async def test_parameters_that_do_not_fit(database: PostgresDatabase) -> None:

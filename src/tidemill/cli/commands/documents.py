@@ -60,7 +60,7 @@ def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
     screen.print(Text(title(workflow), style="bold"), end="\n\n")
     for line in lines:
         text = Text()
-        text.append(line.gutter, "magenta")
+        text.append(line.brackets, "magenta")
         text.append(line.rails, "blue")
         text.append(line.marker + (" " if line.marker else ""), "yellow" if line.marker == "◆" else "blue")
         text.append(line.name, "bold" if line.kind else "italic yellow")

@@ -273,7 +273,7 @@ NAMES_MAX = 4
 class Line(NamedTuple):
     """One line of the drawing in its parts, so that a terminal can colour them."""
 
-    gutter: str
+    brackets: str
     rails: str
     marker: str
     name: str
@@ -283,7 +283,7 @@ class Line(NamedTuple):
 
     @property
     def head(self) -> str:
-        return f"{self.gutter}{self.rails}{self.marker}{' ' if self.marker else ''}{self.name}"
+        return f"{self.brackets}{self.rails}{self.marker}{' ' if self.marker else ''}{self.name}"
 
 
 class _Task(NamedTuple):
@@ -310,8 +310,8 @@ def draw(workflow: Workflow) -> list[Line]:
     spans = [
         LoopSpan(at[index[node.loop.back_to]], at[index[node.id]]) for node in workflow.nodes if node.loop is not None
     ]
-    gutters = loop_brackets(spans, len(lines))
-    return [line._replace(gutter=gutter) for line, gutter in zip(lines, gutters, strict=True)]
+    bracket_columns = loop_brackets(spans, len(lines))
+    return [line._replace(brackets=brackets) for line, brackets in zip(lines, bracket_columns, strict=True)]
 
 
 def as_text(lines: list[Line]) -> Iterator[str]:

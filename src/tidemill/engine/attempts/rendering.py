@@ -24,8 +24,8 @@ from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
 from tidemill.kernel.commands import Failed
+from tidemill.kernel.decide.edges_and_joins import ancestors
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.decide.routing import ancestors
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node, Workflow

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation
 from tidemill.kernel.decide.builder import DecisionBuilder
+from tidemill.kernel.decide.edges_and_joins import descendants, owns_job
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.rollback import start_rollback
-from tidemill.kernel.decide.routing import descendants, owns_job
 from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCancelled, NodeFailed, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.jobs import close_job, key_of, system_job
 from tidemill.kernel.model import Node

@@ -22,9 +22,9 @@ from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
 from tidemill.kernel.decide.attempts import begin, take_checkpoint, take_lost, take_result
 from tidemill.kernel.decide.builder import Decision, DecisionBuilder, problem
 from tidemill.kernel.decide.completion import after_end, cancel_run, fail_run, unread
+from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.decide.fencing import attempt_status, phase_of
 from tidemill.kernel.decide.fork import fork_run, refuse_fork
-from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.decide.visits import make_ready, settle
 from tidemill.kernel.decide.waits import NULL, served, wait_expired, wait_over
 from tidemill.kernel.evolve_nodes import SIGNAL_ID

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tidemill.kernel.activation import DISPATCHED
 from tidemill.kernel.commands import Done, Failed, MapExpanded, Result, SkipRequested, WaitRequested
-from tidemill.kernel.decide.routing import owns_job
+from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, Visit, peek_at

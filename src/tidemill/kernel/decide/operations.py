@@ -18,7 +18,7 @@ from tidemill.kernel.activation import ENDED, Activation, items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder, problem
 from tidemill.kernel.decide.completion import end_visit
-from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
+from tidemill.kernel.decide.edges_and_joins import descendants, in_flight, on_completion
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
 from tidemill.kernel.decide.waits import leave_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route

@@ -11,7 +11,7 @@ import msgspec
 from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
-from tidemill.kernel.decide import routing
+from tidemill.kernel.decide import edges_and_joins
 from tidemill.kernel.decide.builder import (
     NO_FACTS,
     AttemptFacts,
@@ -40,7 +40,7 @@ def settle(builder: DecisionBuilder) -> None:
         if visit.settled or not state.live:
             continue
         node = nodes[name]
-        verdict = routing.join_verdict(node, visit)
+        verdict = edges_and_joins.join_verdict(node, visit)
         if verdict == "fire":
             make_ready(builder, node, visit)
         elif verdict == "skip":
@@ -130,16 +130,16 @@ def complete_visit(
     """Apply the result of a visit: complete it, or decide about another pass of its loop."""
     loop = node.loop
     if loop is None or route is None or not route.again:
-        _complete(builder, node, routing.on_completion(node, route), output, route, facts, size)
+        _complete(builder, node, edges_and_joins.on_completion(node, route), output, route, facts, size)
         return
     visit = builder.state.peek(node.id)
     if loop.max_iterations is not None and visit.passes + 1 >= loop.max_iterations:
         if loop.timeout_path:
-            _complete(builder, node, routing.on_exhaustion(node), output, route, facts, size)
+            _complete(builder, node, edges_and_joins.on_exhaustion(node), output, route, facts, size)
         else:
             message = f"the condition still held after {loop.max_iterations} passes"
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
-    elif routing.body_busy(builder.flow, builder.state, node):
+    elif edges_and_joins.body_busy(builder.flow, builder.state, node):
         builder.emit(
             events.NodeWaiting(
                 at_ms=builder.now,
@@ -213,7 +213,7 @@ def _check_loop(builder: DecisionBuilder, name: str) -> None:
         not builder.state.live
         or wait is None
         or wait.on != "loop"
-        or routing.body_busy(builder.flow, builder.state, node)
+        or edges_and_joins.body_busy(builder.flow, builder.state, node)
     ):
         return
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
@@ -280,7 +280,7 @@ def fail_visit(
     tolerated = node.on_error != "fail" and not fatal
     # A failure that ends the run decides no edges, so that descendants fail instead of being skipped.
     end = (
-        balance(builder, node, visit, routing.on_tolerated_failure(node))
+        balance(builder, node, visit, edges_and_joins.on_tolerated_failure(node))
         if tolerated
         else Balance((), (), (), 0, visit.tokens, builder.state.counter - visit.tokens, False)
     )
@@ -318,7 +318,7 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
     state = builder.state
     if taken is None:
         return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
-    edges = routing.decide_edges(builder.flow, state, node, taken)
+    edges = edges_and_joins.decide_edges(builder.flow, state, node, taken)
     emitted = len(taken)
     consumed = visit.tokens + edges.absorbed
     counter = state.counter + emitted - consumed

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.decide.routing import in_flight, open_loop
+from tidemill.kernel.decide.edges_and_joins import in_flight, open_loop
 from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
 from tidemill.kernel.explain.live import common_fields
 from tidemill.kernel.explain.survey import ExplainInput, WaitingVisit

@@ -135,7 +135,7 @@ class SqliteStore:
                 await writer.submit(lambda tx: self._void_holder(tx, holder), durable=False)
             self._holders.leave(holder)
         await writer.close()
-        await self._checkpoints.close()
+        await self._checkpoints.wait()
         self._reader.close()
         self._side.close()
         self._streams.forget_all()
@@ -177,6 +177,8 @@ class SqliteStore:
         if writer is None:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
+            if self._checkpoints.overdue:
+                await self._checkpoints.wait()
             return await writer.submit(operation, durable=durable)
         result, tx = self._side.write(operation, durable=durable and self.durability == "full")
         self._notify(tx)

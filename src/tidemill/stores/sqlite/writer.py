@@ -407,6 +407,8 @@ PAGES_DUE = 3_500
 """WAL pages (of 4 KiB) that trigger a checkpoint; SQLite restarts the WAL once all of it is checkpointed."""
 PAGES_PRESSING = 16_000
 """WAL pages from which on commits checkpoint themselves, so that the WAL stays bounded."""
+PAGES_MOST = 4 * PAGES_PRESSING
+"""WAL pages from which on commits wait for the checkpoint in the thread: a slow disk must not let the WAL fill it."""
 PREPARED_BYTES = 4_000 * (4_096 + 24)
 """Preallocated WAL size: slightly more than it reaches before a restart."""
 PREPARED_AT_ONCE = 32 * 1024
@@ -454,6 +456,10 @@ class Checkpoints:
         # Under pressure a commit makes the checkpoint, and needs the thread to be idle.
         return self._task is None and self._pages < PAGES_PRESSING and self._pages - self._moved >= PAGES_DUE
 
+    @property
+    def overdue(self) -> bool:
+        return self._pages >= PAGES_MOST and self._task is not None
+
     def begin(self) -> None:
         """Checkpoint in a thread; one that fails is tried again after a later commit."""
         self._moved = self._pages
@@ -474,6 +480,6 @@ class Checkpoints:
         self._task = None
         self._nearly = not task.cancelled() and task.exception() is None
 
-    async def close(self) -> None:
+    async def wait(self) -> None:
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.gather(asyncio.shield(self._task), return_exceptions=True)

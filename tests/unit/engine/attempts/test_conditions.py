@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidemill
+from tests.fixtures.child_processes import children_of
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
@@ -217,9 +217,8 @@ def mill() -> Iterator[tidemill.Tidemill]:
     assert _children() <= before
 
 
-def _children() -> set[str]:
-    found = [thread.read_text().split() for thread in Path(f"/proc/{os.getpid()}/task").glob("*/children")]
-    return {child for children in found for child in children}
+def _children() -> set[int]:
+    return set(children_of(os.getpid()))
 
 
 def run(mill: tidemill.Tidemill, output: Any, condition: Any, *more: Any) -> tidemill.RunView:

@@ -208,7 +208,7 @@ async def test_an_event_without_end_is_cut_off() -> None:
     async with endpoint(babbles) as model:
         began = time.monotonic()
         assert (await fails(model, stream=True)).code == "response_too_large"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50
 
 
 async def test_a_refusal_without_end_is_read_in_part() -> None:

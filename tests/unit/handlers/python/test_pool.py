@@ -122,7 +122,7 @@ def test_a_time_limit_can_be_noticed_and_what_there_is_returned(mill: tidemill.T
     began = time.monotonic()
     view = in_process(mill, "notices", args={"ledger": str(ledger)}, limits={"time_seconds": 0.2})
     assert (output(view), ledger.read_text()) == ("a part of it", "noticed")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def test_an_async_function_is_cancelled_at_its_time_limit(mill: tidemill.Tidemill, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_who_does_not_listen_is_killed(mill: tidemill.Tidemill, tmp_path: Path) 
     ledger = tmp_path / "ledger"
     began = time.monotonic()
     failed = error(in_process(mill, "deaf", ONCE, args={"ledger": str(ledger)}, limits={"time_seconds": 0.2}))
-    assert failed["code"] == "timeout" and 2 <= time.monotonic() - began < 10
+    assert failed["code"] == "timeout" and 2 <= time.monotonic() - began < 50
     until(lambda: not alive(int(ledger.read_text())), "it lives", 5)
 
 
