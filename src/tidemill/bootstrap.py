@@ -6,6 +6,7 @@ them. In URLs of files and folders three slashes begin a relative path, and four
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import logging
 import os
@@ -53,13 +54,15 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.contract import Store
+    from tidemill.stores.postgres.database import Place as PostgresPlace
     from tidemill.stores.sql_files import Step
     from tidemill.stores.sqlite.store import SqliteStore
 
 
 DEFAULT_URL = "sqlite:///tidemill.db"
-SCHEMES = "sqlite:///FILE or memory://"
+SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE or memory://"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
+POSTGRES = ("postgresql", "postgres")
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -195,9 +198,9 @@ NAMED_MEMORY = NamedMemory()
 
 
 def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Storage:
-    """The store behind a URL: `sqlite:///FILE`, `memory://` (a new one) or `memory://NAME` (shared by `named_memory`).
+    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `memory://` (a new one) or `memory://NAME`.
 
-    With `?durability=relaxed` the last moments of a file before a power cut may be lost.
+    The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file.
     """
     try:
         parts = urlsplit(url)
@@ -218,6 +221,8 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
             return named_memory.storage(name) if name else Storage(MemoryStore(), MemoryBlobs())
         case "sqlite":
             return _in_file(url, parts.netloc, parts.path, options)
+        case "postgresql" | "postgres":
+            return _in_postgres(url)
         case _:
             raise _unknown(url)
 
@@ -233,10 +238,22 @@ def require_store_exists(url: str) -> None:
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
+    if urlsplit(url).scheme in POSTGRES:
+        return asyncio.run(_migrated_postgres(_postgres_place(url), dry_run))
     from tidemill.stores.sqlite.database import steps
 
     store = _sqlite(open_storage(url).store)
     return steps(store.path, dry_run=dry_run) if store is not None else ()
+
+
+async def _migrated_postgres(place: PostgresPlace, dry_run: bool) -> tuple[Step, ...]:
+    from tidemill.stores.postgres.database import Link, steps
+
+    link = Link(place)
+    try:
+        return await steps(link, dry_run=dry_run)
+    finally:
+        await link.drop()
 
 
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage:
@@ -262,6 +279,30 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage
     inside = DatabaseBlobs(store.path, connect, translate_error)
     outside = blobs_at(blobs) if blobs is not None else None
     return Storage(store, outside or inside, BlobPlaceOwnership(store, store.path, inside, outside, RealAmbient()))
+
+
+def _in_postgres(url: str) -> Storage:
+    place = _postgres_place(url)
+    from tidemill.ambient import RealAmbient
+    from tidemill.blobs.postgres import PostgresBlobs
+    from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+    from tidemill.stores.postgres.database import Readers
+    from tidemill.stores.postgres.store import PostgresStore
+
+    store = PostgresStore(place)
+    inside = PostgresBlobs(lambda: Readers(place))
+    outside = blobs_at(place.blobs) if place.blobs else None
+    ownership = BlobPlaceOwnership(store, store.address, inside, outside, RealAmbient())
+    return Storage(store, outside or inside, ownership)
+
+
+def _postgres_place(url: str) -> PostgresPlace:
+    try:
+        from tidemill.stores.postgres.database import place_at
+    except ImportError:
+        message = "a PostgreSQL store needs psycopg, which is not installed"
+        raise rejected("extra_missing", message, hint="pip install 'tidemill[postgres]'") from None
+    return place_at(url)
 
 
 def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:

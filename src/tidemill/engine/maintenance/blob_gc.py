@@ -56,7 +56,7 @@ class BlobPlaceOwnership:
     """Binds the file of a store to its blob location; `inside` is the blob store in the file itself."""
 
     def __init__(
-        self, store: Store, path: Path, inside: Blobs, outside: ExternalBlobPlace | None, ambient: Ambient
+        self, store: Store, path: Path | str, inside: Blobs, outside: ExternalBlobPlace | None, ambient: Ambient
     ) -> None:
         self._store, self._path, self._inside, self._outside = store, path, inside, outside
         self._ambient = ambient
@@ -72,7 +72,7 @@ class BlobPlaceOwnership:
         if known is None:
             return
         if outside is None:
-            raise _elsewhere(self._path, "in the file itself", known.address)
+            raise _elsewhere(self._path, "in the store itself", known.address)
         if known.address != outside.address and not await self._carries(outside, known.mark):
             raise _elsewhere(self._path, f"in {outside.address}", known.address)
 
@@ -131,8 +131,8 @@ class BlobPlaceOwnership:
         return False
 
 
-def _elsewhere(path: Path, given: str, address: str) -> Rejected:
-    where = f"in {address}" if address else "in the file itself"
+def _elsewhere(path: Path | str, given: str, address: str) -> Rejected:
+    where = f"in {address}" if address else "in the store itself"
     hint = f"open it with ?blobs={quote(address, safe=':/?=')}" if address else "open it without ?blobs="
     return rejected("blobs_elsewhere", f"{path} keeps its blobs {where}, not {given}", hint=hint)
 

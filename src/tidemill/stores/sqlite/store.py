@@ -34,6 +34,7 @@ from tidemill.stores.contract import (
     Tail,
     check,
 )
+from tidemill.stores.followers import Followers
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
     PRESENCE_MS,
@@ -48,7 +49,7 @@ from tidemill.stores.sqlite.database import (
     refuse_migrated,
     resolve_path,
 )
-from tidemill.stores.sqlite.followers import ChangePoller, Followers, FrameReceiver, FrameSender
+from tidemill.stores.sqlite.followers import ChangePoller, FrameReceiver, FrameSender
 from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
 from tidemill.stores.sqlite.rows import SqliteTermIndex

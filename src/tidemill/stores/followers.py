@@ -1,0 +1,95 @@
+"""Followers of streams within this process: what each has not received yet.
+
+Commits of this process are handed to its followers directly; anything else a follower reads from the store, so nothing
+depends on the hand-over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from tidemill.stores.contract import Frame, Stream
+
+LIVE_FRAMES_MAX = 256
+"""Live frames kept per follower; older ones are dropped."""
+
+
+class Follower:
+    """What one follower has not received yet. `version` is that of the last record buffered or given."""
+
+    __slots__ = ("live", "records", "stale", "version", "wants_live")
+
+    def __init__(self, after: int, wants_live: bool) -> None:
+        self.version, self.wants_live = after, wants_live
+        self.records: deque[bytes] = deque()
+        self.live: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX)
+        self.stale = True
+        """The store may have records that are not buffered."""
+
+    def append(self, first: int, records: Sequence[bytes]) -> None:
+        """Buffer records of a commit, unless some before them are missing; a reader may have buffered them already."""
+        if first > self.version + 1 or len(self.records) >= 4_096:
+            self.stale = True  # It reads these records from the store.
+        elif not self.stale:
+            fresh = records[self.version + 1 - first :]
+            self.records.extend(fresh)
+            self.version += len(fresh)
+
+    def catch_up(self, records: Sequence[bytes], version: int) -> None:
+        """Buffer the records that the store has after `self.version`."""
+        self.records.extend(records)
+        self.version, self.stale = version, False
+
+    def next(self) -> Frame | None:
+        """The next buffered frame. A live frame follows the records that were committed when it was published."""
+        given = self.version - len(self.records)
+        if self.live and given >= self.live[0][0]:
+            return Frame(version=0, body=self.live.popleft()[1])
+        if self.records:
+            return Frame(version=given + 1, body=self.records.popleft())
+        return None
+
+
+class Followers:
+    def __init__(self) -> None:
+        self._followers: dict[Stream, list[Follower]] = {}
+
+    def has_live(self, stream: Stream) -> bool:
+        return any(follower.wants_live for follower in self._followers.get(stream, ()))
+
+    def add(self, stream: Stream, after: int, *, live: bool) -> Follower:
+        follower = Follower(after, live)
+        self._followers.setdefault(stream, []).append(follower)
+        return follower
+
+    def remove(self, stream: Stream, follower: Follower) -> None:
+        followers = [each for each in self._followers.get(stream, ()) if each is not follower]
+        if followers:
+            self._followers[stream] = followers
+        else:
+            self._followers.pop(stream, None)
+
+    def committed(self, stream: Stream, first: int, records: Sequence[bytes]) -> None:
+        for follower in self._followers.get(stream, ()):
+            follower.append(first, records)
+
+    def published(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
+        for follower in self._followers.get(stream, ()):
+            if follower.wants_live:
+                follower.live.extend((version, body) for body in frames)
+                # Another process may have committed the records before the frame.
+                follower.stale = follower.stale or version > follower.version
+
+    def has(self, stream: Stream) -> bool:
+        return stream in self._followers
+
+    def others_wrote_to(self, stream: Stream) -> None:
+        for follower in self._followers.get(stream, ()):
+            follower.stale = True
+
+    def others_wrote(self) -> None:
+        """Any stream may have new records."""
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.stale = True

@@ -1,0 +1,490 @@
+"""The PostgreSQL database: its URL, connections, errors and migrations.
+
+Everything of a store is in one schema of the database. Plans of prepared statements are kept for long, so connections
+avoid scans that are right only while a table is small. Error messages never quote the URL, which may hold a password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
+
+from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.stores.sql_files import Migration, Step, migrations, pending, statements
+
+DIALECT = "postgres"
+SQL = statements(DIALECT)
+VERSION_MIN = 14
+SCHEMA = "tidemill"
+READERS_MAX = 4
+"""Connections of a process for reading, unless the URL says otherwise; besides them it has one each for commits,
+claims, hints and renewals."""
+CONNECT_SECONDS = 5
+CALL_SECONDS = 30.0
+"""How long a call may take before its connection counts as cut."""
+PATIENCE_SECONDS = 5.0
+"""How long a call waits for a server that cannot be reached before it fails."""
+SESSION_OVER = "TM001"
+SETTINGS = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; "
+    "SET idle_in_transaction_session_timeout = '10s'"
+)
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Rows = list[tuple[Any, ...]]
+
+
+# Arrays as parameters: one type each, whatever their values are, so that a statement is prepared once.
+
+
+class Bigints(list[int]):
+    pass
+
+
+class Texts(list[str]):
+    pass
+
+
+class Byteas(list[bytes]):
+    pass
+
+
+class _BigintsDumper(Dumper):
+    format, oid = Format.BINARY, 1016
+
+    def dump(self, obj: Bigints) -> Buffer:
+        numbers = [8] * (2 * len(obj))
+        numbers[1::2] = obj
+        return _array_head(20, len(obj)) + struct.pack(">" + "iq" * len(obj), *numbers)
+
+
+class _TextsDumper(Dumper):
+    format, oid = Format.BINARY, 1009
+
+    def dump(self, obj: Texts) -> Buffer:
+        return _packed(25, [each.encode() for each in obj])
+
+
+class _ByteasDumper(Dumper):
+    format, oid = Format.BINARY, 1001
+
+    def dump(self, obj: Byteas) -> Buffer:
+        return _packed(17, obj)
+
+
+def _array_head(oid: int, length: int) -> bytes:
+    return struct.pack(">iiiii", 1, 0, oid, length, 1) if length else struct.pack(">iii", 0, 0, oid)
+
+
+def _packed(oid: int, values: Sequence[bytes]) -> bytes:
+    parts = [_array_head(oid, len(values))]
+    for value in values:
+        parts.append(len(value).to_bytes(4, "big"))
+        parts.append(value)
+    return b"".join(parts)
+
+
+class _Int8Dumper(Dumper):
+    """Every number is a bigint, for the same reason."""
+
+    format, oid = Format.BINARY, 20
+
+    def dump(self, obj: int) -> Buffer:
+        return obj.to_bytes(8, "big", signed=True)
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    for kind, dumper in (
+        (Bigints, _BigintsDumper),
+        (Texts, _TextsDumper),
+        (Byteas, _ByteasDumper),
+        (int, _Int8Dumper),
+    ):
+        adapters.register_dumper(kind, dumper)
+    return adapters
+
+
+# The URL
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a store is, and how many connections may read from it."""
+
+    arguments: Mapping[str, str]
+    schema: str = SCHEMA
+    readers: int = READERS_MAX
+    row_security: bool = False
+    """Every transaction names its tenant: the role is bound by row-level security."""
+    blobs: str = ""
+    """The URL of a place for large values outside the database."""
+
+    @property
+    def name(self) -> str:
+        """For messages: without user and password."""
+        host = self.arguments.get("host") or self.arguments.get("hostaddr") or "the local socket"
+        port, database = self.arguments.get("port"), self.arguments.get("dbname") or self.arguments.get("user") or ""
+        return f"PostgreSQL at {host}{f':{port}' if port else ''}/{database}"
+
+
+def place_at(url: str) -> Place:
+    """Read a URL. Our own options (schema, pool, blobs, row_security) are removed; libpq reads all others."""
+    parts = urlsplit(url)
+    mine = {"schema": SCHEMA, "pool": str(READERS_MAX), "row_security": "off", "blobs": ""}
+    others = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in mine:
+            mine[name] = value
+        else:
+            others.append((name, value))
+    try:
+        given = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(others))))
+    except psycopg.Error as error:
+        found = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
+        if found:
+            hint = "the options are schema, pool, blobs, row_security, and those of libpq"
+            message = f"a PostgreSQL store has no option {found[1]!r}"
+            raise rejected("store_option_unknown", message, hint=hint) from None
+        # The driver's message may quote a part of the password.
+        raise _bad_url() from None
+    if "@" in str(given.get("host", "")):
+        raise _bad_url()
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,39}", mine["schema"]):
+        message = f"{mine['schema']!r} is no name of a schema: small letters, digits and _"
+        raise rejected("store_option_unknown", message, path="/schema")
+    if not re.fullmatch(r"[1-9]\d?", mine["pool"]):
+        message = f"pool is a number of connections from 1 to 99, not {mine['pool']!r}"
+        raise rejected("store_option_unknown", message, path="/pool")
+    if mine["row_security"] not in ("on", "off"):
+        message = f"row_security is on or off, not {mine['row_security']!r}"
+        raise rejected("store_option_unknown", message, path="/row_security")
+    arguments = {name: str(value) for name, value in given.items() if value is not None}
+    return Place(arguments, mine["schema"], int(mine["pool"]), mine["row_security"] == "on", mine["blobs"])
+
+
+def _bad_url() -> Rejected:
+    hint = "write postgresql://user:password@host:5432/name, with %40 for an @ in the password"
+    return rejected("store_unknown", "the URL of the PostgreSQL store cannot be read", hint=hint)
+
+
+def connection_arguments(place: Place) -> dict[str, Any]:
+    default = {
+        "connect_timeout": str(CONNECT_SECONDS),
+        "fallback_application_name": "tidemill",
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "15000",
+    }
+    fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": 0, "context": _adapters()}
+    return default | dict(place.arguments) | fixed
+
+
+def setup_of(place: Place) -> sql.Composed:
+    return sql.SQL("SET search_path = {}; " + SETTINGS).format(sql.Identifier(place.schema))
+
+
+# Errors
+
+_PASSING = ("starting up", "shutting down", "recovery", "not accepting", "not yet accepting", "too many", "slots")
+"""Words of a server that is temporarily unavailable. There is no SQLSTATE before a connection is made."""
+
+
+def is_cut(error: BaseException, connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any] | None) -> bool:
+    """Whether an error means that the connection is gone, and with it the answer."""
+    state = getattr(error, "sqlstate", None) or ""
+    gone = state.startswith(("08", "57P")) or (not state and isinstance(error, psycopg.OperationalError))
+    return gone or isinstance(error, (TimeoutError, OSError)) or (connection is not None and connection.closed)
+
+
+def translate_error(error: BaseException, place: Place) -> TidemillError:
+    """The Tidemill error for an error of a statement."""
+    if isinstance(error, TidemillError):
+        return error
+    state = getattr(error, "sqlstate", None) or ""
+    message = f"{place.name}: {_line(error)}"
+    if state == "53100":
+        return DiskFull(f"the disk of {place.name} is full; free some space")
+    if state == "25006":
+        return read_only(place)
+    if state == "42501":
+        hint = f"GRANT the user all rights on the schema {place.schema} and what is in it, or let it own the schema"
+        return rejected("store_unusable", message, hint=hint)
+    if state in ("42P01", "42883", "3F000", "42703"):
+        hint = "`tidemill migrate` shows its schema; restore a backup if tables were removed"
+        return rejected("store_damaged", message, hint=hint)
+    if state.startswith("22") or isinstance(error, psycopg.DataError):
+        return rejected("value_unstorable", f"PostgreSQL cannot store a value: {_line(error)}")
+    return Unavailable(message)
+
+
+def unreached(error: BaseException, place: Place) -> TidemillError:
+    """Why there is no connection. The driver's message names server, user and database, never the password."""
+    message = _line(error)
+    answered = message.partition("FATAL: ")[2].strip()
+    if "does not exist" in answered and "database" in answered:
+        hint = f"create it with `createdb {place.arguments.get('dbname', '')}`, or name another one"
+        return rejected("store_missing", f"{place.name}: {answered}", hint=hint)
+    refused = answered and not any(word in answered for word in _PASSING)
+    if refused or "no password supplied" in message or "fe_sendauth" in message:
+        hint = "see user and password in the URL, or PGPASSWORD, and pg_hba.conf of the server"
+        return rejected("store_unusable", f"{place.name} refuses the connection: {answered or message}", hint=hint)
+    if message.startswith("connection is bad: invalid"):
+        return _bad_url()
+    return Unavailable(f"{place.name} cannot be reached: {answered or message}; see that the server runs")
+
+
+def read_only(place: Place) -> Rejected:
+    message = f"{place.name} is a replica, or read-only: nothing can be written to it"
+    return rejected("store_read_only", message, hint="name the primary server, or add target_session_attrs=read-write")
+
+
+def _line(error: BaseException) -> str:
+    diag = getattr(error, "diag", None)
+    text = (diag and diag.message_primary) or str(error) or type(error).__name__
+    return " ".join(text.split())[:300]
+
+
+# Connections
+
+
+class Link:
+    """A connection that is made when it is needed, and made anew after it was cut."""
+
+    def __init__(self, place: Place, *setup: str) -> None:
+        self.place = place
+        self._setup = setup
+        self.connection: Connection | None = None
+
+    async def connect(self) -> Connection:
+        if self.connection is None or self.connection.closed:
+            try:
+                async with asyncio.timeout(2 * CONNECT_SECONDS):
+                    made = await psycopg.AsyncConnection.connect(**connection_arguments(self.place))
+                    try:
+                        await made.execute(setup_of(self.place), prepare=False)
+                        for statement in self._setup:
+                            await made.execute(statement.encode(), prepare=False)
+                    except BaseException:
+                        await made.close()
+                        raise
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                raise unreached(error, self.place) from error
+            self.connection = made
+        return self.connection
+
+    async def reconnect(self, seconds: float = PATIENCE_SECONDS) -> Connection:
+        """Connect, waiting a while for a server that starts."""
+        until, pause = time.monotonic() + seconds, 0.05
+        while True:
+            try:
+                return await self.connect()
+            except Unavailable:
+                if time.monotonic() + pause > until:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.5)
+
+    async def fetch(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Rows:
+        """Execute a prepared statement. Raises the driver's errors; a cut connection is dropped."""
+        connection = await self.connect()
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                cursor = connection.cursor(binary=True)
+                await cursor.execute(statement.encode(), values, prepare=True)
+                return await cursor.fetchall() if cursor.description else []
+        except BaseException as error:
+            if is_cut(error, connection):
+                await self.drop()
+            raise
+
+    async def drop(self) -> None:
+        made, self.connection = self.connection, None
+        if made is not None:
+            with suppress(psycopg.Error, OSError):
+                await made.close()
+
+
+class Readers:
+    """A few connections for reading and for calls that may be repeated."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._free = asyncio.Semaphore(place.readers)
+        self._idle: list[Link] = []
+        self._closed = False
+
+    @asynccontextmanager
+    async def link(self) -> AsyncIterator[Link]:
+        if self._closed:
+            raise Unavailable("the store is closed")
+        async with self._free:
+            link = self._idle.pop() if self._idle else Link(self._place)
+            try:
+                yield link
+            finally:
+                await self._return(link)
+
+    async def fetch(
+        self, statement: str, values: Sequence[Any] | Mapping[str, Any] = (), *, tenant: str | None = None
+    ) -> Rows:
+        """Execute a statement that may be repeated: after a cut it is tried again, on another connection."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            async with self.link() as link:
+                try:
+                    if self._place.row_security:
+                        return await bound(link, tenant, statement, values)
+                    return await link.fetch(statement, values)
+                except (psycopg.Error, TimeoutError, OSError) as error:
+                    again = is_cut(error, link.connection) or _is_conflict(error)
+                    if not again or time.monotonic() > until:
+                        raise translate_error(error, self._place) from error
+            await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def transaction(self, *, tenant: str | None = None) -> AsyncIterator[Callable[..., Awaitable[Rows]]]:
+        """Several statements at once or none; a cut is not repaired."""
+        async with self.link() as link:
+            try:
+                connection = await link.connect()
+                async with connection.transaction():
+                    if self._place.row_security:
+                        await connection.execute("SELECT set_config('tidemill.tenant', %s, true)", (tenant or "",))
+                    yield link.fetch
+            except (psycopg.Error, TimeoutError, OSError) as error:
+                if is_cut(error, link.connection):
+                    await link.drop()
+                raise translate_error(error, self._place) from error
+
+    async def _return(self, link: Link) -> None:
+        if self._closed:
+            await link.drop()
+        elif link.connection is not None:
+            self._idle.append(link)
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().drop()
+
+
+async def bound(link: Link, tenant: str | None, statement: str, values: Any) -> Rows:
+    """Execute a statement for one tenant: row-level security shows and takes only what is the tenant's."""
+    connection = await link.connect()
+    async with asyncio.timeout(CALL_SECONDS), connection.transaction():
+        await connection.execute("SELECT set_config('tidemill.tenant', %s, true)", (tenant or "",))
+        return await link.fetch(statement, values)
+
+
+def _is_conflict(error: BaseException) -> bool:
+    """A deadlock or a failed serialization: nothing was written, and the same call may succeed."""
+    return (getattr(error, "sqlstate", None) or "").startswith("40")
+
+
+# Migrations
+
+
+async def migrate(link: Link) -> None:
+    """Bring the schema to the version that this process knows, under a lock; refuses what it does not know."""
+    for each in await steps(link):
+        if each.applied_ms is None:
+            raise RuntimeError(f"migration {each.number} was not applied")
+
+
+async def steps(link: Link, *, dry_run: bool = False) -> tuple[Step, ...]:
+    """The migrations of a database, after those that were missing were applied, unless it is a dry run."""
+    place, known = link.place, migrations(DIALECT)
+    connection = await link.connect()
+    try:
+        number = connection.info.server_version // 10_000
+        if number < VERSION_MIN:
+            hint = f"Tidemill needs PostgreSQL {VERSION_MIN} or newer"
+            raise rejected("store_unusable", f"{place.name} has version {number}", hint=hint)
+        applied = await _applied(connection, place)
+        missing = pending(known, {number: found[0] for number, found in applied.items()}, place.name)
+        if missing and not dry_run:
+            await _apply(connection, place)
+            applied = await _applied(connection, place)
+        if not dry_run:
+            await connection.execute(SQL["add_partitions"].encode())
+            await connection.execute(SQL["sweep_sessions"].encode())
+    except (psycopg.Error, OSError) as error:
+        if is_cut(error, connection):
+            await link.drop()
+        raise translate_error(error, place) from error
+    moments = {number: found[1] for number, found in applied.items()}
+    return tuple(Step(number=each.number, name=each.name, applied_ms=moments.get(each.number)) for each in known)
+
+
+async def _applied(connection: Connection, place: Place) -> dict[int, tuple[str, int]]:
+    """The migrations of a schema, by number; refuses a schema of another program."""
+    tables = await (
+        await connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (place.schema,))
+    ).fetchall()
+    names = {name for (name,) in tables}
+    if "migrations" not in names:
+        if names & {"streams", "jobs", "rows"}:
+            message = f"the schema {place.schema} of {place.name} belongs to another program"
+            raise rejected("store_foreign", message, hint="name another one with ?schema=NAME: nothing was changed")
+        return {}
+    rows = await (await connection.execute("SELECT number, checksum, applied_ms FROM migrations")).fetchall()
+    return {number: (checksum, moment) for number, checksum, moment in rows}
+
+
+async def _apply(connection: Connection, place: Place) -> None:
+    async with connection.transaction():
+        ((recovery, frozen),) = await (
+            await connection.execute("SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
+        ).fetchall()
+        if recovery or frozen == "on":
+            raise read_only(place)
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"tidemill.{place.schema}",))
+        found = await (
+            await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (place.schema,))
+        ).fetchall()
+        if not found:
+            await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, applied_ms bigint NOT NULL)"
+        )
+        applied = {number: found[0] for number, found in (await _applied(connection, place)).items()}
+        for each in pending(migrations(DIALECT), applied, place.name):
+            await _apply_one(connection, each)
+
+
+async def _apply_one(connection: Connection, migration: Migration) -> None:
+    await connection.execute(migration.sql.encode(), prepare=False)
+    await connection.execute(
+        "INSERT INTO migrations VALUES (%s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)",
+        (migration.number, migration.name, migration.checksum),
+    )
+    # Processes of an older version look at the schema again before they write.
+    with suppress(psycopg.errors.UndefinedTable):
+        async with connection.transaction():
+            await connection.execute("DELETE FROM sessions")
+
+
+def newest_known() -> int:
+    return migrations(DIALECT)[-1].number
+
+
+def this_process() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}"

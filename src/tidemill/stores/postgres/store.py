@@ -1,0 +1,395 @@
+"""A store in a PostgreSQL database, shared by the processes of many machines.
+
+Commits of a process go through its one `Writer`, claims through a session of their own, reads through a few
+connections; all run in the loop that opened the store. Calls from other threads (lease renewal) use a side connection.
+The store's clock is the server's: `now_ms` is an estimate that is never ahead of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+
+import psycopg
+
+from tidemill.ambient import wall_clock_ms
+from tidemill.errors import Unavailable, rejected
+from tidemill.stores.contract import (
+    Backlog,
+    Claim,
+    Commit,
+    CommitResult,
+    Committed,
+    Frame,
+    IdleCallback,
+    JobView,
+    Lease,
+    Page,
+    Row,
+    Stream,
+    Tail,
+    check,
+)
+from tidemill.stores.followers import Followers
+from tidemill.stores.postgres import rows as sql_rows
+from tidemill.stores.postgres.database import (
+    SQL,
+    Link,
+    Place,
+    Readers,
+    connection_arguments,
+    migrate,
+    setup_of,
+    translate_error,
+)
+from tidemill.stores.postgres.followers import LOOK_EVERY_MS, Hint, Hints, digest_of
+from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of, renewal
+from tidemill.stores.postgres.streams import Wave, forget_values, load, streams_of, waves
+from tidemill.stores.postgres.writer import Head, Session, Writer
+from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
+
+CAPS = ("caps",)
+"""The topic of claims that a cap has blocked."""
+CONTENDED_MS = 3.0
+CLOCK_MEMORY_MS = 10_000.0
+
+
+class ServerClock:
+    """The server's clock as its answers tell it: each was true when it was sent, so the estimate is never ahead."""
+
+    def __init__(self) -> None:
+        self._ahead: float | None = None
+        self._since = 0.0
+
+    def observe(self, server_ms: int) -> None:
+        now = time.monotonic() * 1000
+        ahead = server_ms - now
+        if self._ahead is None or ahead > self._ahead or now - self._since > CLOCK_MEMORY_MS:
+            self._ahead, self._since = ahead, now
+
+    def now_ms(self) -> int:
+        return wall_clock_ms() if self._ahead is None else int(time.monotonic() * 1000 + self._ahead)
+
+
+class PostgresStore:
+    """A `Store` in a database. `clock` replaces the server's time in tests; who moves it calls `notify_all`."""
+
+    def __init__(self, place: Place, *, clock: Callable[[], int] | None = None) -> None:
+        self.place = place
+        self._test_clock = clock
+        self._clock = ServerClock()
+        self._waiters, self._waiters_lock = Waiters(), threading.Lock()
+        self._followers = Followers()
+        self._followed: dict[str, Stream] = {}
+        self._returning: set[asyncio.Future[None]] = set()
+        self._writer: Writer | None = None
+        self._thread = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self.place.name}, schema {self.place.schema}"
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        if self._writer is not None:
+            return
+        link = Link(self.place)
+        try:
+            if not self.place.row_security:
+                await migrate(link)
+            ((now,),) = await link.fetch(SQL["clock"])
+        except psycopg.Error as error:
+            raise translate_error(error, self.place) from error
+        finally:
+            await link.drop()
+        self._clock.observe(now)
+        self._thread = threading.get_ident()
+        self._readers = Readers(self.place)
+        self._jobs = Jobs(self._readers, self._asked_time)
+        self._claims = Session(self.place)
+        self._hints = Hints(self.place, self._readers, self._hinted, self._frame_arrived)
+        self._side = SideConnection(connection_arguments(self.place), setup_of(self.place))
+        self._writer = Writer(Session(self.place), self._apply)
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        self.notify_all()
+        await asyncio.gather(*self._returning, return_exceptions=True)
+        await self._hints.close()
+        await writer.close()
+        async with self._claims.turn:
+            await self._claims.close()
+        await self._readers.close()
+        self._side.close()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() if self._test_clock is None else self._test_clock()
+
+    def _asked_time(self) -> int | None:
+        """What to tell the server: nothing, so that it takes its own clock, or the time of a test."""
+        return None if self._test_clock is None else self._test_clock()
+
+    def notify_all(self) -> None:
+        with self._waiters_lock:
+            self._waiters.notify_all()
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            raise Unavailable("the store is closed")
+        return self._writer
+
+    # Writing
+
+    async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        for commit in commits:
+            check(commit)
+        writer = self._opened()
+        if not commits:
+            return []
+        await self._jobs.learn_lanes(commits)
+        return await writer.submit(commits)
+
+    async def _apply(self, session: Session, commits: Sequence[Commit]) -> list[CommitResult]:
+        """Apply commits in one transaction, and tell who waits."""
+        parts = [Wave(part, self._jobs) for part in waves(commits, by_tenant=self.place.row_security)]
+
+        async def run(head: Head) -> list[str]:
+            fetch, now = session.link.fetch, self._asked_time()
+            if len(parts) == 1 and not self.place.row_security:
+                return [row[0] for row in await fetch(SQL["apply"], (*head, now, *parts[0].values))]
+            connection, answers = await session.link.connect(), list[str]()
+            async with connection.transaction():
+                for part in parts:
+                    if self.place.row_security:
+                        await connection.execute("SELECT set_config('tidemill.tenant', %s, true)", (part.tenant,))
+                    answers += [row[0] for row in await fetch(SQL["apply"], (*head, now, *part.values))]
+            return answers
+
+        answers = await session.call(run, lambda answer: answer.split("\n"))
+        results: list[CommitResult] = []
+        for part, answer in zip(parts, answers, strict=True):
+            results += part.results(answer)
+            self._clock.observe(part.now_ms)
+        self._committed(commits, results, any(part.freed for part in parts))
+        return results
+
+    def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
+        """Notify who waits in this process, and send a hint to the others."""
+        queues: set[str] = set()
+        streams: list[Stream] = []
+        for commit, result in zip(commits, results, strict=True):
+            if not isinstance(result, Committed):
+                continue
+            if commit.records:
+                streams.append(commit.stream)
+                self._followers.committed(commit.stream, result.version - len(commit.records) + 1, commit.records)
+            if len(result.kept) < len(commit.jobs):
+                kept = {lease.key for lease in result.kept}
+                queues |= {job.queue for job in commit.jobs if job.key not in kept}
+        self._notify([*queues, *streams, *((EVERY_QUEUE,) if queues else ()), *((CAPS,) if freed else ())])
+        self._hints.send(queues, streams, caps=freed)
+
+    def _notify(self, topics: Iterable[Hashable]) -> None:
+        with self._waiters_lock:
+            for topic in topics:
+                self._waiters.notify(topic)
+
+    async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
+        values = forget_values(stream, expected, rows)
+
+        async def write(session: Session) -> str:
+            async def run(head: Head) -> str:
+                ((answer,),) = await session.link.fetch(SQL["forget"], (*head, *values))
+                return str(answer)
+
+            return await session.call(run, lambda answer: answer)
+
+        done = await self._opened().exclusive(write) == "true"
+        if done:
+            self._notify([CAPS])
+            self._hints.send(caps=True)
+        return done
+
+    async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
+        self._opened()
+        if not leases:
+            return []
+        if threading.get_ident() == self._thread:
+            return await self._jobs.renew(leases, lease_ms)
+        values = renewal(leases, self._asked_time()) | {"lease": lease_ms}
+        try:
+            return lost_of(leases, self._side.fetch(SQL["renew"], values))
+        except (psycopg.Error, OSError) as error:
+            raise translate_error(error, self.place) from error
+
+    async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
+        self._opened()
+        if not leases:
+            return
+        await self._jobs.release(leases, delay_ms)
+        queues = {lease.queue for lease in leases}
+        self._notify([*queues, EVERY_QUEUE, CAPS])
+        self._hints.send(queues, caps=True)
+
+    # Claiming
+
+    async def claim(self, request: Claim) -> list[Lease]:
+        until = self.now_ms() + request.wait_ms
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
+        if request.wait_ms and self._writer is not None:
+            self._hints.listen()
+        while self._writer is not None:
+            with self._waiters_lock:
+                waiter = self._waiters.add(topics)
+            try:
+                claimed = await self._claim_or_release(request)
+                now = self.now_ms()
+                if claimed.leases or now >= until or request.most <= 0:
+                    return claimed.leases
+                due = claimed.next_due_ms
+                left = (until if due is None else min(due, until)) - now
+                most = CONTENDED_MS if claimed.contended else LOOK_EVERY_MS
+                # After the clock was set back `left` can exceed the requested wait.
+                await _rest(waiter, min(left, request.wait_ms, most))
+            finally:
+                with self._waiters_lock:
+                    self._waiters.remove(waiter, topics)
+        return []
+
+    async def _claim_or_release(self, request: Claim) -> Claimed:
+        """Claim; releases the jobs if the caller is cancelled before the claim is done."""
+        task = asyncio.ensure_future(self._jobs.claim(self._claims, request))
+        try:
+            claimed = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            returning = asyncio.ensure_future(self._release_unclaimed(task))
+            self._returning.add(returning)
+            returning.add_done_callback(self._returning.discard)
+            raise
+        if claimed.now_ms:
+            self._clock.observe(claimed.now_ms)
+        return claimed
+
+    async def _release_unclaimed(self, task: asyncio.Future[Claimed]) -> None:
+        claimed = await task
+        await self._jobs.release(claimed.leases, 0) if claimed.leases else None
+        self._notify([*{lease.queue for lease in claimed.leases}, EVERY_QUEUE])
+
+    def _hinted(self, hint: Hint | None) -> None:
+        """Another process has written something; None: there may be anything."""
+        if hint is None or hint.streams is None:
+            self._followers.others_wrote()
+            self.notify_all()
+            return
+        streams = [self._followed[name] for name in hint.streams if name in self._followed]
+        for stream in streams:
+            self._followers.others_wrote_to(stream)
+        queues = hint.queues
+        self._notify([*queues, *streams, *((EVERY_QUEUE,) if queues else ()), *((CAPS,) if hint.caps else ())])
+
+    # Reading
+
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
+        self._opened()
+        return await load(self._readers, after, snapshots, limit) if after else []
+
+    async def find(
+        self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> Page:
+        self._opened()
+        return await sql_rows.find(self._readers, tenant, kind, terms, after, limit)
+
+    async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
+        self._opened()
+        return await sql_rows.count(self._readers, tenant, kind, terms, at_most)
+
+    async def jobs(self, stream: Stream) -> list[JobView]:
+        self._opened()
+        return await self._jobs.views(stream)
+
+    async def backlog(self) -> list[Backlog]:
+        self._opened()
+        return await self._jobs.backlog()
+
+    async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
+        self._opened()
+        return await streams_of(self._readers, kind, after, limit)
+
+    # Following
+
+    async def follow(
+        self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
+        follower, name = self._followers.add(stream, after, live=live), digest_of(stream)
+        self._followed[name] = stream
+        try:
+            if self._writer is not None:
+                self._hints.listen()
+            while self._writer is not None:
+                with self._waiters_lock:
+                    waiter = self._waiters.add([stream])
+                try:
+                    if follower.stale:
+                        (tail,) = await self.load({stream: follower.version}, snapshots=False)
+                        if tail.damage:
+                            raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
+                        follower.catch_up(tail.records, max(tail.version, follower.version))
+                    frame = follower.next()
+                    if frame is None:
+                        if not await _rest(waiter, LOOK_EVERY_MS):
+                            follower.stale = True
+                        elif on_idle is not None:
+                            await on_idle()
+                        continue
+                finally:
+                    with self._waiters_lock:
+                        self._waiters.remove(waiter, [stream])
+                while frame is not None:
+                    yield frame
+                    frame = follower.next()
+        finally:
+            self._followers.remove(stream, follower)
+            if not self._followers.has(stream):
+                self._followed.pop(name, None)
+
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
+        self._opened()
+        if self._followers.has_live(stream):
+            ((version,),) = await self._readers.fetch(
+                SQL["version"], (stream.kind, stream.tenant, stream.key), tenant=stream.tenant
+            ) or ((0,),)
+            self._deliver_live(stream, version, frames)
+        await self._hints.publish(stream, frames)
+
+    def _frame_arrived(self, name: str, version: int, body: bytes) -> None:
+        stream = self._followed.get(name)
+        if stream is not None:
+            self._deliver_live(stream, version, [body])
+
+    def _deliver_live(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
+        self._followers.published(stream, version, frames)
+        self._notify([stream])
+
+
+async def _rest(waiter: Waiter, ms: float) -> bool:
+    """Sleep until the waiter is notified (True) or the time is up."""
+    alarmed = False
+
+    def alarm() -> None:
+        nonlocal alarmed
+        alarmed = True
+        waiter.notify()
+
+    timer = asyncio.get_running_loop().call_later(max(ms, 0) / 1000, alarm)
+    try:
+        await waiter.future
+    finally:
+        timer.cancel()
+    return not alarmed

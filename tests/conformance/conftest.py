@@ -1,0 +1,15 @@
+"""Servers that the suites of stores and blobs share, one per process of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.servers.postgres_server import Server, given_or_running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with given_or_running() as server:
+        yield server
