@@ -15,6 +15,7 @@ BENCHES = (
     "bench_compile",
     "bench_sqlite",
     "bench_sqlite_scale",
+    "bench_postgres",
     "bench_expressions",
     "bench_nodes",
 )

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -69,6 +70,8 @@ class _BigintsDumper(Dumper):
     format, oid = Format.BINARY, 1016
 
     def dump(self, obj: Bigints) -> Buffer:
+        if len(obj) < 2:
+            return _ONE_BIGINT(1, 0, 20, 1, 1, 8, obj[0]) if obj else _EMPTY[20]
         numbers = [8] * (2 * len(obj))
         numbers[1::2] = obj
         return _array_head(20, len(obj)) + struct.pack(">" + "iq" * len(obj), *numbers)
@@ -88,11 +91,18 @@ class _ByteasDumper(Dumper):
         return _packed(17, obj)
 
 
+_ONE_BIGINT = struct.Struct(">iiiiiiq").pack
+_HEAD = struct.Struct(">iiiii").pack
+_EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (17, 20, 25)}
+
+
 def _array_head(oid: int, length: int) -> bytes:
-    return struct.pack(">iiiii", 1, 0, oid, length, 1) if length else struct.pack(">iii", 0, 0, oid)
+    return _HEAD(1, 0, oid, length, 1)
 
 
 def _packed(oid: int, values: Sequence[bytes]) -> bytes:
+    if not values:
+        return _EMPTY[oid]
     parts = [_array_head(oid, len(values))]
     for value in values:
         parts.append(len(value).to_bytes(4, "big"))
@@ -264,6 +274,11 @@ def _line(error: BaseException) -> str:
 # Connections
 
 
+@lru_cache(maxsize=256)
+def _encoded(statement: str) -> bytes:
+    return statement.encode()
+
+
 class Link:
     """A connection that is made when it is needed, and made anew after it was cut."""
 
@@ -286,7 +301,7 @@ class Link:
                         raise
             except (psycopg.Error, OSError, TimeoutError) as error:
                 raise unreached(error, self.place) from error
-            self.connection = made
+            self.connection, self._cursor = made, made.cursor(binary=True)
         return self.connection
 
     async def reconnect(self, seconds: float = PATIENCE_SECONDS) -> Connection:
@@ -306,8 +321,8 @@ class Link:
         connection = await self.connect()
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                cursor = connection.cursor(binary=True)
-                await cursor.execute(statement.encode(), values, prepare=True)
+                cursor = self._cursor
+                await cursor.execute(_encoded(statement), values, prepare=True)
                 return await cursor.fetchall() if cursor.description else []
         except BaseException as error:
             if is_cut(error, connection):

@@ -68,6 +68,9 @@ class Jobs:
         self._numbers[lane] = found[0][0]
         self._lanes[found[0][0]] = lane
 
+    def lane(self, tenant: str, job: Job) -> int:
+        return self._numbers[job.queue, tenant, job.caps, job.priority]
+
     @staticmethod
     def arrays() -> tuple[Any, ...]:
         return (*(Bigints(), Texts(), Texts(), Bigints(), Bigints(), Bigints(), Bigints(), Bigints(), Byteas()),)
@@ -87,7 +90,7 @@ class Jobs:
             commits.append(number)
             tenants.append(tenant)
             keys.append(key)
-            lanes.append(self._numbers[job.queue, tenant, job.caps, job.priority])
+            lanes.append(self.lane(tenant, job))
             capped.append(1 if job.caps else 0)
             ready.append(job.ready_at_ms)
             places.append(place)

@@ -75,7 +75,32 @@ class Wave:
         self.now_ms = 0
         self.freed = False
         self.tenant = commits[0].stream.tenant
-        self.values = self._values(jobs)
+        self._cached = jobs
+        self._sent: list[Any] = []
+
+    @property
+    def values(self) -> list[Any]:
+        """The arrays; made once, because a call may be repeated."""
+        if not self._sent:
+            self._sent = self._values(self._cached)
+        return self._sent
+
+    def hop(self) -> list[Any] | None:
+        """The values of the most frequent commit, which needs no arrays; None for any other."""
+        commit = self._commits[0]
+        if len(self._commits) > 1 or not commit.expected or len(commit.acks) != 1 or len(commit.jobs) > 1:
+            return None
+        if commit.rows or commit.holds or commit.drop or commit.withdraw or commit.snapshot or not commit.records:
+            return None
+        ((key, token),) = commit.acks
+        head = [*commit.stream, commit.expected, len(commit.records), _pack(commit.records), key, token]
+        values = [*head, commit.keep_lease_ms, commit.keep_owner]
+        if not commit.jobs:
+            return [*values, None, 0, 0, 0, 0, None]
+        (job,) = commit.jobs
+        self._placed[0] = 1, job
+        lane = self._cached.lane(commit.stream.tenant, job)
+        return [*values, job.key, lane, int(bool(job.caps)), job.ready_at_ms, int(job.key in commit.keep), job.body]
 
     def _values(self, cached: Jobs) -> list[Any]:
         heads: list[Any] = [Texts() for _ in range(3)]

@@ -228,7 +228,6 @@ DECLARE
     freed boolean := false;
     reply text;
 BEGIN
-    PERFORM hold_session(me, my_epoch);
     IF 1 = ANY (c_new) THEN
         INSERT INTO streams (tenant, kind, key, version, month)
         SELECT c.tenant, c.kind, c.key, 0, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
@@ -304,10 +303,72 @@ BEGIN
         PERFORM write_rows(codes, w_commit, w_tenant, w_kind, w_key, w_sort, w_gone, w_terms, w_marks, w_body);
     END IF;
     reply := json_build_array(now_ms, codes, versions, lost, kept, tokens, freed)::text;
-    -- Several calls of one transaction leave a line each.
+    -- Several calls of one transaction leave a line each. Who fences this call waits for it from here on.
     UPDATE sessions s SET batch = my_batch, seen = now(),
         answer = CASE WHEN s.batch = my_batch THEN s.answer || E'\n' || reply ELSE reply END
-    WHERE s.id = me;
+    WHERE s.id = me AND s.epoch = my_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the session is over' USING ERRCODE = 'TM001';
+    END IF;
+    RETURN reply;
+END
+$$;
+
+-- The most frequent commit, without arrays: records on an existing stream that settle one lease and insert at most one
+-- job. Answers like apply_commits, or null where it would be refused: then nothing was written, and that one tells why.
+CREATE FUNCTION apply_hop(
+    me bigint, my_epoch bigint, my_batch bigint, at_ms bigint,
+    of_tenant text, of_kind text, of_key text, expected bigint, count bigint, new_body bytea,
+    ack_key text, ack_token bigint, lease_ms bigint, by_owner text,
+    job_key text, job_lane bigint, job_capped bigint, job_ready bigint, job_keep bigint, job_body bytea
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    now_ms bigint;
+    found_id bigint;
+    found_month integer;
+    freed boolean;
+    held boolean;
+    given bigint;
+    kept bigint[] := '{}';
+    tokens bigint[] := '{}';
+    reply text;
+BEGIN
+    SELECT s.id, s.month INTO found_id, found_month FROM streams s
+    WHERE s.kind = of_kind AND s.tenant = of_tenant AND s.key = of_key AND s.version = expected FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    now_ms := clock_ms(at_ms);
+    DELETE FROM jobs j WHERE j.stream = found_id AND j.key = ack_key AND j.token = ack_token AND ack_token <> 0
+    RETURNING j.capped INTO freed;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    UPDATE streams s SET version = expected + count WHERE s.id = found_id;
+    INSERT INTO records (month, stream, version, tenant, body)
+    VALUES (found_month, found_id, expected + count, of_tenant, new_body);
+    IF job_key IS NOT NULL THEN
+        held := job_keep = 1 AND job_ready <= now_ms;
+        IF held THEN
+            given := nextval('tokens');
+        END IF;
+        INSERT INTO jobs (stream, key, tenant, lane, capped, ready_at_ms, place, state, due_ms, token, owner, session,
+                          batch, body)
+        VALUES (found_id, job_key, of_tenant, job_lane, job_capped = 1, greatest(job_ready, now_ms),
+                nextval('places') << 20, CASE WHEN held THEN 2 ELSE 1 END,
+                CASE WHEN held THEN now_ms + lease_ms ELSE 0 END, coalesce(given, 0),
+                CASE WHEN held THEN by_owner ELSE '' END, me, my_batch, job_body)
+        ON CONFLICT DO NOTHING;
+        IF held AND FOUND THEN
+            kept := ARRAY[0];
+            tokens := ARRAY[given];
+        END IF;
+    END IF;
+    reply := json_build_array(now_ms, ARRAY[0], ARRAY[expected], ARRAY[]::bigint[], kept, tokens, freed)::text;
+    UPDATE sessions s SET batch = my_batch, answer = reply, seen = now() WHERE s.id = me AND s.epoch = my_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the session is over' USING ERRCODE = 'TM001';
+    END IF;
     RETURN reply;
 END
 $$;
@@ -324,7 +385,6 @@ DECLARE
     found_month integer;
     reply text := 'true';
 BEGIN
-    PERFORM hold_session(me, my_epoch);
     SELECT s.id, s.version, s.month INTO found_id, found_version, found_month FROM streams s
     WHERE s.kind = of_kind AND s.tenant = of_tenant AND s.key = of_key FOR UPDATE;
     IF expected >= 0 AND expected <> coalesce(found_version, 0) THEN
@@ -336,7 +396,10 @@ BEGIN
         DELETE FROM streams s WHERE s.id = found_id;
         PERFORM write_rows('{0}', w_commit, w_tenant, w_kind, w_key, w_sort, w_gone, w_terms, w_marks, w_body);
     END IF;
-    UPDATE sessions s SET batch = my_batch, answer = reply, seen = now() WHERE s.id = me;
+    UPDATE sessions s SET batch = my_batch, answer = reply, seen = now() WHERE s.id = me AND s.epoch = my_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the session is over' USING ERRCODE = 'TM001';
+    END IF;
     RETURN reply;
 END
 $$;
