@@ -23,6 +23,10 @@ LANES_MAX = 100_000
 """Lanes that are cached."""
 
 
+CONTENDED, CAPS_COUNT = 1, 2
+"""Why a claim answers nothing: others were about to take what there was; caps must be counted first."""
+
+
 class Lane(NamedTuple):
     queue: str
     tenant: str
@@ -113,13 +117,13 @@ class Jobs:
                 most = request.most
                 if most <= 0:
                     return Claimed([], 0)
-                if request.caps:
-                    return await self._claim_capped(session, head, request, most)
                 values = (*head, self._clock(), Texts(request.queues), most, request.lease_ms, request.owner)
-                rows = await session.link.fetch(SQL["claim"], (*values, request.run_tree))
-                end = rows.pop()
-                leases = await self._leases(rows, request, end[2])
-                return Claimed(leases, end[2], end[6], bool(end[5]))
+                caps = Texts(request.caps), Bigints(request.caps.values())
+                rows = await session.link.fetch(SQL["claim"], (*values, request.run_tree, *caps))
+                _, _, now, _, _, why, due, *_ = rows.pop()
+                if why == CAPS_COUNT:
+                    return await self._claim_capped(session, head, request, most)
+                return Claimed(await self._leases(rows, request, now), now, due, why == CONTENDED)
 
             return await session.call(run)
 

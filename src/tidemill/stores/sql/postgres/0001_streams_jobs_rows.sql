@@ -408,7 +408,7 @@ $$;
 -- by priority, ready time and insertion. A lane offers no more jobs than its caps have room for.
 CREATE FUNCTION next_jobs(
     now_ms bigint, queues text[], most bigint, cap_names text[], cap_bounds bigint[], tree text
-) RETURNS TABLE (stream bigint, key text, lane bigint) LANGUAGE sql VOLATILE ROWS 100 AS $$
+) RETURNS TABLE (stream bigint, key text, lane bigint, capped boolean) LANGUAGE sql VOLATILE ROWS 100 AS $$
     WITH RECURSIVE line (lane) AS (
         (SELECT j.lane FROM jobs j WHERE j.state = 1 ORDER BY j.lane LIMIT 1)
         UNION ALL
@@ -419,7 +419,7 @@ CREATE FUNCTION next_jobs(
         FROM jobs j JOIN lanes l ON l.id = j.lane CROSS JOIN LATERAL unnest(l.caps) c(cap)
         WHERE cardinality(cap_names) > 0 AND j.state = 2 AND j.due_ms > now_ms AND j.capped GROUP BY c.cap
     ), open AS (
-        SELECT l.id, l.tenant, l.priority, coalesce(t.served, 0) AS served,
+        SELECT l.id, l.tenant, l.priority, coalesce(t.served, 0) AS served, l.caps && cap_names AS capped,
             least(most, (
                 SELECT min(b.bound - coalesce((SELECT v.leases FROM live v WHERE v.cap = b.cap), 0))
                 FROM unnest(cap_names, cap_bounds) b(cap, bound) WHERE b.cap = ANY (l.caps)
@@ -427,7 +427,7 @@ CREATE FUNCTION next_jobs(
         FROM line JOIN lanes l ON l.id = line.lane LEFT JOIN tenants t ON t.tenant = l.tenant
         WHERE cardinality(queues) = 0 OR l.queue = ANY (queues)
     ), heads AS (
-        SELECT o.tenant, o.served, j.stream, j.key, o.id AS lane,
+        SELECT o.tenant, o.served, o.capped, j.stream, j.key, o.id AS lane,
             row_number() OVER (PARTITION BY o.tenant ORDER BY o.priority DESC, j.ready_at_ms, j.place) AS turn
         FROM open o CROSS JOIN LATERAL (
             SELECT h.stream, h.key, h.ready_at_ms, h.place FROM jobs h
@@ -439,7 +439,7 @@ CREATE FUNCTION next_jobs(
         ) j
         WHERE o.room > 0
     )
-    SELECT h.stream, h.key, h.lane FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most
+    SELECT h.stream, h.key, h.lane, h.capped FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most
 $$;
 
 -- Lease the first of these jobs that nobody else is about to take, in their order.
@@ -501,33 +501,39 @@ CREATE FUNCTION next_due(now_ms bigint, queues text[]) RETURNS bigint LANGUAGE s
     )
 $$;
 
--- Claim without caps in one call. The last line has no stream: its token is the clock, its ready time the next moment
--- at which there may be work, and `expired` tells whether others were about to take what there was.
+-- Claim in one call, unless a job comes up whose caps are bounded. The last line has no stream: its token is the clock,
+-- its ready time the next moment at which there may be work, and `expired` is 1 if others were about to take what there
+-- was, 2 if caps must be counted first.
 CREATE FUNCTION claim_jobs(
     me bigint, my_epoch bigint, my_batch bigint, at_ms bigint, queues text[], most bigint, lease_ms bigint,
-    by_owner text, tree text
+    by_owner text, tree text, cap_names text[], cap_bounds bigint[]
 ) RETURNS TABLE (
     stream bigint, key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint := clock_ms(at_ms);
-    streams_ bigint[];
-    keys_ text[];
-    taken bigint := 0;
+    offered_streams bigint[];
+    offered_keys text[];
+    any_capped boolean;
+    due bigint;
+    why integer := 0;
 BEGIN
     PERFORM expire_leases(now_ms);
     -- More than wanted, because others may be about to take the first ones.
-    SELECT array_agg(n.stream), array_agg(n.key) INTO streams_, keys_
-    FROM next_jobs(now_ms, queues, 4 * most, '{}', '{}', tree) n;
-    IF streams_ IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM lease_jobs(me, my_epoch, my_batch, now_ms, streams_, keys_, most, lease_ms, by_owner);
-        GET DIAGNOSTICS taken = ROW_COUNT;
-    END IF;
-    IF taken = 0 THEN
-        RETURN QUERY SELECT NULL::bigint, NULL::text, now_ms, NULL::bytea, NULL::bigint,
-            CASE WHEN streams_ IS NULL THEN 0 ELSE 1 END, next_due(now_ms, queues);
+    SELECT array_agg(n.stream), array_agg(n.key), bool_or(n.capped) INTO offered_streams, offered_keys, any_capped
+    FROM next_jobs(now_ms, queues, 4 * most, cap_names, cap_bounds, tree) n;
+    IF any_capped THEN
+        why := 2;
+    ELSIF offered_streams IS NULL THEN
+        due := next_due(now_ms, queues);
     ELSE
-        RETURN QUERY SELECT NULL::bigint, NULL::text, now_ms, NULL::bytea, NULL::bigint, 0, NULL::bigint;
+        RETURN QUERY SELECT * FROM lease_jobs(
+            me, my_epoch, my_batch, now_ms, offered_streams, offered_keys, most, lease_ms, by_owner);
+        IF NOT FOUND THEN
+            why := 1;
+            due := next_due(now_ms, queues);
+        END IF;
     END IF;
+    RETURN QUERY SELECT NULL::bigint, NULL::text, now_ms, NULL::bytea, NULL::bigint, why, due;
 END
 $$;

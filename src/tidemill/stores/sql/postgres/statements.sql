@@ -54,7 +54,7 @@ SELECT id FROM lanes WHERE queue = %s AND tenant = %s AND caps = %s::text[] AND 
 SELECT id, queue, tenant, caps, priority FROM lanes WHERE id = ANY (%s);
 -- name: claim
 SELECT j.*, s.tenant, s.kind, s.key
-    FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s) WITH ORDINALITY
+    FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WITH ORDINALITY
         j(stream, name, token, body, lane, expired, ready_at_ms, n)
     LEFT JOIN streams s ON s.id = j.stream ORDER BY j.n;
 -- name: one_capped_claim
