@@ -120,7 +120,7 @@ class Jobs:
                 values = (*head, self._clock(), Texts(request.queues), most, request.lease_ms, request.owner)
                 caps = Texts(request.caps), Bigints(request.caps.values())
                 rows = await session.link.fetch(SQL["claim"], (*values, request.run_tree, *caps))
-                _, _, now, _, _, why, due, *_ = rows.pop()
+                _, now, _, _, why, due, *_ = rows.pop()
                 if why == CAPS_COUNT:
                     return await self._claim_capped(session, head, request, most)
                 return Claimed(await self._leases(rows, request, now), now, due, why == CONTENDED)
@@ -173,10 +173,10 @@ class Jobs:
                 self._lanes[number] = Lane(queue, tenant, tuple(caps), priority)
 
     async def _leases(self, rows: Rows, request: Claim, now: int) -> list[Lease]:
-        await self._know({row[4] for row in rows})
+        await self._know({row[3] for row in rows})
         until = now + request.lease_ms
         leases = []
-        for _, name, token, body, lane, expired, ready_at, _, tenant, kind, key in rows:
+        for name, token, body, lane, expired, ready_at, tenant, kind, key in rows:
             queue, _, _, priority = self._lanes[lane]
             stream = Stream(tenant, kind, key)
             leases.append(Lease(stream, name, token, body, queue, priority, until, expired, ready_at))

@@ -442,12 +442,14 @@ CREATE FUNCTION next_jobs(
     SELECT h.stream, h.key, h.lane, h.capped FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most
 $$;
 
--- Lease the first of these jobs that nobody else is about to take, in their order.
+-- Lease the first of these jobs that nobody else is about to take, in their order. Streams are named here: the statement
+-- that calls this may have begun before they were created.
 CREATE FUNCTION lease_jobs(
     me bigint, my_epoch bigint, my_batch bigint, now_ms bigint, c_stream bigint[], c_key text[], most bigint,
     lease_ms bigint, by_owner text
 ) RETURNS TABLE (
-    stream bigint, key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint
+    key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint, of_tenant text, of_kind text,
+    of_key text
 ) LANGUAGE plpgsql ROWS 100 AS $$
 BEGIN
     PERFORM hold_session(me, my_epoch);
@@ -470,7 +472,8 @@ BEGIN
         SELECT l.tenant, max(l.token) FROM leased l GROUP BY l.tenant ORDER BY l.tenant
         ON CONFLICT (tenant) DO UPDATE SET served = greatest(t.served, excluded.served)
     )
-    SELECT l.stream, l.key, l.token, l.body, l.lane, l.expired, l.ready_at_ms FROM leased l ORDER BY l.token;
+    SELECT l.key, l.token, l.body, l.lane, l.expired, l.ready_at_ms, s.tenant, s.kind, s.key
+    FROM leased l JOIN streams s ON s.id = l.stream ORDER BY l.token;
 END
 $$;
 
@@ -501,14 +504,15 @@ CREATE FUNCTION next_due(now_ms bigint, queues text[]) RETURNS bigint LANGUAGE s
     )
 $$;
 
--- Claim in one call, unless a job comes up whose caps are bounded. The last line has no stream: its token is the clock,
+-- Claim in one call, unless a job comes up whose caps are bounded. The last line has no key: its token is the clock,
 -- its ready time the next moment at which there may be work, and `expired` is 1 if others were about to take what there
 -- was, 2 if caps must be counted first.
 CREATE FUNCTION claim_jobs(
     me bigint, my_epoch bigint, my_batch bigint, at_ms bigint, queues text[], most bigint, lease_ms bigint,
     by_owner text, tree text, cap_names text[], cap_bounds bigint[]
 ) RETURNS TABLE (
-    stream bigint, key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint
+    key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint, of_tenant text, of_kind text,
+    of_key text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint := clock_ms(at_ms);
@@ -534,6 +538,6 @@ BEGIN
             due := next_due(now_ms, queues);
         END IF;
     END IF;
-    RETURN QUERY SELECT NULL::bigint, NULL::text, now_ms, NULL::bytea, NULL::bigint, why, due;
+    RETURN QUERY SELECT NULL, now_ms, NULL::bytea, NULL::bigint, why, due, NULL, NULL, NULL;
 END
 $$;

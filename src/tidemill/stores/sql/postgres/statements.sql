@@ -53,10 +53,7 @@ SELECT id FROM lanes WHERE queue = %s AND tenant = %s AND caps = %s::text[] AND 
 -- name: lanes_called
 SELECT id, queue, tenant, caps, priority FROM lanes WHERE id = ANY (%s);
 -- name: claim
-SELECT j.*, s.tenant, s.kind, s.key
-    FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WITH ORDINALITY
-        j(stream, name, token, body, lane, expired, ready_at_ms, n)
-    LEFT JOIN streams s ON s.id = j.stream ORDER BY j.n;
+SELECT * FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: one_capped_claim
 SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.caps'));
 -- name: expire
@@ -64,10 +61,7 @@ SELECT n.now_ms, expire_leases(n.now_ms) FROM (SELECT clock_ms(%s) AS now_ms OFF
 -- name: next_jobs
 SELECT stream, key, lane FROM next_jobs(%s, %s, %s, %s, %s, %s);
 -- name: lease
-SELECT j.*, s.tenant, s.kind, s.key
-    FROM lease_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s) WITH ORDINALITY
-        j(stream, name, token, body, lane, expired, ready_at_ms, n)
-    LEFT JOIN streams s ON s.id = j.stream ORDER BY j.n;
+SELECT * FROM lease_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: next_due
 SELECT next_due(%s, %s);
 -- name: live_caps
