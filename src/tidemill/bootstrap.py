@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -54,8 +55,10 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.contract import Store
+    from tidemill.stores.optional import TransactionalStatements
     from tidemill.stores.postgres.database import Place as PostgresPlace
     from tidemill.stores.sql_files import Step
+    from tidemill.stores.sql_text import Dialect
     from tidemill.stores.sqlite.store import SqliteStore
 
 
@@ -94,10 +97,21 @@ def built_in_handlers(
         transform_handler(carrier),
         shell_handler(enabled=settings.shell),
         email_handler(TcpConnector(fetcher.egress), settings.smtp),
-        sql_handler(
-            databases(settings), _sqlite(store), settings.sql, has_own=store is None or _sqlite(store) is not None
-        ),
+        _sql_handler(store, settings),
     )
+
+
+def _sql_handler(store: Store | None, settings: Settings) -> Handler:
+    """Statements on the store itself need one that takes them; a process without a store does not know."""
+    own: TransactionalStatements | None = _sqlite(store)
+    dialect: Dialect = "sqlite"
+    if store is not None and own is None and "tidemill.stores.postgres.store" in sys.modules:
+        from tidemill.stores.postgres.store import PostgresStore
+
+        if isinstance(store, PostgresStore):
+            own, dialect = store, "postgresql"
+    has_own = store is None or own is not None
+    return sql_handler(databases(settings), own, settings.sql, has_own=has_own, dialect=dialect)
 
 
 def databases(settings: Settings) -> dict[str, Database]:

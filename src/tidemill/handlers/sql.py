@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import apsw
 import msgspec
@@ -36,115 +36,7 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import TransactionalStatements, bound
-
-# Statement text.
-
-Dialect = Literal["sqlite", "postgresql"]
-
-_QUOTED = r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)"""
-_TOKENS: Mapping[Dialect, re.Pattern[str]] = {
-    "sqlite": re.compile(
-        rf"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<quoted>{_QUOTED}|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))|(?P<end>;)",
-        re.DOTALL,
-    ),
-    "postgresql": re.compile(
-        r"(?P<comment>--[^\n]*)|(?P<nested>/\*)"
-        rf"|(?P<quoted>(?<![\w$])[eE]'(?:[^'\\]|\\.)*(?:'|\Z)|{_QUOTED})"
-        r"|(?P<dollars>(?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))"
-        r"|(?P<cast>::)|(?<!\w):(?P<name>[^\W\d]\w*)|(?P<mark>\?)|(?P<end>;)",
-        re.DOTALL,
-    ),
-}
-_COMMENT_EDGE = re.compile(r"/\*|\*/")
-_COPY = re.compile(r"(?>\s|;|--[^\n]*\n|(?>/\*.*?\*/))*+COPY\b", re.IGNORECASE | re.DOTALL)
-_COMPOUND = re.compile(
-    r"(?>\s|--[^\n]*\n|(?>/\*.*?\*/))*+CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMP|TEMPORARY|CONSTRAINT)\s+)?"
-    r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Statements that contain statements; only the database knows where they end."""
-
-
-class _Token(NamedTuple):
-    kind: str
-    start: int
-    stop: int
-    name: str | None = None
-
-
-def is_several(text: str, dialect: Dialect) -> bool:
-    if _COMPOUND.match(text):
-        return False
-    ended = False
-    for kind, holds_sql in _pieces(text, dialect):
-        if ended and holds_sql:
-            return True
-        ended = ended or kind == "end"
-    return False
-
-
-def is_nothing(text: str, dialect: Dialect) -> bool:
-    """Whether a text holds no statement, only comments and semicolons."""
-    return not any(holds_sql for _, holds_sql in _pieces(text, dialect))
-
-
-def _pieces(text: str, dialect: Dialect) -> Iterator[tuple[str, bool]]:
-    """For each token, and the rest, its kind and whether it or the text before it is part of a statement."""
-    position = 0
-    for token in _tokens(text, dialect):
-        between = text[position : token.start].strip()
-        yield token.kind, bool(between) or token.kind not in ("comment", "nested", "end")
-        position = token.stop
-    yield "", bool(text[position:].strip())
-
-
-def is_copy(text: str) -> bool:
-    """Whether a statement is PostgreSQL's COPY, which uses a protocol of its own."""
-    return _COPY.match(text) is not None
-
-
-def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
-    """Replace `?` or, with named parameters, `:name` by placeholders of the PostgreSQL driver. Raises KeyError."""
-    named = isinstance(parameters, dict)
-    parts: list[str] = []
-    position = 0
-    for token in _tokens(text, "postgresql"):
-        if named and token.kind == "name":
-            name = token.name or ""
-            if name not in parameters:
-                raise KeyError(name)
-            placeholder = f"%({name})s"
-        elif not named and token.kind == "mark":
-            placeholder = "%s"
-        else:
-            continue
-        parts += (_literal(text[position : token.start]), placeholder)
-        position = token.stop
-    return "".join([*parts, _literal(text[position:])])
-
-
-def _literal(text: str) -> str:
-    return text.replace("%", "%%")
-
-
-def _tokens(text: str, dialect: Dialect) -> Iterator[_Token]:
-    """Strings, comments, parameters and semicolons, in order."""
-    position = 0
-    while found := _TOKENS[dialect].search(text, position):
-        kind = found.lastgroup or ""
-        position = _comment_end(text, found.start()) if kind == "nested" else found.end()
-        yield _Token(kind, found.start(), position, found["name"] if kind == "name" else None)
-
-
-def _comment_end(text: str, start: int) -> int:
-    """The end of a comment that may contain comments."""
-    depth = 0
-    for edge in _COMMENT_EDGE.finditer(text, start):
-        depth += 1 if edge[0] == "/*" else -1
-        if depth == 0:
-            return edge.end()
-    return len(text)
-
+from tidemill.stores.sql_text import Dialect, is_nothing, is_several
 
 # Databases.
 
@@ -253,8 +145,9 @@ def sql_handler(
     grants: StoreSqlGrants = NOT_SAID,
     *,
     has_own: bool = True,
+    dialect: Dialect = "sqlite",
 ) -> Handler:
-    """The node type; `own` is the store, if it takes statements, and `has_own` whether workers will have one."""
+    """The node type; `own` is the store, if it takes statements of a `dialect`; `has_own`: workers have one."""
 
     async def call(context: NodeContext) -> Ended:
         config: dict[str, Any] = context.config
@@ -264,7 +157,7 @@ def sql_handler(
         parameters: Parameters = {} if given is None else given
         if isinstance(parameters, dict) and ":effect_key" in text:
             parameters = parameters | {"effect_key": context.effect_key}
-        if is_nothing(text, databases[name].dialect if name in databases else "sqlite"):
+        if is_nothing(text, databases[name].dialect if name in databases else dialect):
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
             if not grants.enabled:
@@ -304,11 +197,11 @@ def sql_handler(
         elif name != STORE and name not in databases:
             yield ConfigProblem("/database", f'there is no database "{name}"', _hint(databases))
         elif not is_template(text):
-            dialect = databases[name].dialect if name in databases else "sqlite"
-            if is_several(text, dialect):
+            spoken = databases[name].dialect if name in databases else dialect
+            if is_several(text, spoken):
                 hint = "give each of them a node of its own"
                 yield ConfigProblem("/statement", "there is more than one statement", hint)
-            if is_nothing(text, dialect):
+            if is_nothing(text, spoken):
                 yield ConfigProblem("/statement", NOTHING, "write one statement")
 
     return Handler(msgspec.structs.replace(SQL, check=check), call, close=close)

@@ -24,8 +24,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql import MISSING_HINT, SQL_HINT, AnswerBuilder, Dialect, Parameters, is_copy, with_placeholders
+from tidemill.handlers.sql import MISSING_HINT, SQL_HINT, AnswerBuilder, Parameters
 from tidemill.stores.optional import bound
+from tidemill.stores.sql_text import Dialect, is_copy, with_placeholders
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen

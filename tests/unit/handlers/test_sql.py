@@ -18,8 +18,8 @@ from tests.pace import allowed
 from tidemill.bootstrap import databases_here
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.sql import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
+from tidemill.stores.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import Transaction
 

@@ -28,6 +28,7 @@ from tidemill.stores.contract import (
     Lease,
     Page,
     Row,
+    Statement,
     Stream,
     Tail,
     check,
@@ -47,6 +48,7 @@ from tidemill.stores.postgres.database import (
 from tidemill.stores.postgres.followers import LOOK_EVERY_MS, Hint, Hints, digest_of
 from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of, renewal
 from tidemill.stores.postgres.streams import Wave, forget_values, load, streams_of, waves
+from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session, Writer
 from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
 
@@ -112,6 +114,7 @@ class PostgresStore:
         self._claims = Session(self.place)
         self._hints = Hints(self.place, self._readers, self._hinted, self._frame_arrived)
         self._side = SideConnection(connection_arguments(self.place), setup_of(self.place))
+        self._statements = Statements(self.place, self._readers, Session(self.place))
         self._writer = Writer(Session(self.place), self._apply)
 
     async def close(self) -> None:
@@ -122,6 +125,7 @@ class PostgresStore:
         await asyncio.gather(*self._returning, return_exceptions=True)
         await self._hints.close()
         await writer.close()
+        await self._statements.close()
         async with self._claims.turn:
             await self._claims.close()
         await self._readers.close()
@@ -152,7 +156,25 @@ class PostgresStore:
         if not commits:
             return []
         await self._jobs.learn_lanes(commits)
+        if any(commit.statements for commit in commits):
+            return [await self._commit_alone(commit) for commit in commits]
         return await writer.submit(commits)
+
+    async def _commit_alone(self, commit: Commit) -> CommitResult:
+        """Commit in a transaction of its own, because a statement may take long."""
+        if not commit.statements:
+            return (await self._opened().submit([commit]))[0]
+        wave = Wave([commit], self._jobs)
+        result = await asyncio.shield(asyncio.ensure_future(self._statements.commit(commit, wave, self._asked_time())))
+        self._committed([commit], [result], wave.freed)
+        return result
+
+    async def dry_run(self, statement: Statement) -> Statement:
+        self._opened()
+        try:
+            return await self._statements.dry_run(statement)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            raise translate_error(error, self.place) from error
 
     async def _apply(self, session: Session, commits: Sequence[Commit]) -> list[CommitResult]:
         """Apply commits in one transaction, and tell who waits."""

@@ -12,70 +12,30 @@ import math
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
 from tidemill.stores.optional import bound
 from tidemill.stores.sql_files import migrations
 from tidemill.stores.sqlite.writer import Operation, Transaction
+from tidemill.stores.statements import (
+    CONFLICT,
+    NONDETERMINISTIC,
+    StatementSerializer,
+    answer_of,
+    refusal,
+    rows_of,
+    table_refusal,
+)
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 0.2
-"""How long to wait for the commit of a dry run: its caller may have been cancelled."""
-
-
-class StatementSerializer:
-    """Orders the dry runs of one process, all in one loop."""
-
-    def __init__(self) -> None:
-        self.serialized = False
-        self._undecided = 0
-        """Dry runs whose commit is not decided yet."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def turn(self) -> None:
-        """Wait until a dry run may start."""
-        if not self.serialized:
-            self._undecided += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._admit_waiting()
-        await turn
-
-    def decided(self, count: int = 1) -> None:
-        """Note that dry runs were committed, or will be repeated."""
-        self._undecided = max(0, self._undecided - count)
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        while self._waiting and not self._undecided:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._undecided += 1
-                turn.set_result(None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, lambda: self.decided(self._undecided))
-        elif not self._undecided:
-            self.serialized = False
-
-
-# Statements
-
-ROWS_MAX = 10_000
-ANSWER_BYTES_MAX = 1_048_576
 VALUE_BYTES_MAX = 65_536
 """Size of a value within a statement: a function over values is one step, which nothing interrupts."""
 MEMORY_BYTES_MAX = 64 << 20
@@ -84,8 +44,6 @@ TIME_MAX_MS = 200
 PROGRESS_STEPS = 1_000
 SHARE = 4
 """Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
-CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
-NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
 
 _SCHEMA_CHANGES = {
     *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),
@@ -131,10 +89,6 @@ RESERVED = ("sqlite_", "pragma_", "tidemill_")
 """Prefixes of names that statements may not use: SQLite's own tables, and tables of later versions of the store."""
 
 ALLOWED = "read and change rows of tables of your own, or make, change and drop such tables and their indexes"
-
-
-def refusal(message: str, hint: str = "") -> Rejected:
-    return rejected("statement_refused", message, hint=hint)
 
 
 def own_tables() -> frozenset[str]:
@@ -260,7 +214,7 @@ class Statements:
         elif operation not in _NAMES_NO_OTHER_TABLE and table not in TABLE_FUNCTIONS and not table.startswith(RESERVED):
             owner = owners.get(table)
             if owner != statement.owner and table not in statement.shared:
-                return _table_refusal(table, owner, statement.owner)
+                return table_refusal(table, owner, statement.owner)
         # SQLite updates its own tables when others are created or dropped, and does not report the new name in a
         # rename. So the text of the statement decides.
         shaped = operation in _SCHEMA_CHANGES
@@ -312,7 +266,7 @@ class Statements:
         )
         longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
         try:
-            rows = _rows(cursor.execute(statement.text, parameters, can_cache=False))
+            rows = rows_of(cursor.execute(statement.text, parameters, can_cache=False))
         except apsw.ExecTraceAbort:
             raise refusal("there is more than one statement", "give each of them a node of its own") from None
         except apsw.InterruptError:
@@ -335,27 +289,7 @@ class Statements:
             cursor.close()
         if operations & _SCHEMA_CHANGES:
             _note_tables(connection, owners, self._own, statement.owner)
-        return _answer(done[0] if done else (), rows, connection.total_changes() - before)
-
-
-def _rows(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The rows of an answer; refused as soon as they are too many or too large."""
-    rows, size = [], 0
-    for row in found:
-        rows.append(row)
-        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
-        if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
-            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
-            raise refusal(message, "ask for less, with WHERE or LIMIT")
-    return rows
-
-
-def _table_refusal(table: str, owner: str | None, workflow: str) -> str:
-    """Why a table is not the statement's, with the operator's line that would grant it."""
-    if owner is None:
-        return f"no such table: {table}"
-    grant = f'[sql.tables] {table} = ["{workflow}"]'
-    return f"the table {table} belongs to the workflow {owner}; the operator grants it in tidemill.toml: {grant}"
+        return answer_of(done[0] if done else (), rows, connection.total_changes() - before)
 
 
 def _note_tables(connection: apsw.Connection, owners: Mapping[str, str], own: frozenset[str], owner: str) -> None:
@@ -429,19 +363,3 @@ def _resident_bytes() -> int:
             return int(statm.read().split()[1]) * _PAGE
     except OSError:
         return 0
-
-
-def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
-    if len(set(columns)) < len(columns):
-        raise refusal("two columns have one name: rename one of them with AS")
-    for row in rows:
-        for name, value in zip(columns, row, strict=True):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise refusal(f"the column {name} holds a number that JSON does not have")
-            if isinstance(value, bytes):
-                raise refusal(f"the column {name} holds bytes: ask for hex({name})")
-    found = [dict(zip(columns, row, strict=True)) for row in rows]
-    answer = msgspec.json.encode({"rows": found, "count": len(found), "changed": changed})
-    if len(answer) > ANSWER_BYTES_MAX:
-        raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
-    return answer

@@ -1,4 +1,4 @@
-"""Connections that are cut in the middle of a call, and servers that restart: nothing is doubled and nothing is lost."""
+"""Connections that are cut in the middle of a call, and servers that restart: nothing is doubled, nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""User SQL in the transaction of a commit, as far as it is the same for all stores: turns, answers, refusals.
+
+A statement is first run dry (executed and rolled back), so that its answer can be recorded as a fact. When the commit
+of that fact executes it again, the answer must be the same, else nothing is written. Dry runs happen concurrently until
+one of them conflicted; from then on each waits for the commits of the earlier ones, as long as any waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import Rejected, rejected
+
+ROWS_MAX = 10_000
+ANSWER_BYTES_MAX = 1_048_576
+CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
+NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
+PATIENCE_SECONDS = 0.2
+"""How long to wait for the commit of a dry run: its caller may have been cancelled."""
+
+
+class StatementSerializer:
+    """Orders the dry runs of one process, all in one loop."""
+
+    def __init__(self) -> None:
+        self.serialized = False
+        self._undecided = 0
+        """Dry runs whose commit is not decided yet."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def turn(self) -> None:
+        """Wait until a dry run may start."""
+        if not self.serialized:
+            self._undecided += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit_waiting()
+        await turn
+
+    def decided(self, count: int = 1) -> None:
+        """Note that dry runs were committed, or will be repeated."""
+        self._undecided = max(0, self._undecided - count)
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and not self._undecided:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._undecided += 1
+                turn.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, lambda: self.decided(self._undecided))
+        elif not self._undecided:
+            self.serialized = False
+
+
+def refusal(message: str, hint: str = "") -> Rejected:
+    return rejected("statement_refused", message, hint=hint)
+
+
+def rows_of(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The rows of an answer; refused as soon as they are too many or too large."""
+    rows, size = [], 0
+    for row in found:
+        rows.append(row)
+        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
+        if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
+            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+            raise refusal(message, "ask for less, with WHERE or LIMIT")
+    return rows
+
+
+def table_refusal(table: str, owner: str | None, workflow: str) -> str:
+    """Why a table is not the statement's, with the operator's line that would grant it."""
+    if owner is None:
+        return f"no such table: {table}"
+    grant = f'[sql.tables] {table} = ["{workflow}"]'
+    return f"the table {table} belongs to the workflow {owner}; the operator grants it in tidemill.toml: {grant}"
+
+
+def answer_of(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int, hex_as: str = "hex({})") -> bytes:
+    if len(set(columns)) < len(columns):
+        raise refusal("two columns have one name: rename one of them with AS")
+    for row in rows:
+        for name, value in zip(columns, row, strict=True):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise refusal(f"the column {name} holds a number that JSON does not have")
+            if isinstance(value, bytes):
+                raise refusal(f"the column {name} holds bytes: ask for {hex_as.format(name)}")
+    found = [dict(zip(columns, row, strict=True)) for row in rows]
+    answer = msgspec.json.encode({"rows": found, "count": len(found), "changed": changed})
+    if len(answer) > ANSWER_BYTES_MAX:
+        raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+    return answer
