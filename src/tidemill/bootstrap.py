@@ -242,7 +242,15 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
 
 
 def require_store_exists(url: str) -> None:
-    """Refuse the URL of a file that does not exist, for commands that only read a store."""
+    """Refuse the URL of a store that does not exist, for commands that only read one."""
+    if urlsplit(url).scheme in POSTGRES:
+        place = _postgres_place(url)
+        if not any(step.applied_ms for step in asyncio.run(_migrated_postgres(place, dry_run=True))):
+            hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
+            raise rejected(
+                "store_missing", f"there is no store in the schema {place.schema} of {place.name}", hint=hint
+            )
+        return
     store = _sqlite(open_storage(url).store)
     if store is not None and not store.path.exists():
         shown = _file_of(url)

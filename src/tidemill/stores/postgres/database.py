@@ -234,14 +234,17 @@ def translate_error(error: BaseException, place: Place) -> TidemillError:
     if state == "25006":
         return read_only(place)
     if state == "42501":
-        hint = f"GRANT the user all rights on the schema {place.schema} and what is in it, or let it own the schema"
-        return rejected("store_unusable", message, hint=hint)
+        return rejected("store_unusable", message, hint=_rights_hint(place))
     if state in ("42P01", "42883", "3F000", "42703"):
         hint = "`tidemill migrate` shows its schema; restore a backup if tables were removed"
         return rejected("store_damaged", message, hint=hint)
     if state.startswith("22") or isinstance(error, psycopg.DataError):
         return rejected("value_unstorable", f"PostgreSQL cannot store a value: {_line(error)}")
     return Unavailable(message)
+
+
+def _rights_hint(place: Place) -> str:
+    return f"let the user own the schema {place.schema}, or GRANT it the right to CREATE schemas in the database"
 
 
 def unreached(error: BaseException, place: Place) -> TidemillError:
@@ -454,6 +457,10 @@ async def _applied(connection: Connection, place: Place) -> dict[int, tuple[str,
         await connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (place.schema,))
     ).fetchall()
     names = {name for (name,) in tables}
+    reach = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
+    if (False,) in await (await connection.execute(reach, (place.schema,))).fetchall():
+        message = f"the user has no rights on the schema {place.schema} of {place.name}"
+        raise rejected("store_unusable", message, hint=_rights_hint(place))
     if "migrations" not in names:
         if names & {"streams", "jobs", "rows"}:
             message = f"the schema {place.schema} of {place.name} belongs to another program"

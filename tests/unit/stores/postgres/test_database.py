@@ -1,0 +1,210 @@
+"""URLs, roles and schemas: what is refused with one clear line, and what row-level security shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from tests.conformance.stores.harness import job, row, run
+from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer, free_port, running
+from tidemill.bootstrap import migrated, open_storage, require_store_exists
+from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.stores.contract import Commit, Committed
+from tidemill.stores.postgres.database import place_at
+from tidemill.stores.postgres.store import PostgresStore
+
+URL = "postgresql://u:se%40cret@db.example:6543/mill"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with running() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def store(server: PrivateServer) -> AsyncIterator[PostgresStore]:
+    opened = PostgresStore(place_at(server.emptied_store()))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def test_our_own_options_never_reach_the_driver() -> None:
+    place = place_at(f"{URL}?schema=mine&pool=7&connect_timeout=3&blobs=dir%3A%2F%2F%2Ffolder&row_security=on")
+    assert (place.schema, place.readers, place.blobs, place.row_security) == ("mine", 7, "dir:///folder", True)
+    wanted = {"user": "u", "password": "se@cret", "host": "db.example", "port": "6543", "dbname": "mill"}
+    assert place.arguments == wanted | {"connect_timeout": "3"}
+    assert place.name == "PostgreSQL at db.example:6543/mill"
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("?poool=3", "no option 'poool'"),
+        ("?pool=0", "from 1 to 99"),
+        ("?schema=Bad-Name", "no name of a schema"),
+        ("?row_security=maybe", "on or off"),
+        ("?schema=a&schema=b", "twice"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(query: str, words: str) -> None:
+    with pytest.raises(Rejected, match=words) as refused:
+        open_storage(URL + query)
+    assert refused.value.code == "store_option_unknown"
+    assert "se%40cret" not in str(refused.value) and "se@cret" not in str(refused.value)
+
+
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith(("psycopg", "tidemill.stores.postgres"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Rejected, match=r"pip install 'tidemill\[postgres\]'") as refused:
+        open_storage(URL)
+    assert refused.value.code == "extra_missing"
+
+
+async def refusal(url: str) -> TidemillError:
+    store = PostgresStore(place_at(url))
+    with pytest.raises(TidemillError) as refused:
+        await store.open()
+    assert PASSWORD not in str(refused.value)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ((PASSWORD, "wrong"), "store_unusable", "password authentication failed"),
+        (("/postgres", "/nowhere"), "store_missing", "does not exist.*createdb nowhere"),
+        ((USER, "stranger"), "store_unusable", "refuses the connection"),
+        ((f"{USER}:{PASSWORD}", "weak:weak"), "store_unusable", "permission denied.*let the user own"),
+        ((f"{USER}:{PASSWORD}", "frozen:frozen"), "store_read_only", "replica, or read-only"),
+    ],
+)
+async def test_a_server_that_refuses(server: PrivateServer, changed: tuple[str, str], code: str, words: str) -> None:
+    server.asked("DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN PASSWORD 'weak'")
+    server.asked("DROP OWNED BY frozen" if server.asked("SELECT 1 FROM pg_roles WHERE rolname = 'frozen'") else "")
+    server.asked("DROP ROLE IF EXISTS frozen; CREATE ROLE frozen LOGIN PASSWORD 'frozen'")
+    server.asked("ALTER ROLE frozen SET default_transaction_read_only = on")
+    server.asked("GRANT CREATE ON DATABASE postgres TO frozen")
+    found = await refusal(server.new_store().replace(*changed))
+    assert isinstance(found, Rejected) and found.code == code
+    assert re.search(words, str(found)), found
+
+
+async def test_a_server_that_is_not_there_may_come(server: PrivateServer) -> None:
+    found = await refusal(server.url.replace(f":{server.port}/", f":{free_port()}/"))
+    assert isinstance(found, Unavailable) and "see that the server runs" in str(found)
+
+
+async def test_another_schema_than_ours_is_left_alone(server: PrivateServer) -> None:
+    server.asked("CREATE SCHEMA newer; CREATE SCHEMA theirs; CREATE TABLE theirs.jobs (n integer)")
+    server.asked(
+        "CREATE TABLE newer.migrations AS"
+        " SELECT 99 AS number, 'x'::text AS name, 'y'::text AS checksum, 1::bigint AS applied_ms"
+    )
+    for schema, code in (("newer", "store_newer"), ("theirs", "store_foreign")):
+        found = await refusal(f"{server.url}?schema={schema}")
+        assert isinstance(found, Rejected) and found.code == code
+        assert len(server.asked(f"SELECT 1 FROM pg_tables WHERE schemaname = '{schema}'")) == 1
+
+
+def test_a_command_that_only_reads_makes_no_store(server: PrivateServer) -> None:
+    url = server.new_store()
+    with pytest.raises(Rejected) as refused:
+        require_store_exists(url)
+    assert refused.value.code == "store_missing"
+    assert all(step.applied_ms is None for step in migrated(url, dry_run=True))
+    assert all(step.applied_ms for step in migrated(url))
+    require_store_exists(url)
+
+
+async def test_a_process_is_refused_after_another_version_has_migrated(
+    server: PrivateServer, store: PostgresStore
+) -> None:
+    schema = store.place.schema
+    assert await store.commit([Commit(run("a"), 0, (b"1",))]) == [Committed(version=1)]
+    server.asked(f"INSERT INTO {schema}.migrations VALUES (99, 'later', 'x', 1); DELETE FROM {schema}.sessions")
+    try:
+        with pytest.raises(Rejected) as refused:
+            await store.commit([Commit(run("a"), 1, (b"2",))])
+        assert refused.value.code == "store_newer"
+    finally:
+        server.asked(f"DELETE FROM {schema}.migrations WHERE number = 99")
+    assert await store.commit([Commit(run("a"), 1, (b"2",))]) == [Committed(version=2)]
+
+
+async def test_records_are_in_the_partition_of_the_month_their_stream_was_created_in(
+    server: PrivateServer, store: PostgresStore
+) -> None:
+    schema = store.place.schema
+    await store.commit([Commit(run("old"), 0, (b"1",))])
+    server.asked(
+        f"CREATE TABLE {schema}.records_202001 PARTITION OF {schema}.records FOR VALUES IN (202001);"
+        f"UPDATE {schema}.records SET month = 202001; UPDATE {schema}.streams SET month = 202001"
+    )
+    await store.commit([Commit(run("old"), 1, (b"2",)), Commit(run("new"), 0, (b"3",))])
+    assert server.asked(f"SELECT count(*) FROM {schema}.records_202001") == [(2,)]
+    assert (await store.load({run("old"): 0}))[0].records == (b"1", b"2")
+    await store.forget(run("old"))
+    server.asked(f"DROP TABLE {schema}.records_202001")
+
+
+async def test_a_month_without_a_partition_gets_one(server: PrivateServer, store: PostgresStore) -> None:
+    schema = store.place.schema
+    for (name,) in server.asked(
+        f"SELECT tablename FROM pg_tables WHERE tablename ~ '^records_' AND schemaname = '{schema}'"
+    ):
+        server.asked(f"DROP TABLE {schema}.{name}")
+    assert await store.commit([Commit(run("a"), 0, (b"1",))]) == [Committed(version=1)]
+
+
+async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
+    server: PrivateServer, store: PostgresStore
+) -> None:
+    schema = store.place.schema
+    for tenant in ("acme", "zeta"):
+        stream = run("r", tenant)
+        await store.commit([Commit(stream, 0, (tenant.encode(),), jobs=(job(),), rows=(row("r", 1, "x"),))])
+    server.asked("DROP ROLE IF EXISTS api") if not server.asked(
+        "SELECT 1 FROM pg_roles WHERE rolname = 'api'"
+    ) else None
+    server.asked("CREATE ROLE api LOGIN PASSWORD 'api'")
+    server.asked(
+        f"GRANT USAGE ON SCHEMA {schema} TO api; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO api;"
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO api"
+    )
+    for (name,) in server.asked(
+        f"SELECT tablename FROM pg_tables WHERE tablename ~ '^records_' AND schemaname = '{schema}'"
+    ):
+        server.asked(f"REVOKE ALL ON {schema}.{name} FROM api")
+    parts = urlsplit(server.url)
+    url = f"postgresql://api:api@{parts.hostname}:{parts.port}{parts.path}?schema={schema}&row_security=on"
+    api = PostgresStore(place_at(url))
+    await api.open()
+    try:
+        (mine,) = await api.load({run("r", "acme"): 0})
+        assert mine.records == (b"acme",)
+        assert len((await api.find("zeta", "run", ["x"])).rows) == 1
+        assert len(await api.jobs(run("r", "acme"))) == 1
+        both = [Commit(run("r", tenant), 1, (b"2",), rows=(row("s"),)) for tenant in ("acme", "zeta")]
+        assert await api.commit(both) == [Committed(version=2)] * 2
+        assert await api.backlog() == [], "a question without a tenant shows nothing"
+    finally:
+        await api.close()
+    # What a statement of that role sees without the store's help.
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as bare:
+        bare.execute(f"SET search_path = {schema}".encode())
+        assert bare.execute("SELECT count(*) FROM records").fetchall() == [(0,)]
+        with bare.transaction():
+            bare.execute("SET LOCAL tidemill.tenant = 'acme'")
+            assert bare.execute("SELECT DISTINCT tenant FROM records").fetchall() == [("acme",)]
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), bare.transaction():
+                bare.execute("INSERT INTO tenants VALUES ('zeta', 1)")
