@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
@@ -65,7 +66,7 @@ async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
             await CHAIN.play(engine)
             mine.append((time.perf_counter() - begun) / CHAIN.nodes * 1000)
             floors.append(await floor_ms(server))
-    return mine, [(before + after) / 2 for before, after in zip(floors, floors[1:], strict=False)]
+    return mine, [(before + after) / 2 for before, after in pairwise(floors)]
 
 
 @contextmanager

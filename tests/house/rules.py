@@ -181,6 +181,8 @@ BANNED_CLASSES = frozenset(
 )
 SHARED_STEMS = frozenset(
     [
+        # Every store is laid out alike.
+        *("database", "followers", "rows", "store", "streams", "transactional", "writer"),
         "approvals",
         "archive",
         "attempts",

@@ -51,7 +51,7 @@ _DELETE = """DELETE FROM blobs
 
 
 class Connections(Protocol):
-    """A few connections to the database, made anew after a cut."""
+    """A few connections to the database, replaced after a cut."""
 
     def transaction(self, *, tenant: str | None = None) -> AbstractAsyncContextManager[Fetch]: ...
 

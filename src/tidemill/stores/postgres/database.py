@@ -283,7 +283,7 @@ def _encoded(statement: str) -> bytes:
 
 
 class Link:
-    """A connection that is made when it is needed, and made anew after it was cut."""
+    """A connection that is made when it is needed, and replaced after it was cut."""
 
     def __init__(self, place: Place, *setup: str) -> None:
         self.place = place

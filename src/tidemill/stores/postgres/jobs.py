@@ -1,6 +1,6 @@
 """Jobs in SQL: how they are inserted, claimed, renewed and counted.
 
-The server chooses jobs in the order of the contract and locks those that nobody else is about to take. Caps are counted
+The server chooses jobs in the order of the contract and skips those that another claim has locked. Caps are counted
 from leases, so claims with caps take turns; a claim without them needs one call.
 """
 
@@ -106,7 +106,7 @@ class Jobs:
     # Claiming
 
     async def claim(self, session: Session, request: Claim) -> Claimed:
-        """Lease the next jobs. After a cut nobody knows the tokens, so what was leased is given back."""
+        """Lease the next jobs. After a cut the tokens are unknown, so the jobs are released."""
         async with session.turn:
             before: list[int] = []
 
@@ -245,7 +245,7 @@ class SideConnection:
         self._connection: psycopg.Connection[Any] | None = None
 
     def fetch(self, statement: str, values: dict[str, Any]) -> Rows:
-        """Execute a statement that may be repeated; a cut connection is made anew once."""
+        """Execute a statement that may be repeated; a cut connection is replaced once."""
         with self._lock:
             for attempt in range(2):
                 try:

@@ -45,8 +45,8 @@ from tidemill.stores.postgres.database import (
     setup_of,
     translate_error,
 )
-from tidemill.stores.postgres.followers import LOOK_EVERY_MS, Hint, Hints, digest_of
 from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of, renewal
+from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, digest_of
 from tidemill.stores.postgres.streams import Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session, Writer

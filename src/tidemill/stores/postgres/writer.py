@@ -107,7 +107,7 @@ class Session:
             ((self._id, self._epoch),) = await self.link.fetch(SQL["enter"], (this_process(),))
         self._connected = connection
         if self._doubtful:
-            # Nobody knows the tokens of what it leased.
+            # The tokens of what it leased are unknown.
             await self.link.fetch(SQL["give_back"], (self._id, self._doubtful))
             self._doubtful = 0
         return stored[1] if unknown and stored is not None and stored[0] == unknown else None

@@ -1,7 +1,7 @@
 """Hints between processes by LISTEN and NOTIFY: that there is work, that a stream has records; and live frames.
 
 A hint is sent after the commit, at most every `HINT_EVERY_MS` by a process, because NOTIFY takes a lock of the whole
-server. Hints may be lost: whoever waits looks by itself every `LOOK_EVERY_MS`. Live frames travel in notifications,
+server. Hints may be lost: a waiting claim or follower looks by itself every `LOOK_EVERY_MS`. Live frames travel in notifications,
 which come in the order in which they were sent.
 """
 
@@ -52,7 +52,7 @@ def digest_of(stream: Stream) -> str:
 
 
 class Hints:
-    """Sends the hints of this process, and receives those of others while somebody waits."""
+    """Sends the hints of this process, and receives those of others while a task waits."""
 
     def __init__(
         self,
