@@ -271,7 +271,7 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
 async def _migrated_postgres(place: PostgresPlace, dry_run: bool) -> tuple[Step, ...]:
     from tidemill.stores.postgres.database import Link, steps
 
-    link = Link(place)
+    link = Link(place, opened=False)
     try:
         return await steps(link, dry_run=dry_run)
     finally:

@@ -26,7 +26,7 @@ from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 
-from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 from tidemill.stores.sql_files import Migration, Step, migrations, pending, statements
 
 DIALECT = "postgres"
@@ -41,7 +41,7 @@ CALL_SECONDS = 30.0
 """How long a call may take before its connection counts as cut."""
 PATIENCE_SECONDS = 5.0
 """How long a call waits for a server that cannot be reached before it fails."""
-SESSION_OVER = "TM001"
+SESSION_OVER, READ_ONLY = "TM001", "25006"
 SETTINGS = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; "
     "SET idle_in_transaction_session_timeout = '10s'"
@@ -231,7 +231,7 @@ def translate_error(error: BaseException, place: Place) -> TidemillError:
     message = f"{place.name}: {_line(error)}"
     if state == "53100":
         return DiskFull(f"the disk of {place.name} is full; free some space")
-    if state == "25006":
+    if state == READ_ONLY:
         return read_only(place)
     if state == "42501":
         return rejected("store_unusable", message, hint=_rights_hint(place))
@@ -285,9 +285,9 @@ def _encoded(statement: str) -> bytes:
 class Link:
     """A connection that is made when it is needed, and replaced after it was cut."""
 
-    def __init__(self, place: Place, *setup: str) -> None:
+    def __init__(self, place: Place, *setup: str, opened: bool = True) -> None:
         self.place = place
-        self._setup = setup
+        self._setup, self._opened = setup, opened
         self.connection: Connection | None = None
 
     async def connect(self) -> Connection:
@@ -303,7 +303,11 @@ class Link:
                         await made.close()
                         raise
             except (psycopg.Error, OSError, TimeoutError) as error:
-                raise unreached(error, self.place) from error
+                meant = unreached(error, self.place)
+                if self._opened and isinstance(meant, Rejected):
+                    # Work that is under way waits for the operator; a refusal would fail it.
+                    raise StoreUnusable(meant.problems[0]) from error
+                raise meant from error
             self.connection, self._cursor = made, made.cursor(binary=True)
         return self.connection
 

@@ -1,8 +1,8 @@
 """Hints between processes by LISTEN and NOTIFY: that there is work, that a stream has records; and live frames.
 
 A hint is sent after the commit, at most every `HINT_EVERY_MS` by a process, because NOTIFY takes a lock of the whole
-server. Hints may be lost: a waiting claim or follower looks by itself every `LOOK_EVERY_MS`. Live frames travel in notifications,
-which come in the order in which they were sent.
+server. Hints may be lost: a waiting claim or follower looks by itself every `LOOK_EVERY_MS`. Live frames travel in
+notifications, which come in the order in which they were sent.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class PostgresStore:
     async def open(self) -> None:
         if self._writer is not None:
             return
-        link = Link(self.place)
+        link = Link(self.place, opened=False)
         try:
             if not self.place.row_security:
                 await migrate(link)

@@ -16,16 +16,18 @@ from typing import Any, TypeVar
 import msgspec
 import psycopg
 
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import StoreUnusable, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, CommitResult
 from tidemill.stores.postgres.database import (
     PATIENCE_SECONDS,
+    READ_ONLY,
     SESSION_OVER,
     SQL,
     Link,
     Place,
     is_cut,
     migrate,
+    read_only,
     this_process,
     translate_error,
 )
@@ -78,6 +80,13 @@ class Session:
                     if state == NO_PARTITION:
                         await self.link.fetch(SQL["add_partitions"])
                     continue
+                elif state == READ_ONLY:
+                    # The server has become a replica: another one of the URL may be the primary by now.
+                    await self.link.drop()
+                    if time.monotonic() < until:
+                        await asyncio.sleep(0.2)
+                        continue
+                    raise StoreUnusable(read_only(self.link.place).problems[0]) from error
                 elif state == SESSION_OVER and conflicts < CONFLICTS_MAX:
                     # Another version may have migrated the store.
                     conflicts += 1

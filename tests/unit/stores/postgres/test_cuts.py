@@ -6,14 +6,16 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
+import psycopg
 import pytest
 import pytest_asyncio
 
 from tests.conformance.stores.harness import LONG_MS, RUN, ack, job, keys, row, run
-from tests.fixtures.servers.postgres_server import PrivateServer, running
+from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer, running
 from tests.fixtures.servers.tcp_proxy import Fault, Proxy, proxied
-from tidemill.errors import Unavailable
+from tidemill.errors import StoreUnusable, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed, Lease
 from tidemill.stores.postgres import database, writer
 from tidemill.stores.postgres.database import place_at
@@ -157,6 +159,46 @@ async def test_followers_and_waiting_claims_survive_a_cut(store: PostgresStore, 
     await commit(store, 0, records=(b"1",), jobs=(job("a"),))
     assert (await asyncio.wait_for(frames, 20)).body == b"1"
     assert keys(await asyncio.wait_for(waiting, 20)) == ["a"]
+
+
+async def is_read_only(store: PostgresStore) -> bool:
+    try:
+        await commit(store, 1, rows=(row("r"),))
+    except StoreUnusable as error:
+        assert "replica" in str(error)
+        return True
+    return False
+
+
+async def test_work_under_way_waits_for_an_operator(
+    store: PostgresStore, server: PrivateServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that refuses the password, or has become a replica, is no refusal of what is to be written."""
+    monkeypatch.setattr(writer, "PATIENCE_SECONDS", 0.3)
+    await commit(store, 0, records=(b"1",))
+    server.asked("ALTER SYSTEM SET default_transaction_read_only = on")
+    server.asked("SELECT pg_reload_conf()")
+    try:
+        async with asyncio.timeout(20):
+            while not await is_read_only(store):
+                await asyncio.sleep(0)
+    finally:
+        with psycopg.connect(server.url, autocommit=True, options="-c default_transaction_read_only=off") as direct:
+            direct.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            direct.execute("SELECT pg_reload_conf()")
+    while True:
+        with suppress(StoreUnusable):
+            assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+            break
+    server.asked(f"ALTER ROLE {USER} PASSWORD 'another'")
+    try:
+        proxy.cut_all()
+        with pytest.raises(StoreUnusable, match="password"):
+            await commit(store, 2, records=(b"3",))
+    finally:
+        with psycopg.connect(server.with_password("another"), autocommit=True) as direct:
+            direct.execute(f"ALTER ROLE {USER} PASSWORD '{PASSWORD}'".encode())
+    assert await commit(store, 2, records=(b"3",)) == Committed(version=3)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])

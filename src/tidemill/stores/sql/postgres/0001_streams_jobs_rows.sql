@@ -408,7 +408,10 @@ $$;
 -- by priority, ready time and insertion. A lane offers no more jobs than its caps have room for.
 CREATE FUNCTION next_jobs(
     now_ms bigint, queues text[], most bigint, cap_names text[], cap_bounds bigint[], tree text
-) RETURNS TABLE (stream bigint, key text, lane bigint, capped boolean) LANGUAGE sql VOLATILE ROWS 100 AS $$
+) RETURNS TABLE (job_stream bigint, job_key text, job_lane bigint, job_capped boolean) LANGUAGE plpgsql ROWS 100 AS $$
+BEGIN
+    -- Functions in PL/pgSQL keep their plans; those in SQL are planned at every call.
+    RETURN QUERY
     WITH RECURSIVE line (lane) AS (
         (SELECT j.lane FROM jobs j WHERE j.state = 1 ORDER BY j.lane LIMIT 1)
         UNION ALL
@@ -439,7 +442,8 @@ CREATE FUNCTION next_jobs(
         ) j
         WHERE o.room > 0
     )
-    SELECT h.stream, h.key, h.lane, h.capped FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most
+    SELECT h.stream, h.key, h.lane, h.capped FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most;
+END
 $$;
 
 -- Lease the first of these jobs that nobody else is about to take, in their order. Streams are named here: the statement
@@ -478,17 +482,21 @@ END
 $$;
 
 -- Leases that have expired: their jobs may be claimed again, and keep their tokens until they are.
-CREATE FUNCTION expire_leases(now_ms bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE FUNCTION expire_leases(now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     UPDATE jobs j SET state = 1
     FROM (
         SELECT d.stream, d.key FROM jobs d WHERE d.state = 2 AND d.due_ms <= now_ms
         ORDER BY d.due_ms LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) due
-    WHERE j.stream = due.stream AND j.key = due.key
+    WHERE j.stream = due.stream AND j.key = due.key;
+END
 $$;
 
 -- When a job of these queues becomes ready by time alone; null if none will.
-CREATE FUNCTION next_due(now_ms bigint, queues text[]) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+CREATE FUNCTION next_due(now_ms bigint, queues text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
     WITH RECURSIVE line (lane) AS (
         (SELECT j.lane FROM jobs j WHERE j.state = 1 ORDER BY j.lane LIMIT 1)
         UNION ALL
@@ -501,7 +509,8 @@ CREATE FUNCTION next_due(now_ms bigint, queues text[]) RETURNS bigint LANGUAGE s
             SELECT j.ready_at_ms FROM jobs j WHERE j.state = 1 AND j.lane = l.id AND j.ready_at_ms > now_ms
             ORDER BY j.ready_at_ms LIMIT 1
         ) later WHERE cardinality(queues) = 0 OR l.queue = ANY (queues))
-    )
+    ));
+END
 $$;
 
 -- Claim in one call, unless a job comes up whose caps are bounded. The last line has no key: its token is the clock,
@@ -524,7 +533,7 @@ DECLARE
 BEGIN
     PERFORM expire_leases(now_ms);
     -- More than wanted, because others may be about to take the first ones.
-    SELECT array_agg(n.stream), array_agg(n.key), bool_or(n.capped) INTO offered_streams, offered_keys, any_capped
+    SELECT array_agg(n.job_stream), array_agg(n.job_key), bool_or(n.job_capped) INTO offered_streams, offered_keys, any_capped
     FROM next_jobs(now_ms, queues, 4 * most, cap_names, cap_bounds, tree) n;
     IF any_capped THEN
         why := 2;

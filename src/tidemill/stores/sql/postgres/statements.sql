@@ -59,7 +59,7 @@ SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.caps'));
 -- name: expire
 SELECT n.now_ms, expire_leases(n.now_ms) FROM (SELECT clock_ms(%s) AS now_ms OFFSET 0) n;
 -- name: next_jobs
-SELECT stream, key, lane FROM next_jobs(%s, %s, %s, %s, %s, %s);
+SELECT job_stream, job_key, job_lane FROM next_jobs(%s, %s, %s, %s, %s, %s);
 -- name: lease
 SELECT * FROM lease_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: next_due
