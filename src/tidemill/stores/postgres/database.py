@@ -378,7 +378,10 @@ class Readers:
                     again = is_cut(error, link.connection) or _is_conflict(error)
                     if not again or time.monotonic() > until:
                         raise translate_error(error, self._place) from error
-            await asyncio.sleep(0.02)
+                except Unavailable as error:
+                    if isinstance(error, StoreUnusable) or time.monotonic() > until:
+                        raise
+            await asyncio.sleep(0.05)
 
     @asynccontextmanager
     async def transaction(self, *, tenant: str | None = None) -> AsyncIterator[Callable[..., Awaitable[Rows]]]:
