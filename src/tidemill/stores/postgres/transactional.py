@@ -137,6 +137,8 @@ class Statements:
             await self._make_schema(connection)
             result: CommitResult | None = None
             async with connection.transaction():
+                # One after another in all processes: two that do not see each other could both be right.
+                await self._session.link.fetch(SQL["one_statement_commit"])
                 result = await self._refused(connection, commit.statements)
                 if result is None:
                     answers = await self._session.link.fetch(SQL["apply"], (*head, now, *wave.values))

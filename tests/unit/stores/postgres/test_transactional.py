@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import msgspec
@@ -77,6 +78,23 @@ async def test_a_changed_answer_takes_its_commit_along(server: Server, store: Po
     random = await store.dry_run(Statement(text="INSERT INTO mine VALUES (9) RETURNING random()", owner="flow"))
     (result,) = await store.commit([Commit(RUN, 2, (b"b",), statements=(random,))])
     assert isinstance(result, StatementRefused) and not result.changed
+
+
+async def test_commits_of_two_processes_take_turns(server: Server, store: PostgresStore) -> None:
+    """Two statements that do not see each other's rows would both answer as in their dry runs."""
+    other = PostgresStore(store.place)
+    await other.open()
+    count = Statement(text="INSERT INTO mine SELECT count(*) FROM mine RETURNING n", owner="flow")
+    for _ in range(5):
+        dry = [await each.dry_run(count) for each in (store, other)]
+        both = [
+            each.commit([Commit(RUN._replace(key=f"{number}"), None, statements=(statement,))])
+            for number, (each, statement) in enumerate(zip((store, other), dry, strict=True))
+        ]
+        results = [result for (result,) in await asyncio.gather(*both)]
+        assert sorted(type(result).__name__ for result in results) == ["Committed", "StatementRefused"]
+    await other.close()
+    assert mine(server, store) == [(number,) for number in range(5)]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ SELECT id, queue, tenant, caps, priority FROM lanes WHERE id = ANY (%s);
 SELECT * FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: one_capped_claim
 SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.caps'));
+-- name: one_statement_commit
+SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.statements'));
 -- name: expire
 SELECT n.now_ms, expire_leases(n.now_ms) FROM (SELECT clock_ms(%s) AS now_ms OFFSET 0) n;
 -- name: next_jobs
