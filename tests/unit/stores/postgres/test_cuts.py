@@ -203,31 +203,29 @@ async def test_work_under_way_waits_for_an_operator(
 
 async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
     """Chains of jobs on several streams while connections are cut at random: each step happens once, none expires."""
-    dice, steps, cuts = random.Random(7), 40, 0
+    dice, steps = random.Random(7), 25
     streams = [run(f"s{number}") for number in range(6)]
 
     async def chain(stream: Stream) -> None:
         done = 0
-        while done < steps:
+        while done < steps or await store.jobs(stream):
             # Any worker may take the job of any stream; this one takes what there is.
             for lease in await claimed(store, 3):
                 number = int(lease.key)
                 assert lease.expired == 0, "a lease that its worker never heard of is given back"
-                after = (job(f"{number + 1}"),) if number < steps else ()
+                after = (job(f"{number + 1}"),) if number < steps or proxy.fired < 5 else ()
                 fields = {"records": (lease.key.encode(),), "acks": (ack(lease),), "jobs": after}
                 (result,) = await store.commit([Commit(stream=lease.stream, expected=number - 1, **fields)])  # type: ignore[arg-type]
                 assert isinstance(result, Committed)
             done = (await store.load({stream: 0}))[0].version
 
     async def storm() -> None:
-        nonlocal cuts
         while True:
             await asyncio.sleep(0.4 * dice.random())
             if dice.random() < 0.3:
                 proxy.cut_all()
             else:
                 proxy.arm(dice.choice(FAULTS))
-            cuts += 1
 
     await store.commit([Commit(stream=stream, expected=0, jobs=(job("1"),)) for stream in streams])
     weather = asyncio.create_task(storm())
@@ -237,9 +235,9 @@ async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
     finally:
         weather.cancel()
         proxy.arm("")
-    assert cuts > 2 and proxy.fired > 1
-    wanted = tuple(str(number).encode() for number in range(1, steps + 1))
-    assert [tail.records for tail in await store.load(dict.fromkeys(streams, 0))] == [wanted] * len(streams)
+    assert proxy.fired >= 5
+    for tail in await store.load(dict.fromkeys(streams, 0)):
+        assert tail.records == tuple(str(number).encode() for number in range(1, tail.version + 1))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
