@@ -412,35 +412,42 @@ CREATE FUNCTION next_jobs(
 BEGIN
     -- Functions in PL/pgSQL keep their plans; those in SQL are planned at every call.
     RETURN QUERY
-    WITH RECURSIVE line (lane) AS (
-        (SELECT j.lane FROM jobs j WHERE j.state = 1 ORDER BY j.lane LIMIT 1)
+    WITH RECURSIVE line (lane, ready_at_ms, place) AS (
+        (SELECT j.lane, j.ready_at_ms, j.place FROM jobs j WHERE j.state = 1
+            ORDER BY j.lane, j.ready_at_ms, j.place LIMIT 1)
         UNION ALL
-        SELECT (SELECT j.lane FROM jobs j WHERE j.state = 1 AND j.lane > line.lane ORDER BY j.lane LIMIT 1)
-        FROM line WHERE line.lane IS NOT NULL
+        SELECT n.lane, n.ready_at_ms, n.place FROM line CROSS JOIN LATERAL (
+            SELECT j.lane, j.ready_at_ms, j.place FROM jobs j WHERE j.state = 1 AND j.lane > line.lane
+            ORDER BY j.lane, j.ready_at_ms, j.place LIMIT 1
+        ) n
     ), live AS MATERIALIZED (
         SELECT c.cap, count(*) AS leases
         FROM jobs j JOIN lanes l ON l.id = j.lane CROSS JOIN LATERAL unnest(l.caps) c(cap)
         WHERE cardinality(cap_names) > 0 AND j.state = 2 AND j.due_ms > now_ms AND j.capped GROUP BY c.cap
     ), open AS (
-        SELECT l.id, l.tenant, l.priority, coalesce(t.served, 0) AS served, l.caps && cap_names AS capped,
+        SELECT l.id, l.tenant, l.priority, l.caps && cap_names AS capped, line.ready_at_ms, line.place,
             least(most, (
                 SELECT min(b.bound - coalesce((SELECT v.leases FROM live v WHERE v.cap = b.cap), 0))
                 FROM unnest(cap_names, cap_bounds) b(cap, bound) WHERE b.cap = ANY (l.caps)
             )) AS room
-        FROM line JOIN lanes l ON l.id = line.lane LEFT JOIN tenants t ON t.tenant = l.tenant
-        WHERE cardinality(queues) = 0 OR l.queue = ANY (queues)
+        FROM line JOIN lanes l ON l.id = line.lane
+        WHERE line.ready_at_ms <= now_ms AND (cardinality(queues) = 0 OR l.queue = ANY (queues))
+    ), ranked AS (
+        SELECT o.*, row_number() OVER (PARTITION BY o.tenant ORDER BY o.priority DESC, o.ready_at_ms, o.place) AS rank
+        FROM open o WHERE o.room > 0
     ), heads AS (
-        SELECT o.tenant, o.served, o.capped, j.stream, j.key, o.id AS lane,
+        SELECT o.tenant, coalesce(t.served, 0) AS served, o.capped, j.stream, j.key, o.id AS lane,
             row_number() OVER (PARTITION BY o.tenant ORDER BY o.priority DESC, j.ready_at_ms, j.place) AS turn
-        FROM open o CROSS JOIN LATERAL (
+        FROM ranked o LEFT JOIN tenants t ON t.tenant = o.tenant CROSS JOIN LATERAL (
             SELECT h.stream, h.key, h.ready_at_ms, h.place FROM jobs h
             WHERE h.state = 1 AND h.lane = o.id AND h.ready_at_ms <= now_ms AND (tree = '' OR EXISTS (
                 SELECT 1 FROM streams s
                 WHERE s.id = h.stream AND (s.key = tree OR starts_with(s.key, tree || '.'))
             ))
-            ORDER BY h.ready_at_ms, h.place LIMIT greatest(o.room, 0)
+            ORDER BY h.ready_at_ms, h.place LIMIT o.room
         ) j
-        WHERE o.room > 0
+        -- Lanes whose first job comes after the first jobs of as many others have no turn.
+        WHERE o.rank <= most OR tree <> ''
     )
     SELECT h.stream, h.key, h.lane, h.capped FROM heads h ORDER BY h.turn, h.served, h.tenant LIMIT most;
 END
