@@ -173,7 +173,7 @@ class Statements:
                 answer = await self._perform(connection, statement)
             except Rejected as found:
                 return StatementRefused(statement=statement, message=found.problems[0].message, equals=equals)
-            if statement.answer and answer != statement.answer:
+            if statement.answer not in (b"", answer):
                 return StatementRefused(statement=statement, message=CONFLICT, changed=True, equals=equals)
         return None
 

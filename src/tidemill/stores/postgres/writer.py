@@ -50,7 +50,7 @@ class Session:
         self.link = Link(place, *setup)
         self._id = self._epoch = self._batch = 0
         self._connected: object = None
-        self._doubtful = 0
+        self._unheard = 0
         """A batch whose caller was told that its outcome is unknown."""
         self.turn = asyncio.Lock()
 
@@ -65,7 +65,7 @@ class Session:
                     return read_back(answer)
                 return await run((self._id, self._epoch, batch))
             except Unavailable:
-                self._doubtful = batch if cut else self._doubtful
+                self._unheard = batch if cut else self._unheard
                 raise
             except (psycopg.Error, OSError, TimeoutError) as error:
                 state = getattr(error, "sqlstate", None) or ""
@@ -74,7 +74,7 @@ class Session:
                     if time.monotonic() < until:
                         await asyncio.sleep(0.02)
                         continue
-                    self._doubtful = batch
+                    self._unheard = batch
                 elif (state.startswith("40") or state == NO_PARTITION) and conflicts < CONFLICTS_MAX:
                     conflicts += 1
                     if state == NO_PARTITION:
@@ -115,10 +115,10 @@ class Session:
         if not self._id:
             ((self._id, self._epoch),) = await self.link.fetch(SQL["enter"], (this_process(),))
         self._connected = connection
-        if self._doubtful:
+        if self._unheard:
             # The tokens of what it leased are unknown.
-            await self.link.fetch(SQL["give_back"], (self._id, self._doubtful))
-            self._doubtful = 0
+            await self.link.fetch(SQL["give_back"], (self._id, self._unheard))
+            self._unheard = 0
         return stored[1] if unknown and stored is not None and stored[0] == unknown else None
 
     async def undo(self, batch: int) -> None:
