@@ -458,6 +458,19 @@ async def steps(link: Link, *, dry_run: bool = False) -> tuple[Step, ...]:
     return tuple(Step(number=each.number, name=each.name, applied_ms=moments.get(each.number)) for each in known)
 
 
+async def check_role(link: Link) -> None:
+    """Refuse a user whom row-level security does not treat as the URL says: it would see nothing, or everything."""
+    place = link.place
+    ((binding, user),) = await link.fetch("SELECT row_security_active('streams'), current_user::text")
+    if binding and not place.row_security:
+        message = f"the user {user} does not own the tables of {place.name}, so row-level security hides them"
+        hint = "connect as their owner, as workers do; a process that serves tenants adds ?row_security=on"
+        raise rejected("store_unusable", message, hint=hint)
+    if place.row_security and not binding:
+        message = f"row-level security does not bind {user}, who owns the tables of {place.name} or is a superuser"
+        raise rejected("store_unusable", message, hint="connect as another user, or leave row_security out")
+
+
 async def _applied(connection: Connection, place: Place) -> dict[int, tuple[str, int]]:
     """The migrations of a schema, by number; refuses a schema of another program."""
     tables = await (

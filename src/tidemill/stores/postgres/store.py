@@ -11,11 +11,12 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import psycopg
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.errors import Unavailable, rejected
+from tidemill.errors import TidemillError, Unavailable, rejected
 from tidemill.stores.contract import (
     Backlog,
     Claim,
@@ -40,6 +41,7 @@ from tidemill.stores.postgres.database import (
     Link,
     Place,
     Readers,
+    check_role,
     connection_arguments,
     migrate,
     setup_of,
@@ -102,6 +104,7 @@ class PostgresStore:
         try:
             if not self.place.row_security:
                 await migrate(link)
+            await check_role(link)
             ((now,),) = await link.fetch(SQL["clock"])
         except psycopg.Error as error:
             raise translate_error(error, self.place) from error
@@ -303,9 +306,12 @@ class PostgresStore:
         return claimed
 
     async def _release_unclaimed(self, task: asyncio.Future[Claimed]) -> None:
-        claimed = await task
-        await self._jobs.release(claimed.leases, 0) if claimed.leases else None
-        self._notify([*{lease.queue for lease in claimed.leases}, EVERY_QUEUE])
+        # Without the server the leases expire.
+        with suppress(TidemillError):
+            claimed = await task
+            if claimed.leases:
+                await self._jobs.release(claimed.leases, 0)
+                self._notify([*{lease.queue for lease in claimed.leases}, EVERY_QUEUE])
 
     def _hinted(self, hint: Hint | None) -> None:
         """Another process has written something; None: there may be anything."""

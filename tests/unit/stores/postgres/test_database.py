@@ -199,6 +199,9 @@ async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
         assert await api.backlog() == [], "a question without a tenant shows nothing"
     finally:
         await api.close()
+    # A worker must not take an empty view for an empty store, nor an owner itself for bound.
+    assert "as workers do" in str(await refusal(url.replace("&row_security=on", "")))
+    assert "does not bind" in str(await refusal(f"{server.url}?schema={schema}&row_security=on"))
     # What a statement of that role sees without the store's help.
     with psycopg.connect(url.partition("?")[0], autocommit=True) as bare:
         bare.execute(f"SET search_path = {schema}".encode())
