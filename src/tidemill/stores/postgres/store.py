@@ -49,7 +49,7 @@ from tidemill.stores.postgres.database import (
 )
 from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of, renewal
 from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, digest_of
-from tidemill.stores.postgres.streams import Wave, forget_values, load, streams_of, waves
+from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session, Writer
 from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
@@ -113,6 +113,7 @@ class PostgresStore:
         self._clock.observe(now)
         self._thread = threading.get_ident()
         self._readers = Readers(self.place)
+        self._loader = Loader(self._readers)
         self._jobs = Jobs(self._readers, self._asked_time)
         self._claims = Session(self.place)
         self._hints = Hints(self.place, self._readers, self._hinted, self._frame_arrived)
@@ -331,7 +332,18 @@ class PostgresStore:
         self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
     ) -> list[Tail]:
         self._opened()
-        return await load(self._readers, after, snapshots, limit) if after else []
+        if not after:
+            return []
+        if self.place.row_security:
+            # A transaction sees one tenant.
+            tails: dict[Stream, Tail] = {}
+            for tenant in dict.fromkeys(stream.tenant for stream in after):
+                own = {stream: version for stream, version in after.items() if stream.tenant == tenant}
+                tails |= {tail.stream: tail for tail in await load(self._readers, own, snapshots, limit)}
+            return [tails[stream] for stream in after]
+        if snapshots and limit is None:
+            return await self._loader.load(after)
+        return await load(self._readers, after, snapshots, limit)
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50

@@ -6,6 +6,7 @@ stream twice is cut into waves within one transaction. Places in line are given 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -205,6 +206,51 @@ def forget_values(stream: Stream, expected: int | None, rows: Sequence[Row]) -> 
 
 
 # Reading
+
+LOADS_AT_ONCE = 2
+"""Calls under way; loads that arrive meanwhile share the next one."""
+
+
+class Loader:
+    """Gathers loads of whole tails, so that one call reads what many tasks ask for."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._waiting: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def load(self, after: Mapping[Stream, int]) -> list[Tail]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Tail]] = loop.create_future()
+        self._waiting.append((after, future))
+        if len(self._tasks) < LOADS_AT_ONCE:
+            task = loop.create_task(self._run(), name="tidemill-loads")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            batch: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
+            streams: dict[Stream, int] = {}
+            for each in waiting:
+                # A stream is read after one version at a time.
+                if all(streams.get(stream, version) == version for stream, version in each[0].items()):
+                    streams.update(each[0])
+                    batch.append(each)
+                else:
+                    self._waiting.append(each)
+            try:
+                tails = {tail.stream: tail for tail in await load(self._readers, streams, True, None)}
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for after, future in batch:
+                if not future.done():
+                    future.set_result([tails[stream] for stream in after])
 
 
 async def load(readers: Readers, after: Mapping[Stream, int], snapshots: bool, limit: int | None) -> list[Tail]:

@@ -105,3 +105,21 @@ async def test_hints_are_gathered(both: Both, monkeypatch: pytest.MonkeyPatch) -
         await one.commit([Commit(run(f"{number}"), 0, (b"x",), jobs=(job(),))])
     await asyncio.sleep(1.2)
     assert 1 <= len(sent) <= 50
+
+
+async def test_loads_that_arrive_together_share_a_call(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = both
+    streams = [run(f"l{number}") for number in range(20)]
+    await one.commit([Commit(stream, 0, (b"1", b"2")) for stream in streams])
+    calls: list[str] = []
+    fetch = one._readers.fetch
+
+    async def counted(statement: str, *values: object, **fields: object) -> object:
+        calls.append(statement)
+        return await fetch(statement, *values, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(one._readers, "fetch", counted)
+    asked = [{stream: number % 3} for number, stream in enumerate([*streams, *streams])]
+    tails = await asyncio.gather(*(one.load(each) for each in asked))
+    assert [len(tail.records) for (tail,) in tails] == [2 - number % 3 for number in range(40)]
+    assert len(calls) < 10
