@@ -41,7 +41,7 @@ CALL_SECONDS = 30.0
 """How long a call may take before its connection counts as cut."""
 PATIENCE_SECONDS = 5.0
 """How long a call waits for a server that cannot be reached before it fails."""
-SESSION_OVER, READ_ONLY = "TM001", "25006"
+SESSION_OVER, LEASE_LOST, READ_ONLY = "TM001", "TM002", "25006"
 SETTINGS = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; "
     "SET idle_in_transaction_session_timeout = '10s'"

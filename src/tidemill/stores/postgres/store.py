@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 
@@ -37,6 +38,7 @@ from tidemill.stores.contract import (
 from tidemill.stores.followers import Followers
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
+    LEASE_LOST,
     SQL,
     Link,
     Place,
@@ -188,10 +190,8 @@ class PostgresStore:
             fetch, now = session.link.fetch, self._asked_time()
             if len(parts) == 1 and not self.place.row_security:
                 hop = parts[0].hop()
-                if hop is not None:
-                    ((answer,),) = await fetch(SQL["apply_hop"], (*head, now, *hop))
-                    if answer is not None:
-                        return [answer]
+                if hop is not None and (answer := await _hop(session, (*head, now, *hop))) is not None:
+                    return [answer]
                 return [row[0] for row in await fetch(SQL["apply"], (*head, now, *parts[0].values))]
             connection, answers = await session.link.connect(), list[str]()
             async with connection.transaction():
@@ -421,6 +421,17 @@ class PostgresStore:
     def _deliver_live(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
         self._followers.published(stream, version, frames)
         self._notify([stream])
+
+
+async def _hop(session: Session, values: tuple[Any, ...]) -> str | None:
+    """Try the most frequent commit; None if it was refused, for which there may be several reasons."""
+    try:
+        ((answer,),) = await session.link.fetch(SQL["apply_hop"], values)
+    except psycopg.Error as error:
+        if error.sqlstate != LEASE_LOST:
+            raise
+        return None
+    return None if answer is None else str(answer)
 
 
 async def _rest(waiter: Waiter, ms: float) -> bool:

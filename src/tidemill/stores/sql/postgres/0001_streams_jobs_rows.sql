@@ -315,7 +315,7 @@ END
 $$;
 
 -- The most frequent commit, without arrays: records on an existing stream that settle one lease and insert at most one
--- job. Answers like apply_commits, or null where it would be refused: then nothing was written, and that one tells why.
+-- job. Answers like apply_commits; where that one would refuse it, null or an error, and nothing was written.
 CREATE FUNCTION apply_hop(
     me bigint, my_epoch bigint, my_batch bigint, at_ms bigint,
     of_tenant text, of_kind text, of_key text, expected bigint, count bigint, new_body bytea,
@@ -333,8 +333,9 @@ DECLARE
     tokens bigint[] := '{}';
     reply text;
 BEGIN
-    SELECT s.id, s.month INTO found_id, found_month FROM streams s
-    WHERE s.kind = of_kind AND s.tenant = of_tenant AND s.key = of_key AND s.version = expected FOR UPDATE;
+    UPDATE streams s SET version = expected + count
+    WHERE s.kind = of_kind AND s.tenant = of_tenant AND s.key = of_key AND s.version = expected
+    RETURNING s.id, s.month INTO found_id, found_month;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -342,9 +343,8 @@ BEGIN
     DELETE FROM jobs j WHERE j.stream = found_id AND j.key = ack_key AND j.token = ack_token AND ack_token <> 0
     RETURNING j.capped INTO freed;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RAISE EXCEPTION 'the lease is lost' USING ERRCODE = 'TM002';
     END IF;
-    UPDATE streams s SET version = expected + count WHERE s.id = found_id;
     INSERT INTO records (month, stream, version, tenant, body)
     VALUES (found_month, found_id, expected + count, of_tenant, new_body);
     IF job_key IS NOT NULL THEN
