@@ -1,7 +1,7 @@
 """The engine on a private PostgreSQL server: one hop beside its floor, and many runs by two worker processes.
 
-The floor of a hop is one prepared statement that writes the same: it raises a version, adds a record, removes a job and
-adds another. Engine and floor take turns, because the time of a sync varies from one minute to the next.
+The floor of a hop is one prepared statement that writes the same to the same tables: it raises a version, adds a
+record, removes a job and adds another. Engine and floor take turns, because the time of a sync varies.
 """
 
 from __future__ import annotations
@@ -28,36 +28,39 @@ ROUNDS = 7
 HOP_FLOOR_MUST, HOP_AIM_MS = 1.8, 1.5
 RATE_MUST, RATE_AIM = 3_000, 4_500
 DURABLE = ("fsync=on", "max_connections=100", "shared_buffers=256MB")
-TABLES = """
-CREATE TABLE IF NOT EXISTS s (id bigint PRIMARY KEY, version bigint);
-CREATE TABLE IF NOT EXISTS r (stream bigint, version bigint, body bytea, PRIMARY KEY (stream, version));
-CREATE TABLE IF NOT EXISTS j (stream bigint, key text, body bytea, PRIMARY KEY (stream, key));
-TRUNCATE s, r, j; INSERT INTO s VALUES (1, 0); INSERT INTO j VALUES (1, '0', '')
+BEGIN = """
+INSERT INTO streams (tenant, kind, key, version, month)
+    VALUES ('t', 'floor', %s, 0, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer) RETURNING id, month
 """
 HOP = """
-WITH a AS (UPDATE s SET version = version + 1 WHERE id = %s AND version = %s),
-    b AS (INSERT INTO r VALUES (%s, %s, %s)), c AS (DELETE FROM j WHERE stream = %s AND key = %s)
-INSERT INTO j VALUES (%s, %s, %s)
+WITH a AS (UPDATE streams SET version = version + 1 WHERE id = %(id)s AND version = %(n)s),
+    b AS (INSERT INTO records VALUES (%(month)s, %(id)s, %(n)s + 1, 't', %(body)s)),
+    c AS (DELETE FROM jobs WHERE stream = %(id)s AND key = %(old)s)
+INSERT INTO jobs (stream, key, tenant, lane, capped, ready_at_ms, place, state, due_ms, token, owner, body)
+    VALUES (%(id)s, %(new)s, 't', 1, false, 0, %(n)s, 2, 0, %(n)s, 'me', %(body)s)
 """
 
 
-async def floor_ms(server: Server) -> float:
-    """Milliseconds per hop of the floor."""
-    body = b"x" * 300
+async def floor_ms(server: Server, schema: str) -> float:
+    """Milliseconds per hop of the floor, on the tables of a store."""
     async with await psycopg.AsyncConnection.connect(server.url, autocommit=True, prepare_threshold=0) as connection:
-        await connection.execute(TABLES, prepare=False)
+        await connection.execute(f"SET search_path = {schema}".encode())
+        found = await connection.execute(BEGIN, (str(time.perf_counter()),))
+        ((number, month),) = await found.fetchall()
+        values = {"id": number, "month": month, "body": b"x" * 300}
         begun = time.perf_counter()
         for n in range(CHAIN.nodes):
-            values = (1, n, 1, n + 1, body, 1, f"{n}", 1, f"{n + 1}", body[:60])
-            await connection.execute(HOP, values)
+            await connection.execute(HOP, values | {"n": n, "old": f"{n}", "new": f"{n + 1}"})
         return (time.perf_counter() - begun) / CHAIN.nodes * 1000
 
 
 async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
     """Milliseconds per hop of the engine and of its floor, round by round."""
     mine: list[float] = []
-    floors: list[float] = [await floor_ms(server)]
-    async with engine_at(server.new_store(), concurrency=PLACES) as engine:
+    url = server.new_store()
+    schema = url.partition("schema=")[2]
+    async with engine_at(url, concurrency=PLACES) as engine:
+        floors = [await floor_ms(server, schema)]
         await engine.publish(CHAIN.document)
         await engine.result(await engine.start("chain"))
         for _ in range(ROUNDS):
@@ -65,7 +68,7 @@ async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
             begun = time.perf_counter()
             await CHAIN.play(engine)
             mine.append((time.perf_counter() - begun) / CHAIN.nodes * 1000)
-            floors.append(await floor_ms(server))
+            floors.append(await floor_ms(server, schema))
     return mine, [(before + after) / 2 for before, after in pairwise(floors)]
 
 
