@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tidemill.handlers.python.functions import function
     from tidemill.kernel.model import Capabilities, NodeType
 
-    __version__: str
+__version__ = "0.1.0"
 
 _HOMES = {
     "Asked": "tidemill.handlers.contract",
@@ -102,15 +102,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        found: Any = version("tidemill")
-    elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
-    else:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 
 

@@ -12,13 +12,13 @@ import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from tidemill import __version__
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -382,7 +382,7 @@ def engine_at(
         lease_ms=dead_after_ms,
         host=host,
         pid=pid,
-        version=version("tidemill") if work else "",
+        version=__version__ if work else "",
     )
     return Engine(
         store=storage.store,

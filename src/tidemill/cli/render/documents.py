@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill import __version__
 from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import (
     Column,
@@ -98,7 +98,7 @@ class NodeTypeDetails(NamedTuple):
             "type": self.type.key,
             **{name: getattr(self.type, name) for name in shown},
             # What comes with Tidemill has no version but Tidemill's.
-            "version": self.type.version or (version("tidemill") if self.offer.origin == BUILT_IN else ""),
+            "version": self.type.version or (__version__ if self.offer.origin == BUILT_IN else ""),
             "origin": self.offer.origin,
             "waits": self.type.waits,
             "capabilities": msgspec.structs.asdict(self.type.capabilities),
