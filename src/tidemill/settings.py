@@ -93,7 +93,7 @@ class _Problems:
     def __init__(self) -> None:
         self._found: list[Problem] = []
 
-    def add(self, code: str, path: str, message: str, hint: str) -> None:
+    def add(self, path: str, message: str, hint: str, *, code: str = "setting_invalid") -> None:
         self._found.append(Problem(code=code, path=path, message=message, hint=hint))
 
     def read(self, make: Callable[[], T], default: T, place: str = "") -> T:
@@ -128,7 +128,9 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             problems.read(lambda: ImportGrants.read(imports), ImportGrants(), "--allow-import"),
         ),
         egress=problems.read(lambda: Egress(allow=read_allow_list(egress)), Egress(), said(EGRESS_VARIABLE, "egress")),
-        shell=problems.read(lambda: _switch(SHELL_VARIABLE, "shell_switch_invalid", "commands are", file.shell), False),
+        shell=problems.read(
+            lambda: _switch(SHELL_VARIABLE, "commands are", file.shell, code="shell_switch_invalid"), False
+        ),
         smtp=problems.read(lambda: server_at(smtp) if smtp else None, None, said(SMTP_VARIABLE, "smtp")),
         secrets_folder=problems.read(
             lambda: _secrets_folder(file.secrets_folder), None, said(SECRETS_VARIABLE, "secrets_folder")
@@ -142,7 +144,8 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         databases=problems.read(lambda: _databases(file.databases, f"{path}"), {}),
         sql=StoreSqlGrants(
             enabled=problems.read(
-                lambda: _switch(SQL_STORE_VARIABLE, "sql_switch_invalid", "SQL on the store is", file.sql.store), None
+                lambda: _switch(SQL_STORE_VARIABLE, "SQL on the store is", file.sql.store, code="sql_switch_invalid"),
+                None,
             ),
             tables=file.sql.tables,
         ),
@@ -206,7 +209,6 @@ def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
         message, _, at = str(error).partition(" - at `$")
         path = f"{place.removesuffix(': ')}{at.removesuffix('`')}"
         problems.add(
-            "config_invalid",
             path,
             message[:1].lower() + message[1:],
             f"docs/{REFERENCE} lists the keys and what they hold",
@@ -218,14 +220,14 @@ def _fields(table: dict[str, Any], wanted: type[msgspec.Struct], below: str, pro
     fields = {field.name: field.type for field in msgspec.structs.fields(wanted)}
     for key in table:
         if key not in fields:
-            problems.add("config_invalid", f"{below}{key}", f"there is no key {key!r} here", offered(key, fields))
+            problems.add(f"{below}{key}", f"there is no key {key!r} here", offered(key, fields))
     found = {
         key: _fitted(value, fields[key], f"{below}{key}", problems) for key, value in table.items() if key in fields
     }
     for field in msgspec.structs.fields(wanted):
         if field.required and field.name not in found:
             hint = f'write {field.name} = ["…"]'
-            problems.add("config_invalid", f"{below}{field.name}", f"{field.name} is missing", hint)
+            problems.add(f"{below}{field.name}", f"{field.name} is missing", hint)
             found[field.name] = ()
         elif field.required and found[field.name] is msgspec.UNSET:
             found[field.name] = ()
@@ -245,7 +247,7 @@ def _imports(listed: ImportGrants | None, flags: ImportGrants) -> ImportGrants |
     return ImportGrants((*listed.patterns, *flags.patterns))
 
 
-def _switch(variable: str, code: str, subject: str, default: T) -> bool | T:
+def _switch(variable: str, subject: str, default: T, *, code: str) -> bool | T:
     match os.environ.get(variable, ""):
         case "on":
             return True

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, error, output
 from tests.fixtures.handler_harness import called
 from tests.fixtures.worker_processes import alive, until
@@ -401,7 +402,7 @@ async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "swordfish")
+    give_secrets(monkeypatch, TOKEN="swordfish")
     view = went(mill, ["sh", "-c", "echo $T; echo loud >&2"], env={"T": "{{ secrets.TOKEN }}"})
     assert output(view)["stdout"] == "***\n"
     lines = {(each.source, each.text.strip()) for each in mill.logs(view.run_id)}

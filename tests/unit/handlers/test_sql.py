@@ -15,10 +15,11 @@ import pytest
 
 import tidemill
 from tests.pace import allowed
-from tidemill.bootstrap import databases_here
+from tidemill.bootstrap import databases
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.handlers.sql import Dialect, is_several, with_placeholders
+from tidemill.settings import read_settings
 from tidemill.stores.contract import Statement
 from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import Transaction
@@ -368,6 +369,6 @@ async def test_without_its_driver_a_database_is_left_to_other_workers(monkeypatc
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "tidemill.handlers.sql_postgres", raising=False)
     with pytest.raises(CapabilityMissing) as lacking:
-        await databases_here()["crm"].run("SELECT 1", [])
+        await databases(read_settings())["crm"].run("SELECT 1", [])
     assert lacking.value.code == "driver_missing"
     assert lacking.value.hint == 'pip install "tidemill[postgres]"'
