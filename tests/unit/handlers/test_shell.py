@@ -95,6 +95,7 @@ def listening() -> list[tuple[str, str]]:
 @pytest.fixture
 def mill(monkeypatch: pytest.MonkeyPatch) -> Iterator[tidemill.Tidemill]:
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    give_secrets(monkeypatch, TOKEN="swordfish")
     with tidemill.open("memory://") as opened:
         yield opened
 
@@ -401,8 +402,7 @@ async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 
-def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:
-    give_secrets(monkeypatch, TOKEN="swordfish")
+def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill) -> None:
     view = went(mill, ["sh", "-c", "echo $T; echo loud >&2"], env={"T": "{{ secrets.TOKEN }}"})
     assert output(view)["stdout"] == "***\n"
     lines = {(each.source, each.text.strip()) for each in mill.logs(view.run_id)}

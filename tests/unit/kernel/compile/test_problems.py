@@ -146,9 +146,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     (
         "secret_not_alone",
         "/nodes/0/config/headers/a",
-        document(
-            node("a", type="http", config={"url": "https://a.example", "headers": {"a": "{{ secrets.A | upper }}"}})
-        ),
+        document(node("a", type="http", config={"url": "https://a", "headers": {"a": "{{ secrets.A | upper }}"}})),
     ),
 ]
 
