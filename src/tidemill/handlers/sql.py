@@ -244,6 +244,7 @@ NOT_SAID = StoreSqlGrants()
 NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
 NOT_ENABLED_HINT = "the operator writes [sql] store = true into tidemill.toml, or sets TIDEMILL_SQL_STORE=on"
+SECRET_ON_STORE = "a secret must not be written into the store"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
@@ -269,6 +270,9 @@ def sql_handler(
         if name == STORE:
             if not grants.enabled:
                 raise Fail(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
+            if len(context.secrets):
+                # Of a database that a template chooses this is known only now.
+                raise Fail("secret_not_allowed", SECRET_ON_STORE, hint="leave it out")
             shared = tuple(table.lower() for table, users in grants.tables.items() if context.workflow in users)
             body = msgspec.json.encode(parameters)
             return await _dry_run(own, Statement(text=text, parameters=body, owner=context.workflow, shared=shared))
@@ -289,15 +293,14 @@ def sql_handler(
         if is_template(text):
             message = "the statement is a constant: values that are written into it could change what it does"
             yield ConfigProblem(
-                "/statement", message, "write :name and give it under parameters", "statement_not_constant"
+                "/statement", message, "write :name and give it under parameters", code="statement_not_constant"
             )
         if is_template(name):
             return
         if name == STORE and _SECRET.search(msgspec.json.encode(config.get("parameters")).decode()):
-            message = "a secret must not be written into the store"
-            yield ConfigProblem("/parameters", message, "leave it out", "secret_not_allowed")
+            yield ConfigProblem("/parameters", SECRET_ON_STORE, "leave it out", code="secret_not_allowed")
         if name == STORE and grants.enabled is False:
-            yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, NOT_ENABLED)
+            yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, code=NOT_ENABLED)
         elif name == STORE and not has_own:
             hint = "name a database, or use a store with SQL"
             yield ConfigProblem("/database", "this store takes no statements", hint)

@@ -68,7 +68,8 @@ class ChildProcess(SupervisedProcess):
         boot = _BOOT.format(module=spec.module)
         launch = LaunchSpec(
             program=sys.executable,
-            argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
+            # `-P`: without it, the current folder would come before what is installed.
+            argv=[sys.executable, "-P", *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
             env=spec.env,
             fds=(theirs.fileno(),),
             memory_bytes_max=spec.memory_bytes_max,

@@ -18,8 +18,11 @@ from tidemill.errors import rejected
 _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
-_ORIGIN = re.compile(r"(?:https?|smtps?)://(?:\*\.)?[^/*?#@\s]+|database:[\w-]+")
+_ORIGIN = re.compile(
+    r"(?:https?|smtps?)://(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)(?::(?:\d{1,5}|\*))?|database:[\w-]+"
+)
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
+_ANY_PORT = ":*"
 
 
 class ImportGrants(msgspec.Struct, frozen=True):
@@ -63,12 +66,12 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a secret may be sent, and which workflows may use it."""
 
     origins: tuple[str, ...]
-    """`https://host`, `https://host:8443`, `https://*.host`, `smtp://host:587` or `database:NAME`."""
+    """`https://host`, `https://host:8443`, `https://*.host`, `https://host:*`, `smtp://host:587` or `database:NAME`."""
     workflows: tuple[str, ...]
     """Names of workflows; `*` stands for any text."""
 
     def __post_init__(self) -> None:
-        wrong = next((each for each in self.origins if not _ORIGIN.fullmatch(each)), None)
+        wrong = next((each for each in self.origins if not _is_origin(each)), None)
         if wrong is not None:
             raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587 or database:NAME")
 
@@ -84,18 +87,29 @@ class _Origin(NamedTuple):
     scheme: str
     host: str
     port: int | None
+    """None is any port, in a grant."""
 
 
 def _origin(text: str) -> _Origin:
-    parts = urlsplit(text)
-    return _Origin(parts.scheme, (parts.hostname or "").removesuffix("."), parts.port or PORTS.get(parts.scheme))
+    parts = urlsplit(text.removesuffix(_ANY_PORT))
+    port = None if text.endswith(_ANY_PORT) else parts.port or PORTS[parts.scheme]
+    return _Origin(parts.scheme, (parts.hostname or "").removesuffix("."), port)
+
+
+def _is_origin(text: str) -> bool:
+    if not _ORIGIN.fullmatch(text):
+        return False
+    try:
+        return text.startswith("database:") or bool(_origin(text).host)
+    except ValueError:
+        return False
 
 
 def _same_origin(pattern: str, origin: str) -> bool:
     if pattern.startswith("database:") or origin.startswith("database:"):
         return pattern == origin
     wanted, given = _origin(pattern), _origin(origin)
-    if (wanted.scheme, wanted.port) != (given.scheme, given.port):
+    if wanted.scheme != given.scheme or wanted.port not in (None, given.port):
         return False
     if wanted.host.startswith("*."):
         return given.host.endswith(wanted.host[1:])

@@ -59,6 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder, known = tmp_path / "site", set(sys.modules)
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     yield folder
     for name in set(sys.modules) - known:
         if (folder / f"{name}.py").exists():

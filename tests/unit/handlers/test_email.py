@@ -20,7 +20,7 @@ from tidemill.handlers.email import email_handler, server_at
 from tidemill.handlers.smtp import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress, TcpConnector
-from tidemill.settings import mail_server_here
+from tidemill.settings import read_settings
 
 NOW_MS = 1_700_000_000_000
 ANYWHERE = Egress(allow=("127.0.0.1:*", "mail.example:*"))
@@ -476,7 +476,7 @@ async def test_a_password_never_goes_over_an_open_line(mail: Mail) -> None:
 )
 def test_the_url_of_a_server(url: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMILL_SMTP_URL", url)
-    assert mail_server_here() == server
+    assert read_settings().smtp == server
 
 
 @pytest.mark.parametrize(

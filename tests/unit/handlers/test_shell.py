@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, error, output
 from tests.fixtures.handler_harness import called
 from tests.fixtures.worker_processes import alive, until
@@ -94,6 +95,7 @@ def listening() -> list[tuple[str, str]]:
 @pytest.fixture
 def mill(monkeypatch: pytest.MonkeyPatch) -> Iterator[tidemill.Tidemill]:
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    give_secrets(monkeypatch, TOKEN="swordfish")
     with tidemill.open("memory://") as opened:
         yield opened
 
@@ -400,8 +402,7 @@ async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 
-def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "swordfish")
+def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill) -> None:
     view = went(mill, ["sh", "-c", "echo $T; echo loud >&2"], env={"T": "{{ secrets.TOKEN }}"})
     assert output(view)["stdout"] == "***\n"
     lines = {(each.source, each.text.strip()) for each in mill.logs(view.run_id)}

@@ -16,12 +16,13 @@ from urllib.parse import quote
 import pytest
 
 from tests.fixtures.command_line import InProcessCli
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import Asked, Blob, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.model import NodeType
-from tidemill.security.secrets import MASKED, PREFIX
+from tidemill.security.secrets import MASKED
 
 CANARY = 'canary/4f9c+Zq "quoted" ümlaut'
 TOKEN = "tok-77a1b2c3d4e5f6"
@@ -153,8 +154,7 @@ def test_a_secret_is_nowhere_in_what_is_left(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for name, value in SECRETS.items():
-        monkeypatch.setenv(PREFIX + name, value)
+    give_secrets(monkeypatch, **SECRETS)
     file = tmp_path / "mill.db"
     url = f"sqlite:///{file}"
     run_id, seen = asyncio.run(tell(url))

@@ -34,15 +34,15 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     if is_template(name):
         message = "the function is a constant: data must not choose what is run"
         hint = "use a branch with one node per function"
-        return ConfigProblem("/function", message, hint, "function_not_constant")
+        return ConfigProblem("/function", message, hint, code="function_not_constant")
     if not is_import_path(name):
         message = f"{name} is no import path: it names one function of a module"
-        return ConfigProblem("/function", message, "write module:function", "function_unknown")
+        return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
     hint = f'register the function, or let the operator write imports = ["{name.partition(":")[0]}"] in tidemill.toml'
     message = f"the operator has not granted the import of {name}"
-    return ConfigProblem("/function", message, hint, "import_not_allowed")
+    return ConfigProblem("/function", message, hint, code="import_not_allowed")
 
 
 def _check_limits(config: Json) -> Iterator[ConfigProblem]:

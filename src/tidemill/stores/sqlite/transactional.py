@@ -236,7 +236,7 @@ class Statements:
         names: tuple[str | None, str | None],
         schema: str | None,
         statement: Statement,
-        owners: Mapping[str, str],
+        tables: Mapping[str, str | None],
     ) -> str:
         """Why an operation is denied; empty if it is allowed."""
         if operation in _HARMLESS:
@@ -253,20 +253,22 @@ class Statements:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
         table = str(names[1 if operation in _NAMES_TABLE_SECOND else 0]).lower()
-        if schema is None:
-            # A table function, or a name that the statement itself gives to a part of it with WITH.
-            if table in self._modules - TABLE_FUNCTIONS:
-                return f"no such table: {table}"
-        elif operation not in _NAMES_NO_OTHER_TABLE and table not in TABLE_FUNCTIONS and not table.startswith(RESERVED):
-            owner = owners.get(table)
-            if owner != statement.owner and table not in statement.shared:
-                return _table_refusal(table, owner, statement.owner)
+        if schema is None and table in self._modules - TABLE_FUNCTIONS:
+            return f"no such table: {table}"
+        # Without a schema it is a table function, a part of the statement that WITH names, or a table of which only
+        # the rows are counted.
+        named = table in tables if schema is None else table not in TABLE_FUNCTIONS
+        if named and operation not in _NAMES_NO_OTHER_TABLE and not table.startswith(RESERVED):
+            owner = tables.get(table)
+            if (owner is None or owner != statement.owner) and table not in statement.shared:
+                known = table in tables
+                return _table_refusal(table, owner, statement.owner) if known else f"no such table: {table}"
         # SQLite updates its own tables when others are created or dropped, and does not report the new name in a
         # rename. So the text of the statement decides.
         shaped = operation in _SCHEMA_CHANGES
         for prefix in RESERVED:
-            named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
-            if named and re.search(rf"\b{prefix}", statement.text, re.IGNORECASE):
+            is_used = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
+            if is_used and re.search(rf"\b{prefix}", statement.text, re.IGNORECASE):
                 return f"names that begin with {prefix} are not for statements"
         return ""
 
@@ -285,15 +287,14 @@ class Statements:
 
     def _execute(self, connection: apsw.Connection, statement: Statement) -> bytes:
         parameters = bound(msgspec.json.decode(statement.parameters))
-        listed: Any = connection.execute("SELECT name, owner FROM statement_tables").fetchall()
-        owners: dict[str, str] = dict(listed)
+        tables = _tables(connection)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
         operations: set[int] = set()
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
             operations.add(operation)
-            reason = self._why_denied(operation, (first, second), schema, statement, owners)
+            reason = self._why_denied(operation, (first, second), schema, statement, tables)
             if reason:
                 reasons.append(reason)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
@@ -334,7 +335,7 @@ class Statements:
             connection.set_progress_handler(None)
             cursor.close()
         if operations & _SCHEMA_CHANGES:
-            _note_tables(connection, owners, self._own, statement.owner)
+            _note_tables(connection, tables, statement.owner)
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
 
 
@@ -352,20 +353,28 @@ def _rows(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def _table_refusal(table: str, owner: str | None, workflow: str) -> str:
     """Why a table is not the statement's, with the operator's line that would grant it."""
-    if owner is None:
-        return f"no such table: {table}"
     grant = f'[sql.tables] {table} = ["{workflow}"]'
-    return f"the table {table} belongs to the workflow {owner}; the operator grants it in tidemill.toml: {grant}"
+    whose = "was made by no workflow" if owner is None else f"belongs to the workflow {owner}"
+    return f"the table {table} {whose}; the operator grants it in tidemill.toml: {grant}"
 
 
-def _note_tables(connection: apsw.Connection, owners: Mapping[str, str], own: frozenset[str], owner: str) -> None:
-    """Record the owner of tables that are new, and forget those that are gone."""
-    names: Any = connection.execute("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'").fetchall()
-    found = {name for (name,) in names if name not in own and not name.startswith("sqlite_")}
-    for name in owners.keys() - found:
+def _tables(connection: apsw.Connection) -> dict[str, str | None]:
+    """Every table, with the workflow that made it; None for those that no statement made."""
+    listed: Any = connection.execute(
+        "SELECT lower(s.name), t.owner FROM sqlite_schema s LEFT JOIN statement_tables t ON t.name = lower(s.name)"
+        " WHERE s.type = 'table'"
+    ).fetchall()
+    return dict(listed)
+
+
+def _note_tables(connection: apsw.Connection, before: Mapping[str, str | None], owner: str) -> None:
+    """Record the owner of a new table, and forget one that is gone. There is no way to rename one."""
+    after = _tables(connection).keys()
+    for name in before.keys() - after:
         connection.execute("DELETE FROM statement_tables WHERE name = ?", (name,))
-    for name in found - owners.keys():
-        connection.execute("INSERT INTO statement_tables VALUES (?, ?)", (name, owner))
+    for name in after - before.keys():
+        if not name.startswith("sqlite_"):
+            connection.execute("INSERT OR REPLACE INTO statement_tables VALUES (?, ?)", (name, owner))
 
 
 def _replace_functions(connection: apsw.Connection) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.streaming import PARTS_BYTES_MAX
@@ -202,7 +203,7 @@ async def test_code_in_a_thread_learns_that_nobody_waits(mill: Cluster) -> None:
 
 
 async def test_an_end_that_may_begin_a_secret_is_kept_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "tok-77a1b2c3")
+    give_secrets(monkeypatch, TOKEN="tok-77a1b2c3")
 
     def speak(context: NodeContext) -> Ended:
         assert context.secrets["TOKEN"]

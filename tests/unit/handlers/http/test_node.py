@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
 from tidemill.bootstrap import built_in_types, engine_at
@@ -492,7 +493,7 @@ async def test_a_url_that_is_a_secret_is_nowhere(
 ) -> None:
     """Neither where it was tidied, nor where its query is hidden before anybody looks for it."""
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:*")
-    monkeypatch.setenv("TIDEMILL_SECRET_HOOK", served.url(path.replace(" ", "%20")))
+    give_secrets(monkeypatch, HOOK=served.url(path.replace(" ", "%20")))
     target = path.replace("/T0/..", "").replace(" ", "%20")
     served.routes[target.partition("?")[0]] = in_turn(json_reply({"at": target}), reply(target.encode(), 404))
     node = {"type": "http", "config": {"url": "{{ secrets.HOOK }}", "query": {"a": 1}}, "on_error": "continue"}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, document, error, output
 from tests.fixtures.handler_harness import context
 from tests.fixtures.worker_processes import alive, until
@@ -74,7 +75,7 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
     try:
         pids = []
         for memory_mb in (200, 200, 201):
-            ended = await processes.call("os:getpid", context({}), Limits(memory_mb=memory_mb))
+            ended = await processes.call("posix:getpid", context({}), Limits(memory_mb=memory_mb))
             assert isinstance(ended, Return)
             pids.append(ended.value)
         assert pids[0] == pids[1] != pids[2]
@@ -114,7 +115,7 @@ def test_a_daemon_ends_with_a_killed_worker(tmp_path: Path) -> None:
 def test_what_is_written_past_python_is_kept_in_order_and_masked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_CRAFT", "swordfish")
+    give_secrets(monkeypatch, CRAFT="swordfish")
     with tidemill.open("memory://") as own:
         view = escaping(own, "writes_past_python")
         lines = [(line.source, line.text.strip()) for line in own.logs(view.run_id)]
@@ -141,7 +142,7 @@ def test_what_a_thread_writes_after_its_call_is_not_heard_in_the_next(mill: tide
     with tidemill.open("memory://") as own:
         pid = output(escaping(own, "writes_late"))
         time.sleep(0.1)
-        view = own.run(document("os:getpid", isolation="process"), timeout_s=20)
+        view = own.run(document("posix:getpid", isolation="process"), timeout_s=20)
         late = [line.text for line in own.logs(view.run_id)]
     assert output(view) == pid != os.getpid()
     assert len(late) <= 3, "only what was written during the call"

@@ -143,6 +143,11 @@ PROBLEMS: list[tuple[str, str, Any]] = [
         "/nodes/0/config/url",
         document(node("a", type="http", config={"url": "{{ secrets.A }}", "headers": {"a": "{{ secrets.B }}"}})),
     ),
+    (
+        "secret_not_alone",
+        "/nodes/0/config/headers/a",
+        document(node("a", type="http", config={"url": "https://a", "headers": {"a": "{{ secrets.A | upper }}"}})),
+    ),
 ]
 
 WARNINGS: list[tuple[str, str, Any]] = [
