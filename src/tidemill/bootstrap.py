@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +37,7 @@ from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.openai import openai_provider
 from tidemill.handlers.llm.provider import scripted
 from tidemill.handlers.python.node import python_handler
-from tidemill.handlers.shell import shell_handler
+from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
@@ -366,6 +367,8 @@ def engine_at(
     types = node_types(functions, handlers, processes, storage.store, settings)
     for broken in types.broken:
         LOG.warning("%s", broken)
+    if work and settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
     folder = settings.secrets_folder
     secrets = ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
     host, pid = socket.gethostname(), os.getpid()

@@ -6,6 +6,7 @@ names the field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,6 +103,11 @@ RUN_ID_BYTES_MAX = 200
 WORDS_MAX = 2_000
 LABELS_MAX = 100
 LABEL_LENGTH_MAX = 200
+PROSE = frozenset(("reason", "comments", "message"))
+"""Fields that may have several lines; all others are names."""
+# A lone surrogate is a valid str in Python, but cannot be stored.
+_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOT_IN_PROSE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_run_id(run_id: Any) -> None:
@@ -122,8 +128,9 @@ def check_command_id(command_id: Any) -> None:
 def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
     """Refuse names and reasons that cannot be stored, each under its field."""
     for field, value in fields.items():
-        if not _is_text(value, limit):
-            message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
+        if not _is_text(value, limit, lines=field in PROSE):
+            message = f"{field} is not text of at most {limit} characters without control characters"
+            hint = "pass shorter text, in valid Unicode"
             raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
 
 
@@ -154,13 +161,13 @@ def check_labels(labels: Any) -> dict[str, str]:
         raise rejected("labels_invalid", message, path="/labels", hint=hint)
     for entry in (*labels.keys(), *labels.values()):
         if not _is_text(entry, LABEL_LENGTH_MAX):
-            message = f"a label's key and value are text of at most {LABEL_LENGTH_MAX} characters"
+            message = f"a label's key and value are one line of at most {LABEL_LENGTH_MAX} characters"
             raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")
     return dict(labels)
 
 
-def _is_text(value: Any, limit: int) -> bool:
+def _is_text(value: Any, limit: int, *, lines: bool = False) -> bool:
+    """Whether a value is short text without control characters, on one line or on several."""
     if type(value) is not str or len(value) > limit:
         return False
-    # A lone surrogate is a valid str in Python, but cannot be stored.
-    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return value.isprintable() or not (_NOT_IN_PROSE if lines else _NOT_IN_A_LINE).search(value)

@@ -206,6 +206,8 @@ class NodeContext(msgspec.Struct):
     """Secrets by name. Their values are masked in everything that the attempt records."""
     workflow: str = ""
     """The name of the workflow."""
+    timeout_ms: int | None = None
+    """How long this attempt may take before it is cancelled."""
 
     @property
     def forbidden_at(self) -> Callable[[str], str] | None:

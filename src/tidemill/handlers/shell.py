@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,9 @@ _STATUS = _INTEGER | {"minimum": 0, "maximum": 255}
 _STATUSES = {"type": "array", "items": _STATUS, "minItems": 1, "maxItems": 256}
 
 FOLDER_PREFIX = "tidemill-shell-"
-"""Of temporary folders; the number of the process follows."""
+"""Of temporary folders; each is locked while its command runs."""
+UNLOCKED_SECONDS = 60
+"""A younger folder may not be locked yet."""
 _PR_SET_DUMPABLE = 4
 
 SHELL = NodeType(
@@ -252,16 +255,30 @@ def shell_handler(*, enabled: bool = False) -> Handler:
 
 
 def _open() -> None:
-    """Hide the environment of this process from commands, and remove the folders of workers that were killed."""
+    """Hide the environment of this process from commands."""
     with suppress(OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def remove_leftovers() -> None:
+    """Remove the temporary folders of workers that were killed; those of living ones are locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        with suppress(OSError):
-            if pid.isdecimal() and folder.lstat().st_uid == os.geteuid() and not Path(f"/proc/{pid}").exists():
+        with suppress(OSError), _opened(folder) as fd:
+            found = os.fstat(fd)
+            if found.st_uid == os.geteuid() and time.time() - found.st_ctime > UNLOCKED_SECONDS:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _opened(folder: str | Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _check(config: Json) -> Iterator[ConfigProblem]:
@@ -311,9 +328,11 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
         _require_folder(cwd)
         yield cwd
         return
-    made = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+    made = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     try:
-        yield made
+        with _opened(made) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield made
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, made, ignore_errors=True))
 

@@ -4,7 +4,8 @@ On the run's own store a dry run gives the answer, and the transaction that reco
 exactly once. On other databases it is executed at least once; a statement can deduplicate by `:effect_key`.
 The operator names databases in environment variables and documents only refer to them by name, so the egress policy
 does not apply. Scanning takes time linear in the text, because any author of a workflow can write it. Also the SQLite
-databases; those of PostgreSQL are in `sql_postgres.py`, because its driver loads slowly.
+databases, whose statements `sql_child.py` executes in processes that can be killed; those of PostgreSQL are in
+`sql_postgres.py`, because its driver loads slowly.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import threading
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-import apsw
 import msgspec
 
 from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
-    Cancelled,
     CapabilityMissing,
     Ended,
     Fail,
@@ -32,7 +31,10 @@ from tidemill.handlers.contract import (
     Return,
     object_schema,
 )
+from tidemill.handlers.sql_child import ANSWER_BYTES_MAX, FRAME_MAX, PROCESS_MB_MAX, ROWS_MAX, SQL_HINT
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
+from tidemill.processes.supervised import ExitReport
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import TransactionalStatements, bound
@@ -148,10 +150,7 @@ def _comment_end(text: str, start: int) -> int:
 
 # Databases.
 
-ROWS_MAX = 10_000
-ANSWER_BYTES_MAX = 4_194_304
-SQL_HINT = "try the statement by hand with the same parameters"
-MISSING_HINT = "add it to parameters"
+CHILD = "tidemill.handlers.sql_child"
 
 Parameters = list[Any] | dict[str, Any]
 
@@ -162,8 +161,11 @@ class Database(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
-        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`."""
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
+        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`.
+
+        `timeout_ms` is when the caller will cancel it, for a server that goes on when this process dies.
+        """
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
@@ -177,7 +179,7 @@ class LateDatabase:
         self._make = make
         self._made: Database | None = None
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
         database = self._made
         if database is None:
             try:
@@ -189,7 +191,7 @@ class LateDatabase:
                 raise CapabilityMissing("driver_missing", message, hint=hint) from error
             # A concurrent statement may have made one meanwhile.
             database = self._made = self._made or database
-        return await database.run(text, parameters)
+        return await database.run(text, parameters, timeout_ms)
 
     async def close(self) -> None:
         if self._made is not None:
@@ -282,7 +284,7 @@ def sql_handler(
         if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
             hint = f'the operator adds "database:{name}" to the origins of [secrets.{secret}] in tidemill.toml'
             raise Fail("origin_not_allowed", f"the secret {secret} may not be sent to the database {name}", hint=hint)
-        return Return(await database.run(text, parameters))
+        return Return(await database.run(text, parameters, context.timeout_ms))
 
     async def close() -> None:
         for database in databases.values():
@@ -359,71 +361,43 @@ def _hint(databases: Mapping[str, Database]) -> str:
 
 # SQLite.
 
-BUSY_MS = 5_000
-PROGRESS_STEPS = 10_000
+CHILDREN_MAX = 4
+IDLE_SECONDS = 60
 
 
 class SqliteDatabase:
-    """A SQLite file. It must exist: a statement never creates one."""
+    """A SQLite file, which must exist: a statement never creates one. Statements are executed in child processes."""
 
     dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._pool = Pool(CHILDREN_MAX, idle_seconds=IDLE_SECONDS)
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
-        stop = threading.Event()
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
+        spec = ChildSpec(module=CHILD, flags=("-I", "-B"), env=minimal_environment(), cwd="/")
+        call = msgspec.json.encode((str(self._path.absolute()), text, bound(parameters)))
         try:
-            return await asyncio.to_thread(self._execute, text, parameters, stop)
-        finally:
-            # A cancelled caller must not leave a running statement behind.
-            stop.set()
+            # A caller that is cancelled leaves it without an answer, so that the child is killed.
+            async with self._pool.child(spec) as child:
+                await child.send(call)
+                answer = await child.receive(FRAME_MAX)
+                if answer is None:
+                    raise _no_answer(await child.exit_report())
+                child.reusable = answer[:1] == b"k"
+        except (StartFailed, RuntimeError) as error:
+            message = f"no process could be started for a statement: {error}"
+            raise Fail("database_unavailable", message, retryable=True) from error
+        if answer[1:2] == b"-":
+            raise Fail(**msgspec.json.decode(answer[2:]))
+        return msgspec.json.decode(answer[2:])
 
     async def close(self) -> None:
-        """Nothing to close: each statement opens the file, which may be replaced at any time."""
-
-    def _execute(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
-        try:
-            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
-        except apsw.CantOpenError:
-            raise Fail("database_unavailable", f"{self._path.name} cannot be opened", retryable=True) from None
-        try:
-            connection.set_busy_timeout(BUSY_MS)
-            connection.set_progress_handler(stop.is_set, PROGRESS_STEPS)
-            with connection:
-                answer = _answer(connection, text, parameters)
-                if stop.is_set():
-                    raise Cancelled("the caller of the statement was cancelled")
-                return answer
-        except apsw.BusyError as error:
-            raise Fail("database_busy", str(error), retryable=True) from error
-        except apsw.Error as error:
-            raise Fail("sql_failed", str(error), hint=SQL_HINT) from error
-        finally:
-            connection.close()
+        await self._pool.close()
 
 
-def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> Any:
-    answer = AnswerBuilder("hex({})")
-    statements = 0
-
-    def trace(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
-        nonlocal statements
-        statements += 1
-        if statements == 1:
-            answer.set_columns([column[0] for column in cursor.get_description()])
-        return statements == 1
-
-    before = connection.total_changes()
-    cursor = connection.cursor()
-    cursor.exec_trace = trace
-    try:
-        for row in cursor.execute(text, bound(parameters)):
-            answer.add(row)
-    except apsw.ExecTraceAbort:
-        raise Fail("sql_failed", "there is more than one statement") from None
-    except KeyError as error:
-        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
-    except (OverflowError, TypeError, ValueError) as error:
-        raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
-    return answer.build(connection.total_changes() - before)
+def _no_answer(report: ExitReport) -> Fail:
+    how = signal.Signals(-report.status).name if report.status < 0 else f"status {report.status}"
+    hint = f"it may need more than {PROCESS_MB_MAX} MiB of memory, or the machine has too little"
+    message = f"the process of the statement died ({how})"
+    return Fail("database_unavailable", message, retryable=True, hint=hint, unknown_outcome=True)

@@ -30,8 +30,15 @@ _BOOT = (
     "main(socket.socket(fileno=int(sys.argv[1])))"
 )
 
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""The only environment variables of a child that needs none: where the interpreter's libraries are."""
+
 OnText = Callable[[str, str], object]
 """Receives a line of output with the name of its stream."""
+
+
+def minimal_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
 
 
 class StartFailed(Exception):
@@ -55,6 +62,8 @@ class ChildProcess(SupervisedProcess):
 
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter
+    retirement: asyncio.TimerHandle | None = None
+    """When the pool will end it, if it stays idle."""
     reusable = False
     """Whether another call may use it; the caller sets it after a clean end."""
 
@@ -145,10 +154,13 @@ class ChildProcess(SupervisedProcess):
 
 
 class Pool:
-    """Warm children, each with one call at a time. A pool belongs to one event loop until it is closed."""
+    """Warm children, each with one call at a time; it ends those that are idle for long, if it is told how long.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    A pool belongs to one event loop until it is closed.
+    """
+
+    def __init__(self, size: int, *, idle_seconds: float | None = None) -> None:
+        self._size, self._idle_seconds = size, idle_seconds
         self._turns = asyncio.Semaphore(size)
         self._idle: list[ChildProcess] = []
         self._busy: set[ChildProcess] = set()
@@ -168,7 +180,7 @@ class Pool:
             finally:
                 self._busy.discard(child)
                 if child.reusable and not self.closing:
-                    self._idle.append(child)
+                    self._rest(child)
                 else:
                     await self._end(child)
 
@@ -190,11 +202,27 @@ class Pool:
         for _ in range(self._size):
             turns.release()
 
-    async def _end(self, child: ChildProcess) -> None:
+    def _rest(self, child: ChildProcess) -> None:
+        self._idle.append(child)
+        if self._idle_seconds is not None:
+            loop = asyncio.get_running_loop()
+            child.retirement = loop.call_later(self._idle_seconds, self._retire, child)
+
+    def _retire(self, child: ChildProcess) -> None:
+        if child in self._idle:
+            self._idle.remove(child)
+            self._begin_end(child)
+
+    def _begin_end(self, child: ChildProcess) -> asyncio.Task[None]:
+        if child.retirement is not None:
+            child.retirement.cancel()
         task = asyncio.create_task(child.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-        await asyncio.shield(task)
+        return task
+
+    async def _end(self, child: ChildProcess) -> None:
+        await asyncio.shield(self._begin_end(child))
 
     async def _take(self, spec: ChildSpec) -> ChildProcess:
         dead = [each for each in self._idle if not each.alive()]
@@ -206,6 +234,8 @@ class Pool:
         for child in reversed(self._idle):
             if child.spec == spec:
                 self._idle.remove(child)
+                if child.retirement is not None:
+                    child.retirement.cancel()
                 return child
         if len(self._idle) + len(self._busy) >= self._size:
             await self._end(self._idle.pop(0))

@@ -24,7 +24,7 @@ from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing, Fail, Return
-from tidemill.handlers.shell import DRAINING_MS, shell_handler
+from tidemill.handlers.shell import DRAINING_MS, FOLDER_PREFIX, remove_leftovers, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.observability.capture import OUTPUT_SINK
 
@@ -390,6 +390,34 @@ asyncio.run(called(shell_handler(enabled=True), {{"argv": {argv!r}}}))
         pid = pid_in(file)
         worker.kill()
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
+
+
+def test_a_worker_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tidemill.handlers.shell.UNLOCKED_SECONDS", -1)
+    script = """
+import asyncio
+from tests.fixtures.handler_harness import called
+from tidemill.handlers.shell import shell_handler
+asyncio.run(called(shell_handler(enabled=True), {"argv": ["sh", "-c", "echo left > file; sleep 600"]}))
+"""
+    root = Path(__file__).resolve().parents[3]
+    other = tmp_path / f"{FOLDER_PREFIX}elsewhere"
+    other.symlink_to(root)
+
+    def folders() -> list[Path]:
+        return [each.parent for each in tmp_path.glob(f"{FOLDER_PREFIX}*/file")]
+
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root) as worker:
+        until(lambda: len(folders()) == 1, "the command runs")
+        remove_leftovers()
+        assert len(folders()) == 1, "the folder of a living worker was removed"
+        worker.kill()
+    with tidemill.open("memory://"):
+        until(lambda: not folders(), "the folder is gone")
+    assert other.is_symlink() and root.is_dir()
 
 
 async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:

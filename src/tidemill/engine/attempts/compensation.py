@@ -129,6 +129,7 @@ class CompensationAttempt:
             voice=self._output,
             secrets=self._disclosed,
             workflow=self._entry.flow.workflow.name,
+            timeout_ms=self._compensator.timeout_ms,
         )
 
     async def _ended(self, ended: Ended | BaseException) -> CompensationResult:

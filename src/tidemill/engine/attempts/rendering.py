@@ -332,6 +332,8 @@ def context_of(
     # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
     if node.delivery == "at_most_once":
         context.at_most_once = True
+    if node.timeout_ms is not None:
+        context.timeout_ms = node.timeout_ms
     if act.checkpoint is not None:
         context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
     if act.recall and act.resumed is not None:

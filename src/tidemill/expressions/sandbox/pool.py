@@ -7,7 +7,6 @@ from outside is retried once; any other death of a child is reported to the call
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
@@ -20,7 +19,7 @@ from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
 from tidemill.expressions.sandbox.tasks import RunQuery, SandboxTask
 from tidemill.expressions.scope import Json
-from tidemill.processes.child import ChildSpec, Pool, StartFailed
+from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
 
 _T = TypeVar("_T")
 
@@ -95,9 +94,6 @@ async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest, 
 SIZE = 2
 """Maximum number of children; further callers wait."""
 
-_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""The only environment variables a child gets: where the interpreter's libraries are."""
-
 
 class SandboxPool:
     """The children of one event loop, until it is closed."""
@@ -130,9 +126,13 @@ class SandboxPool:
     ) -> tuple[Answer | None, int]:
         """Send the work to a child; without an answer, return the status with which the child ended."""
         try:
-            kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
             async with self._pool.child(
-                ChildSpec(module="tidemill.expressions.sandbox.child", flags=("-I", "-B"), env=kept, cwd="/")
+                ChildSpec(
+                    module="tidemill.expressions.sandbox.child",
+                    flags=("-I", "-B"),
+                    env=minimal_environment(),
+                    cwd="/",
+                )
             ) as child:
                 async with asyncio.timeout(work.deadline_ms / 1000):
                     await child.send(body)

@@ -106,6 +106,14 @@ _CODEC = re.compile(
     r"ascii|utf-(8|8-sig|16|16-le|16-be|32|32-le|32-be)|iso8859-\d+|cp(12\d\d|437|850|866|874|932|949|950)"
     r"|koi8-[ru]|mac-roman|gb2312|gbk|gb18030|big5|shift_jis|euc_(jp|kr)|iso2022_jp"
 )
+_CREDENTIALS = frozenset(
+    (
+        *("set-cookie", "set-cookie2", "cookie", "authorization", "proxy-authorization", "authentication-info"),
+        *("proxy-authentication-info", "x-api-key", "x-auth-token", "x-access-token", "x-csrf-token", "x-xsrf-token"),
+        *("x-amz-security-token", "x-vault-token"),
+    )
+)
+"""Response headers that let their holder act: they are stored only if the node names them."""
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
@@ -154,6 +162,7 @@ def http_type(limits: Limits) -> NodeType:
             )
             | {"minProperties": 1, "maxProperties": 1},
             expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
+            response_headers={"type": "array", "items": _TEXT, "maxItems": 100},
             parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
             pagination=PAGINATION_SCHEMA,
             idempotency_header={
@@ -192,7 +201,7 @@ def http_handler(
             if "pagination" in context.config:
                 return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
             answer, body = await ask(context, call)
-            return Return(_output(answer, body))
+            return Return(_output(answer, body, context.config.get("response_headers")))
         except CallFailed as error:
             raise exchange.failure(error) from error
 
@@ -226,11 +235,16 @@ async def _all_pages(
             raise Fail("response_invalid", message, hint="check pagination.next: it must change from page to page")
         seen |= {following.url} if following is not None else set()
     more = following is not None or len(items) > paging.max_items
-    return {**_output(answer, items[: paging.max_items]), "pages": pages, "more": more}
+    output = _output(answer, items[: paging.max_items], context.config.get("response_headers"))
+    return {**output, "pages": pages, "more": more}
 
 
-def _output(answer: Answer, body: Any) -> dict[str, Any]:
-    headers = {name: answer.header(name) for name, _ in answer.headers}
+def _output(answer: Answer, body: Any, wanted: list[str] | None) -> dict[str, Any]:
+    """The output, with the headers that the node asks for, else with all but credentials."""
+    headers = {name: "***" if name in _CREDENTIALS else answer.header(name) for name, _ in answer.headers}
+    if wanted is not None:
+        asked = {name.lower() for name in wanted}
+        headers = {name: answer.header(name) for name, _ in answer.headers if name in asked}
     return {"status": answer.status, "headers": headers, "body": body, "url": answer.url}
 
 

@@ -114,6 +114,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
     config: bytes
     deadline_ms: int | None
+    timeout_ms: int | None
     last_checkpoint: bytes
     resumed: bytes
     undoing: bool
@@ -123,7 +124,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     paths: list[str]
 
 
-PLAIN_FIELDS = ("run_id", "node", "visit", "index", "attempt", "deadline_ms", "undoing", "at_most_once")
+PLAIN_FIELDS = ("run_id", "node", "visit", "index", "attempt", "deadline_ms", "timeout_ms", "undoing", "at_most_once")
 JSON_FIELDS = ("config", "last_checkpoint", "resumed")
 """The fields of a `Call` that are fields of the attempt's context too: as they are, and as JSON text."""
 

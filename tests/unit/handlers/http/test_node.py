@@ -65,6 +65,19 @@ async def test_a_get(http: Handler, served: Web) -> None:
     assert "idempotency-key" not in asked.headers
 
 
+async def test_credentials_in_the_answer_are_not_stored_unless_the_node_asks_for_them(
+    http: Handler, served: Web
+) -> None:
+    served.routes["/"] = json_reply(1, Set_Cookie="session=canary", X_Auth_Token="canary", X_One="1")
+    found = await output(http, {"url": served.url()})
+    assert "canary" not in str(found)
+    assert (found["headers"]["set-cookie"], found["headers"]["x-one"]) == ("***", "1")
+    found = await output(http, {"url": served.url(), "response_headers": ["Set-Cookie", "x-none"]})
+    assert found["headers"] == {"set-cookie": "session=canary"}
+    found = await output(http, {"url": served.url(), "pagination": {"next": "link"}})
+    assert "canary" not in str(found)
+
+
 @pytest.mark.parametrize(
     ("body", "sent", "media_type"),
     [
