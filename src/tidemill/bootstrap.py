@@ -397,6 +397,7 @@ def engine_at(
         archive=archive_at(archive, url),
         retention_days=retention_days,
         input_bytes_max=settings.limits.input_bytes,
+        descendants_max=settings.limits.max_descendants,
         isolation=processes,
         secrets=GrantedSecrets(secrets, settings.secrets),
         unusable_types=types.unusable_types,

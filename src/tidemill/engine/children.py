@@ -7,7 +7,10 @@ reconciler notices lost messages and delivers them by the same methods.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tidemill.blobs.contract import Blobs
@@ -15,7 +18,7 @@ from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempts.results import as_payload, child_id, read_ask
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.corruption import retry_until_repaired
-from tidemill.engine.index_rows import RUN
+from tidemill.engine.index_rows import RUN, root_term
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
@@ -28,21 +31,85 @@ from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, peek_at
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Store, Stream
 
 LOG = logging.getLogger(__name__)
 
 DEPTH_MAX = 32
 """How many ancestors a run may have: bounds a workflow that starts itself."""
+SHARES = 16
+"""Of what is left below a root, a worker takes at most one such part without counting again."""
+ROOTS_KNOWN_MAX = 1_000
+FULL_MS = 1_000
+"""How long a worker refuses children below a full root without counting again."""
 REFUSED = "REFUSED"
 """The status of a child that could not be started."""
+
+
+class _Root:
+    """What a worker may start below one root run before it counts again."""
+
+    def __init__(self) -> None:
+        self.share = self.starting = self.full_until_ms = 0
+        self.counting = asyncio.Lock()
+        self.started = asyncio.Event()
+        """Set while no start is under way, so that a count includes all starts of this worker."""
+        self.started.set()
+
+
+class DescendantLimit:
+    """Bounds the runs below each root run; most starts need no count.
+
+    A count and the starts it allows are not one transaction. One worker keeps the limit exactly; each further one may
+    exceed it by what it may start without counting: one percent of the limit, and one run.
+    """
+
+    def __init__(self, store: Store, most: int) -> None:
+        self._store, self._most = store, most
+        self._roots: dict[tuple[str, str], _Root] = {}
+        """By tenant and run, the least recently used first."""
+
+    @asynccontextmanager
+    async def start(self, tenant: str, run_id: str) -> AsyncIterator[None]:
+        """Start one more run below a root; raises `Rejected` if there are too many."""
+        known = self._roots.pop((tenant, run_id), None)
+        root = self._roots[tenant, run_id] = _Root() if known is None else known
+        if len(self._roots) > ROOTS_KNOWN_MAX:
+            del self._roots[next(iter(self._roots))]
+        async with root.counting:
+            if not root.share:
+                await root.started.wait()
+                root.share = await self._share(tenant, run_id, root)
+            root.share -= 1
+            root.starting += 1
+            root.started.clear()
+        try:
+            yield
+        finally:
+            root.starting -= 1
+            if not root.starting:
+                root.started.set()
+
+    async def _share(self, tenant: str, run_id: str, root: _Root) -> int:
+        """How many runs may be started below a root before the next count; at least one."""
+        if self._store.now_ms() >= root.full_until_ms:
+            left = self._most - await self._store.count(tenant, RUN, [root_term(run_id)], at_most=self._most)
+            if left > 0:
+                return 1 + min(left // SHARES, self._most // 100)
+            root.full_until_ms = self._store.now_ms() + FULL_MS
+        message = f"there are {self._most} runs below run {run_id} already"
+        hint = f"does a workflow start itself? The operator raises it: `[limits] max_descendants = {2 * self._most}`"
+        raise rejected("too_many_descendants", message, hint=hint)
 
 
 class ChildRunMessenger:
     """Delivers messages. Every method is idempotent, and raises `Unavailable` when the store does not answer."""
 
-    def __init__(self, runs: RunCache, turns: TurnLoop, catalog: Catalog, blobs: Blobs) -> None:
+    def __init__(
+        self, runs: RunCache, turns: TurnLoop, catalog: Catalog, blobs: Blobs, descendants: DescendantLimit
+    ) -> None:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
+        self._descendants = descendants
         self._waiting: set[Stream] = set()
         """Streams whose messages wait for a repair; logged once each."""
 
@@ -133,8 +200,11 @@ class ChildRunMessenger:
             parent=(stream.key, *where),
             close=wait.close,
             depth=state.depth + 1,
+            # A child of an earlier version does not know its root and counts as one.
+            root=state.root or stream.key,
         )
-        answer = await self._turns.command(child, start, start=flow)
+        async with self._descendants.start(stream.tenant, start.root):
+            answer = await self._turns.command(child, start, start=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)
         entry = await self._find(child)

@@ -152,6 +152,11 @@ def retention_term(day: int, retention: Retention) -> str:
     return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
 
 
+def root_term(run_id: str) -> str:
+    """The term by which all runs below a root run are counted."""
+    return f"root:{run_id}"
+
+
 def run_terms(
     state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
 ) -> tuple[str, ...]:
@@ -166,6 +171,8 @@ def run_terms(
         terms.append(f"rollback:{state.rollback}")
     if state.parent is not None:
         terms.append(f"parent:{state.parent[0]}")
+    if state.root:
+        terms.append(root_term(state.root))
     if state.forked_from is not None:
         terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:

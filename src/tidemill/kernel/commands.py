@@ -36,6 +36,7 @@ class Start(Command, frozen=True, kw_only=True):
     parent: tuple[str, str, int, int] | None = None
     close: str = ""
     depth: int = 0
+    root: str = ""
 
 
 class Pause(Command, frozen=True, kw_only=True):

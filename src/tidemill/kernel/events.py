@@ -415,6 +415,8 @@ class RunCreated(Event, frozen=True, array_like=True, kw_only=True, tag="RunCrea
     """Of a child run: what happens when its parent no longer waits for it, `cancel` or `abandon`."""
     depth: int = 0
     """Number of ancestors of a child run."""
+    root: str = ""
+    """The run above a child run that has no parent; empty for a root, and for children of earlier versions."""
 
 
 class RunPaused(Event, frozen=True, array_like=True, kw_only=True, tag="RunPaused"):
