@@ -9,7 +9,6 @@ builds objects from; an invalid value is refused at once, with the key or the va
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -182,13 +181,15 @@ def _config_path(named: str | Path | None) -> Path | None:
 
 
 def _read_file(path: Path, problems: _Problems) -> _ConfigFile:
+    import tomllib
+
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         hint = "let this user read it, or name another file with --config"
         message = f"{path} cannot be read: {error.strerror}"
         raise rejected("config_unreadable", message, path=str(path), hint=hint) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         hint = f"docs/{REFERENCE} shows one"
         raise rejected("config_unreadable", f"{path} is not TOML: {error}", path=str(path), hint=hint) from None
     found = _fitted(raw, _ConfigFile, f"{path}: ", problems)
