@@ -9,7 +9,6 @@ with its time limit, its attempt and the worker. Its output is passed on live, a
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import os
 import re
@@ -254,6 +253,9 @@ def shell_handler(*, enabled: bool = False) -> Handler:
 
 def _open() -> None:
     """Hide the environment of this process from commands, and remove the folders of workers that were killed."""
+    # Not at the top: a command that checks a document needs none of it.
+    import ctypes
+
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
