@@ -287,7 +287,8 @@ class Statements:
 
     def _execute(self, connection: apsw.Connection, statement: Statement) -> bytes:
         parameters = bound(msgspec.json.decode(statement.parameters))
-        tables = _tables(connection)
+        before_it = _tables(connection)
+        tables = dict(before_it)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
         operations: set[int] = set()
@@ -297,6 +298,9 @@ class Statements:
             reason = self._why_denied(operation, (first, second), schema, statement, tables)
             if reason:
                 reasons.append(reason)
+            elif operation == apsw.SQLITE_CREATE_TABLE:
+                # Its own keys and rows follow.
+                tables.setdefault(str(first).lower(), statement.owner)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
 
         def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
@@ -335,7 +339,7 @@ class Statements:
             connection.set_progress_handler(None)
             cursor.close()
         if operations & _SCHEMA_CHANGES:
-            _note_tables(connection, tables, statement.owner)
+            _note_tables(connection, before_it, statement.owner)
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
 
 

@@ -128,17 +128,17 @@ def said(result: CommitResult) -> str:
 
 async def test_a_table_belongs_to_the_workflow_that_made_it(tmp_path: Path) -> None:
     store = await opened(tmp_path)
-    assert isinstance(await did(store, "alice", "CREATE TABLE ledger (n)"), Committed)
+    assert isinstance(await did(store, "alice", "CREATE TABLE ledger (id TEXT PRIMARY KEY, n UNIQUE)"), Committed)
     for text in (
         "SELECT * FROM ledger",
-        "INSERT INTO ledger VALUES (1)",
+        "INSERT INTO ledger (n) VALUES (1)",
         "DROP TABLE ledger",
         "SELECT count(*) FROM LEDGER l",
     ):
         message = said(await did(store, "mallory", text))
         assert message.startswith("the table ledger belongs to the workflow alice")
         assert message.endswith('tidemill.toml: [sql.tables] ledger = ["mallory"]')
-    assert isinstance(await did(store, "audit", "INSERT INTO ledger VALUES (1)", "ledger"), Committed)
+    assert isinstance(await did(store, "audit", "INSERT INTO ledger (n) VALUES (1)", "ledger"), Committed)
     for owner in ("audit", "alice"):
         assert "only the store's own file" in said(
             await did(store, owner, "ALTER TABLE ledger RENAME TO book", "ledger")
@@ -146,6 +146,18 @@ async def test_a_table_belongs_to_the_workflow_that_made_it(tmp_path: Path) -> N
     assert isinstance(await did(store, "alice", "DROP TABLE ledger"), Committed)
     assert isinstance(await did(store, "mallory", "CREATE TABLE ledger (n)"), Committed)
     assert "belongs to the workflow mallory" in said(await did(store, "alice", "SELECT * FROM ledger"))
+    await store.close()
+
+
+async def test_a_table_is_made_of_another_only_by_who_may_read_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    assert isinstance(await did(store, "alice", "CREATE TABLE a (n PRIMARY KEY)"), Committed)
+    assert isinstance(await did(store, "alice", "CREATE TABLE b AS SELECT n FROM a"), Committed)
+    for text in ("CREATE TABLE c AS SELECT n FROM a", "CREATE TABLE c AS SELECT count(*) FROM a"):
+        assert "belongs to the workflow alice" in said(await did(store, "mallory", text))
+    # Nothing is made of what is there; it stays the other's.
+    assert isinstance(await did(store, "mallory", "CREATE TABLE IF NOT EXISTS a AS SELECT * FROM a"), Committed)
+    assert "belongs to the workflow alice" in said(await did(store, "mallory", "SELECT * FROM a"))
     await store.close()
 
 
