@@ -182,6 +182,8 @@ class Ended(NamedTuple):
 def process(*arguments: str, cwd: Path | None = None, memory_mb: int | None = None) -> Ended:
     """Call the installed command: `python -c` would search the current folder first, whatever the command does."""
     command = [str(Path(sys.executable).with_name("tidemill")), *arguments]
+    if memory_mb is not None:
+        command = ["sh", "-c", f'ulimit -v {memory_mb * 1024}; exec "$0" "$@"', *command]
     done = subprocess.run(command, capture_output=True, cwd=cwd, env=environment(), timeout=RESULT_SECONDS, check=False)
     return Ended(done.returncode, done.stdout.decode() + done.stderr.decode())
 
@@ -260,9 +262,9 @@ def test_m4_an_archive_entry_that_expands(tmp_path: Path, command: tuple[str, ..
         pass
     entry = archive / "runs" / "default" / "2026-01" / "one" / "one.1.1.jsonl.gz"
     entry.parent.mkdir(parents=True)
-    with gzip.open(entry, "wb", 9) as file:
+    with gzip.open(entry, "wb", 1) as file:
         for _ in range(BOMB_MB):
             file.write(b"\0" * 1_000_000)
-    assert entry.stat().st_size < 3_000_000
+    assert entry.stat().st_size < 10_000_000
     ended = process("archive", *command, "--store", store, "--archive", str(archive), memory_mb=memory_mb)
     assert ended.code != 70 and "MemoryError" not in ended.said, ended.said
