@@ -64,9 +64,9 @@ from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Error, Payload, Route
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import peek_at
@@ -422,9 +422,9 @@ def _next_step() -> Generator[None, None, None]:
 
 async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
-    if lease.expired >= LOST_IN_A_ROW_MAX:
-        message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it"
-        return Failed(error=Error("worker_killer", message))
+    killer = worker_killer(lease.expired, "rendered it")
+    if killer is not None:
+        return Failed(error=killer)
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
     fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:

@@ -51,6 +51,7 @@ from tidemill.kernel.commands import (
     Result,
     WorkerLost,
 )
+from tidemill.kernel.decide.builder import SET_ASIDE, set_aside
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import Error
@@ -292,6 +293,12 @@ class Worker:
             # A commit took slots for its own jobs during the claim.
             self._releases.give(surplus)
         accepted = [self._acquire(lease) for lease in leases]
+        for held in [held for held in accepted if set_aside(held.lease.expired)]:
+            # Not even the loss of its workers could be recorded: loading the run would end this process too.
+            LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
+            accepted.remove(held)
+            self._release(held, INTERNAL_DELAY_MS_MAX)
+        leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
         unseen = (held.lease for held in accepted if not seen_by(known[held.lease.stream], held.task, held.lease))
@@ -351,7 +358,8 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            self._in_task(held, self._work_on(held, partial(self._messenger.run, held.lease.stream, entry.state, task)))
+            deliver = partial(self._messenger.run, held.lease.stream, entry.state, task, held.lease.expired)
+            self._in_task(held, self._work_on(held, deliver))
         elif task.kind == "undo":
             self._begin_compensation(held, entry)
         elif task.kind == "outputs":
