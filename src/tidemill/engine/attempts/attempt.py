@@ -52,7 +52,7 @@ from tidemill.engine.attempts.results import (
     transactional,
     wrong_files,
 )
-from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, missing_for
+from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode
 from tidemill.engine.run_cache import CachedRun
@@ -397,6 +397,10 @@ class Attempt:
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._visit.since_ms
+        blocked_ms = 0
+        if duration_ms >= BLOCKED_MS:
+            task = self.task
+            blocked_ms = self._tools.blocked_ms((self.lease.stream.key, task.node, task.visit, task.index))
         return Result(
             node=self.task.node,
             visit=self.task.visit,
@@ -409,6 +413,7 @@ class Attempt:
             worker=self._tools.worker,
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
+            blocked_ms=blocked_ms,
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )

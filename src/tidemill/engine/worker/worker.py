@@ -37,6 +37,7 @@ from tidemill.engine.worker.leases import (
     ReleaseQueue,
     UnrunnableBackoff,
 )
+from tidemill.engine.worker.watchdog import LoopWatchdog
 from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
@@ -192,7 +193,10 @@ class Worker:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime)
+        self.watchdog = LoopWatchdog(ambient)
+        self._tools = AttemptRuntime(
+            *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
+        )
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
@@ -226,6 +230,7 @@ class Worker:
         if self._options.heart_thread:
             self._thread = LeaseRenewalThread(self._renewer)
             self._thread.start(self._on_renewed)
+            self.watchdog.start()
         else:
             self._tasks.append(asyncio.create_task(self._renewer.renew_in_loop(), name="tidemill-heart"))
 
@@ -251,6 +256,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.watchdog.stop()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
         self.returned += len(left)

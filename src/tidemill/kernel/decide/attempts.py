@@ -51,7 +51,9 @@ def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
         begin(builder, result)
     cause = builder.state.seq if called else 0
     reads = result.outcome.reads if isinstance(result.outcome, commands.Failed) else ()
-    facts = AttemptFacts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
+    facts = AttemptFacts(
+        result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads, result.blocked_ms
+    )
     match result.outcome:
         case commands.Done() as done:
             _done(builder, node, result, done, facts)

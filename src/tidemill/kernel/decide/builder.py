@@ -140,6 +140,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     cause: int = 0
     reads: tuple[Reading, ...] = ()
     """What a failed condition had read."""
+    blocked_ms: int = 0
 
 
 NO_FACTS = AttemptFacts()
@@ -163,6 +164,7 @@ def failure(
         waited_ms=facts.waited_ms,
         token=facts.token,
         reads=facts.reads,
+        blocked_ms=facts.blocked_ms,
     )
 
 
