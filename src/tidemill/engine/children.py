@@ -26,10 +26,11 @@ from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
+from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
-from tidemill.kernel.jobs import JobBody
+from tidemill.kernel.jobs import JobBody, system_job
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Store, Stream
 
@@ -43,7 +44,7 @@ ROOTS_KNOWN_MAX = 1_000
 FULL_MS = 1_000
 """How long a worker refuses children below a full root without counting again."""
 REFUSED = "REFUSED"
-"""The status of a child that could not be started."""
+"""The status of a child that could not be started, or whose outputs cannot be had."""
 
 
 class _Root:
@@ -113,8 +114,8 @@ class ChildRunMessenger:
         self._waiting: set[Stream] = set()
         """Streams whose messages wait for a repair; logged once each."""
 
-    async def run(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
-        """Deliver a message; returns the command that settles its job.
+    async def run(self, stream: Stream, state: State, task: JobBody, lost: int = 0) -> AnyCommand:
+        """Deliver a message; returns the command that settles its job. `lost`: workers lost with it so far.
 
         `state` may be older than the message, so the sender is loaded again: a message that seems obsolete would
         otherwise be settled without having arrived.
@@ -123,7 +124,7 @@ class ChildRunMessenger:
         state = state if entry is None else entry.state
         try:
             with retry_until_repaired():
-                settled = await self._deliver(stream, state, task)
+                settled = await self._deliver(stream, state, task, lost)
         except StoreUnusable as error:
             if stream not in self._waiting:
                 self._waiting.add(stream)
@@ -132,19 +133,21 @@ class ChildRunMessenger:
         self._waiting.discard(stream)
         return settled
 
-    async def _deliver(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
+    async def _deliver(self, stream: Stream, state: State, task: JobBody, lost: int) -> AnyCommand:
         match task.kind:
             case "child":
-                return await self.start_child(stream, state, task.node, task.visit, task.index)
+                return await self.start_child(stream, state, task.node, task.visit, task.index, lost)
             case "close":
                 await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt)
             case _:
-                await self.report(stream, state)
+                await self.report(stream, state, lost)
         return Delivered()
 
     # From the parent
 
-    async def start_child(self, stream: Stream, state: State, node: str, visit: int, index: int) -> AnyCommand:
+    async def start_child(
+        self, stream: Stream, state: State, node: str, visit: int, index: int, lost: int = 0
+    ) -> AnyCommand:
         """Make sure that the child of a waiting visit exists, and report to the parent what was found."""
         act = _activation(state, node, visit, index)
         wait = act.wait if act is not None else None
@@ -154,17 +157,21 @@ class ChildRunMessenger:
         where = (node, visit, index)
         try:
             with retry_until_repaired():
-                entry = await self._find(child) or await self._start(stream, state, child, where, wait)
+                entry = await self._find(child)
+                if entry is None:
+                    if (killer := worker_killer(lost, "started it")) is not None:
+                        return _refused(where, wait.name, killer)
+                    entry = await self._start(stream, state, child, where, wait)
                 if entry.state.parent != (stream.key, *where):
-                    message = f"run {wait.name} belongs to another parent"
-                    return _refused(where, wait.name, message, code="child_id_taken")
+                    taken = Error("child_id_taken", f"run {wait.name} belongs to another parent")
+                    return _refused(where, wait.name, taken)
                 if act.attempt > 1:
                     entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
         except Rejected as refusal:
             first = refusal.problems[0]
-            return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
+            return _refused(where, wait.name, Error(first.code, first.message, hint=first.hint))
         if not entry.state.live:
-            return await self._ended(child, entry)
+            return await self._ended(child, entry, lost)
         began = {"child": wait.name, "close": wait.close, "attempt": act.attempt, **_content_of(entry.state)}
         return ChildBegan(node=node, visit=visit, index=index, **began)
 
@@ -236,30 +243,38 @@ class ChildRunMessenger:
 
     # From the child
 
-    async def report(self, stream: Stream, state: State) -> None:
+    async def report(self, stream: Stream, state: State, lost: int = 0) -> None:
         if state.live or state.parent is None:
             return
         entry = await self._find(stream)
         if entry is None or entry.state.live:
             return
         parent = Stream(stream.tenant, RUN, state.parent[0])
-        await self._turns.command(parent, await self._ended(stream, entry))
+        await self._turns.command(parent, await self._ended(stream, entry, lost))
 
-    async def _ended(self, child: Stream, entry: CachedRun) -> ChildEnded:
+    async def _ended(self, child: Stream, entry: CachedRun, lost: int) -> ChildEnded:
         state = entry.state
         assert state.parent is not None
         _, node, visit, index = state.parent
-        error = state.error
-        if error is None and state.status == "CANCELLED":
+        status: str = state.status
+        error, output = state.error, None
+        if status == "COMPLETED":
+            # Its outputs may be more than a worker can hold.
+            error = worker_killer(lost, "loaded its outputs")
+            if error is None:
+                output = await self._outputs(child, entry)
+            else:
+                status = REFUSED
+        elif error is None and status == "CANCELLED":
             error = Error("child_cancelled", state.reason or "it was cancelled")
         return ChildEnded(
             node=node,
             visit=visit,
             index=index,
             child=child.key,
-            status=state.status,
-            output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
-            error=error if state.status != "COMPLETED" else None,
+            status=status,
+            output=output,
+            error=error,
             attempt=served(state.commands),
             **_content_of(state),
         )
@@ -273,14 +288,17 @@ class ChildRunMessenger:
     # For the reconciler
 
     async def look_after(self, stream: Stream, entry: CachedRun) -> None:
-        """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""
+        """Deliver again what may have been lost: the end of a child, or of the parent that waited for it.
+
+        A child reports by a job of its own, so that workers that are lost with it are counted.
+        """
         waits = _children(entry.state)
         known = await self._runs.refresh([Stream(stream.tenant, RUN, wait.name) for *_, wait in waits])
         for node, visit, index, wait in waits:
             child = known.get(Stream(stream.tenant, RUN, wait.name))
             ours = child is not None and child.state.parent == (stream.key, node, visit, index)
             if child is not None and ours and not child.state.live:
-                await self._turns.command(stream, await self._ended(Stream(stream.tenant, RUN, wait.name), child))
+                await self._turns.put_job(Stream(stream.tenant, RUN, wait.name), system_job("report"), child.state.seq)
         if entry.state.parent is None or entry.state.close == ABANDON:
             return
         run_id, node, visit, index = entry.state.parent
@@ -311,7 +329,6 @@ def _children(state: State) -> list[tuple[str, int, int, Wait]]:
     return found
 
 
-def _refused(where: tuple[str, int, int], child: str, message: str, *, code: str, hint: str = "") -> ChildEnded:
+def _refused(where: tuple[str, int, int], child: str, error: Error) -> ChildEnded:
     node, visit, index = where
-    error = Error(code, message, hint=hint)
     return ChildEnded(node=node, visit=visit, index=index, child=child, status=REFUSED, error=error)

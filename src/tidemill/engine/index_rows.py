@@ -350,6 +350,12 @@ def marked_suspect(row: Row, code: str) -> Row:
     return msgspec.structs.replace(row, terms=terms, body=body)
 
 
+def marked_stuck(row: Row, reason: str) -> Row:
+    """A run's row with the reason why nothing happens, and the term for it."""
+    body = _ENCODE(msgspec.structs.replace(read_run_row(row), stuck=True, stuck_reason=reason))
+    return msgspec.structs.replace(row, terms=tuple(dict.fromkeys((*row.terms, "stuck"))), body=body)
+
+
 def read_run_row(row: Row) -> RunRow:
     return _RUN.decode(row.body)
 

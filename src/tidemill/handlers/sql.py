@@ -37,7 +37,7 @@ from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_envir
 from tidemill.processes.supervised import ExitReport
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
-from tidemill.stores.optional import TransactionalStatements, bound
+from tidemill.stores.optional import KILLED_WORKER, TransactionalStatements, bound
 
 # Statement text.
 
@@ -277,7 +277,8 @@ def sql_handler(
                 raise Fail("secret_not_allowed", SECRET_ON_STORE, hint="leave it out")
             shared = tuple(table.lower() for table, users in grants.tables.items() if context.workflow in users)
             body = msgspec.json.encode(parameters)
-            return await _dry_run(own, Statement(text=text, parameters=body, owner=context.workflow, shared=shared))
+            mine: dict[str, Any] = {"owner": context.workflow, "shared": shared, "effect_key": context.effect_key}
+            return await _dry_run(own, Statement(text=text, parameters=body, **mine))
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
@@ -348,7 +349,9 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
     try:
         statement = await own.dry_run(statement)
     except Rejected as refused:
-        raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint or SQL_HINT) from refused
+        first = refused.problems[0]
+        code = first.code if first.code == KILLED_WORKER else "sql_failed"
+        raise Fail(code, first.message, hint=first.hint or SQL_HINT) from refused
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
     return Return(msgspec.json.decode(statement.answer), statement=statement)

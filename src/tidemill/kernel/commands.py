@@ -157,6 +157,7 @@ class Result(ToActivation, frozen=True, kw_only=True):
     """When the handler was called, by the store's clock; 0 is the time of the commit."""
     duration_ms: int = 0
     waited_ms: int = 0
+    blocked_ms: int = 0
     chance: float = 0.5
     """A number in [0, 1) for the jitter of a retry."""
     late: bool = False

@@ -52,7 +52,7 @@ from tidemill.engine.attempts.results import (
     transactional,
     wrong_files,
 )
-from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, missing_for
+from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode
 from tidemill.engine.run_cache import CachedRun
@@ -64,9 +64,9 @@ from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Error, Payload, Route
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import peek_at
@@ -397,6 +397,10 @@ class Attempt:
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._visit.since_ms
+        blocked_ms = 0
+        if duration_ms >= BLOCKED_MS:
+            task = self.task
+            blocked_ms = self._tools.blocked_ms((self.lease.stream.key, task.node, task.visit, task.index))
         return Result(
             node=self.task.node,
             visit=self.task.visit,
@@ -409,6 +413,7 @@ class Attempt:
             worker=self._tools.worker,
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
+            blocked_ms=blocked_ms,
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )
@@ -422,9 +427,9 @@ def _next_step() -> Generator[None, None, None]:
 
 async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
-    if lease.expired >= LOST_IN_A_ROW_MAX:
-        message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it"
-        return Failed(error=Error("worker_killer", message))
+    killer = worker_killer(lease.expired, "rendered it")
+    if killer is not None:
+        return Failed(error=killer)
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
     fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:

@@ -37,6 +37,7 @@ from tidemill.engine.worker.leases import (
     ReleaseQueue,
     UnrunnableBackoff,
 )
+from tidemill.engine.worker.watchdog import LoopWatchdog
 from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
@@ -51,6 +52,7 @@ from tidemill.kernel.commands import (
     Result,
     WorkerLost,
 )
+from tidemill.kernel.decide.builder import SET_ASIDE, set_aside
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import Error
@@ -191,7 +193,10 @@ class Worker:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime)
+        self.watchdog = LoopWatchdog(ambient)
+        self._tools = AttemptRuntime(
+            *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
+        )
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
@@ -225,6 +230,7 @@ class Worker:
         if self._options.heart_thread:
             self._thread = LeaseRenewalThread(self._renewer)
             self._thread.start(self._on_renewed)
+            self.watchdog.start()
         else:
             self._tasks.append(asyncio.create_task(self._renewer.renew_in_loop(), name="tidemill-heart"))
 
@@ -250,6 +256,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.watchdog.stop()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
         self.returned += len(left)
@@ -292,6 +299,12 @@ class Worker:
             # A commit took slots for its own jobs during the claim.
             self._releases.give(surplus)
         accepted = [self._acquire(lease) for lease in leases]
+        for held in [held for held in accepted if set_aside(held.lease.expired)]:
+            # Not even the loss of its workers could be recorded: loading the run would end this process too.
+            LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
+            accepted.remove(held)
+            self._release(held, INTERNAL_DELAY_MS_MAX)
+        leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
         unseen = (held.lease for held in accepted if not seen_by(known[held.lease.stream], held.task, held.lease))
@@ -351,7 +364,8 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            self._in_task(held, self._work_on(held, partial(self._messenger.run, held.lease.stream, entry.state, task)))
+            deliver = partial(self._messenger.run, held.lease.stream, entry.state, task, held.lease.expired)
+            self._in_task(held, self._work_on(held, deliver))
         elif task.kind == "undo":
             self._begin_compensation(held, entry)
         elif task.kind == "outputs":

@@ -21,6 +21,24 @@ from tidemill.kernel.state import State, draft_of
 
 LOST_IN_A_ROW_MAX = 5
 
+SET_ASIDE = "the workers that took it were lost before they could record anything"
+
+
+def set_aside(lost: int) -> bool:
+    """Whether to leave a job alone: the worker that should have given it up was lost as well."""
+    return lost > LOST_IN_A_ROW_MAX
+
+
+def worker_killer(lost: int, work: str) -> Error | None:
+    """The error of work with which too many workers in a row were lost; None while there are fewer.
+
+    Attempts and compensations are counted in the state. The count of any other job is that of its expired leases.
+    """
+    if lost < LOST_IN_A_ROW_MAX:
+        return None
+    message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they {work}"
+    return Error("worker_killer", message, hint="find out what kills them: memory, native code, a function that exits")
+
 
 def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
     """The delay after the n-th failure: what the remote service asked for, else exponential with jitter."""
@@ -122,6 +140,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     cause: int = 0
     reads: tuple[Reading, ...] = ()
     """What a failed condition had read."""
+    blocked_ms: int = 0
 
 
 NO_FACTS = AttemptFacts()
@@ -145,6 +164,7 @@ def failure(
         waited_ms=facts.waited_ms,
         token=facts.token,
         reads=facts.reads,
+        blocked_ms=facts.blocked_ms,
     )
 
 

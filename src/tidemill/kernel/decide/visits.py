@@ -190,9 +190,15 @@ def _complete(
         token=facts.token,
     )
     undoable = node.compensator is not None and node.map is None
-    if end.dead or end.dead_escapes or end.renders or route is not None or undoable:
+    if end.dead or end.dead_escapes or end.renders or route is not None or undoable or facts.blocked_ms:
         event = msgspec.structs.replace(
-            event, dead=end.dead, dead_escapes=end.dead_escapes, renders=end.renders, route=route, undoable=undoable
+            event,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            renders=end.renders,
+            route=route,
+            undoable=undoable,
+            blocked_ms=facts.blocked_ms,
         )
     builder.emit(event)
     follow(builder, node, end)
@@ -372,6 +378,7 @@ def complete_item(
             size=size,
             token=facts.token,
             undoable=undoable and node.compensator is not None,
+            blocked_ms=facts.blocked_ms,
         )
     )
     item_over(builder, node)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.decide.approvals import as_user
+from tidemill.kernel.decide.builder import SET_ASIDE
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain import blockers
@@ -90,6 +91,9 @@ _NEEDS = {
     ),
     "value": Help("a value that it needs cannot be had: {lacking}", "{hint}"),
     "later": Help("its job was put aside for a while", "it is taken up again by itself"),
+    "killer": Help(
+        f"it is set aside: {SET_ASIDE}", "find out what kills them, then pause and resume the run to try it again"
+    ),
     "lost": Help("its worker was lost; it waits for another on queue {queue}", _FREE),
     "busy": Help("waits for a free worker on queue {queue}", _FREE),
 }

@@ -285,7 +285,7 @@ class Jobs:
         return [self._view(execute, stream, gone, row) for row in found]
 
     def _view(self, execute: Execute, stream: Stream, gone: Collection[int], row: tuple[Any, ...]) -> JobView:
-        key, lane, stored, ready_at_ms, token, due_ms, owner, holder = row
+        key, lane, stored, ready_at_ms, token, due_ms, owner, expired, holder = row
         try:
             queue, _, caps, priority = self.called(execute, lane)
             body = verify(stored, place_in(stream, key), "it")
@@ -293,8 +293,9 @@ class Jobs:
             queue, caps, priority, body = "", (), 0, b""
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
         if not token:
-            return JobView(job=job, token=0)
-        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, void=holder in gone)
+            return JobView(job=job, token=0, expired=expired)
+        void = holder in gone
+        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, void=void, expired=expired)
 
 
 def _named(queue: str, tenant: str, priority: int) -> bytes:

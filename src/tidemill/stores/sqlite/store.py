@@ -77,8 +77,8 @@ class SqliteStore:
         self._clock = clock or wall_clock_ms
         self._waiters, self._waiters_lock = Waiters(), threading.Lock()
         self._jobs = Jobs()
-        self._streams = Streams(self._jobs)
         self._holders = ProcessLocks(self.path)
+        self._streams = Streams(self._jobs, self._holders)
         self._entering = asyncio.Lock()
         self._followers = Followers()
         self._returning: set[asyncio.Future[None]] = set()

@@ -14,6 +14,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -22,8 +23,9 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
-from tidemill.stores.optional import bound
+from tidemill.stores.optional import KILLED_WORKER, bound
 from tidemill.stores.sql_files import migrations
+from tidemill.stores.sqlite.liveness import ProcessLocks
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
 T = TypeVar("T")
@@ -85,6 +87,7 @@ PROGRESS_STEPS = 1_000
 SHARE = 4
 """Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
 CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
+KILLED = "a worker process was lost while it executed this statement, so it is not executed again"
 NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
 
 _SCHEMA_CHANGES = {
@@ -143,8 +146,8 @@ def own_tables() -> frozenset[str]:
 
 
 class Statements:
-    def __init__(self) -> None:
-        self._own = own_tables()
+    def __init__(self, locks: ProcessLocks) -> None:
+        self._own, self._locks = own_tables(), locks
         self._turns = StatementSerializer()
         self._one_at_a_time: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._free_at = 0.0
@@ -280,7 +283,10 @@ class Statements:
                 _replace_functions(connection)
                 modules: Any = connection.execute("SELECT name FROM pragma_module_list").fetchall()
                 self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
-            return self._execute(connection, statement)
+            with self._locks.surviving(statement.effect_key) if statement.effect_key else nullcontext(True) as survived:
+                if not survived:
+                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a retry by hand executes it once more")
+                return self._execute(connection, statement)
         finally:
             now = time.monotonic()
             self._free_at = now + (SHARE - 1) * (now - began)

@@ -13,7 +13,7 @@ from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Handler, NodeContext, Return
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
@@ -108,6 +108,29 @@ async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster
     assert (run.nodes["a"]["attempts"], ledger.count("a")) == (LOST_IN_A_ROW_MAX, LOST_IN_A_ROW_MAX)
     assert await _codes(mill, run_id) == ["worker_lost"] * 4 + ["worker_killer", "upstream_failed"]
     assert (await mill.row(run_id)).dead_letters == 1
+
+
+@simulated
+async def test_a_run_that_not_even_its_loss_can_be_recorded_of_is_left_alone(mill: Cluster, ledger: Ledger) -> None:
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(call("a")))
+    for _ in range(LOST_IN_A_ROW_MAX + 1):
+        assert await mill.store.claim(Claim(queues=(), limit=1, lease_ms=1))
+        await asyncio.sleep(0.01)
+    worker = await mill.process("w1", functions={"work": ledger.work})
+    await asyncio.sleep(60)
+    stream = mill.stream(run_id)
+    assert not any(stream in load for load in worker.faulty_store.loads), "loading it may end the process"
+    assert worker.faulty_store.calls["release"] == 1
+    row = await mill.row(run_id)
+    assert (row.stuck, row.stuck_reason) == (True, SET_ASIDE)
+    why = await client.engine.why(run_id)
+    assert SET_ASIDE in why.headline and "pause and resume" in why.blockers[0].unblock
+    # The operator has found out why.
+    await client.engine.pause(run_id)
+    await client.engine.resume(run_id)
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert not (await mill.row(run_id)).stuck
 
 
 @simulated
