@@ -113,6 +113,10 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             if items < 0:
                 return False
             waiting.extend(each)
+        elif kind is bytes:
+            text -= len(each)
+            if text < 0:
+                return False
         elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
             # Native code crashes on it, and `protocol.packed` refuses it with a message.
             return False
@@ -135,6 +139,8 @@ def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Pr
 
 NESTING_MAX = 20
 PARTS_MAX = 500
+LEAVES_MAX = 2000
+"""Conditions within a composite one, counted with repetition."""
 
 Operator = Literal["AND", "OR", "NOT"]
 
@@ -168,8 +174,28 @@ class Verdict(msgspec.Struct, frozen=True):
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:
     """Compile a condition, or report every problem with it; nothing is evaluated."""
     problems: list[Problem] = []
+    if (leaves := leaf_count(raw)) > LEAVES_MAX:
+        message = f"a condition is made of at most {LEAVES_MAX} others, and this one of {leaves}"
+        hint = "decide it in a node before, such as a python function, and ask for the result"
+        return None, [Problem(code="condition_too_large", message=message, path=path, hint=hint)]
     condition = _parsed(raw, path, problems, 0)
     return (None if problems else condition), problems
+
+
+def leaf_count(raw: Json) -> int:
+    """Count the conditions within one; a part that occurs many times is looked at once."""
+    return _leaves(raw, {}, 0) if isinstance(raw, dict) and raw.get("type") == "composite" else 1
+
+
+def _leaves(raw: Json, known: dict[int, int], depth: int) -> int:
+    parts = raw.get("conditions") if isinstance(raw, dict) and raw.get("type") == "composite" else None
+    if not isinstance(parts, list) or depth > NESTING_MAX:
+        # Composites that are nested too deeply are refused later.
+        return 1
+    count = known.get(id(raw))
+    if count is None:
+        count = known[id(raw)] = sum(_leaves(part, known, depth + 1) for part in parts)
+    return count
 
 
 def compiled(raw: Json) -> Condition:

@@ -10,29 +10,22 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps, is_small
-from tidemill.expressions.errors import ExpressionError, condition_failed
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent, condition_failed
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
-from tidemill.expressions.sandbox.tasks import RunQuery, SandboxTask
-from tidemill.expressions.scope import Json
+from tidemill.expressions.sandbox.tasks import RenderTexts, RunQuery, SandboxTask
+from tidemill.expressions.scope import Json, Scope
 from tidemill.processes.child import ChildSpec, Pool, StartFailed
 
+if TYPE_CHECKING:
+    from tidemill.expressions.templates.template import Template
+
 _T = TypeVar("_T")
-
-
-class Isolation(Protocol):
-    """Decides conditions in processes that can be killed."""
-
-    async def holds(self, request: EvaluationRequest) -> bool:
-        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-
-    async def close(self) -> None:
-        """End every process; requests in progress get no answer."""
 
 
 class SandboxExecutor(Protocol):
@@ -42,10 +35,24 @@ class SandboxExecutor(Protocol):
         """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
 
 
+class Isolation(SandboxExecutor, Protocol):
+    """Also decides conditions in such processes."""
+
+    async def holds(self, request: EvaluationRequest) -> bool:
+        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
+
+    async def close(self) -> None:
+        """End every process; requests in progress get no answer."""
+
+
 class NoSandbox:
-    """Refuses every request and task, for an engine without child processes."""
+    """Refuses requests and tasks, for an engine without child processes; templates are rendered on the spot."""
 
     async def execute(self, task: SandboxTask) -> Json:
+        if isinstance(task, RenderTexts):
+            from tidemill.expressions.templates.template import render_texts
+
+            return render_texts(task.texts, task.scope)
         raise condition_failed(f"{task.what} needs another process, and there is none")
 
     async def holds(self, request: EvaluationRequest) -> bool:
@@ -66,6 +73,24 @@ async def run_query(path: str, value: Json, executor: SandboxExecutor) -> list[J
         return list(query.find(value, value))
     found: list[Json] = await executor.execute(RunQuery(query=path, value=msgspec.Raw(msgspec.json.encode(value))))
     return found
+
+
+async def render(template: Template, scope: Scope, executor: SandboxExecutor) -> Json:
+    """Render a template: here, or in a child process if that takes too long for the event loop."""
+    try:
+        return template.render_on_loop(scope)
+    except LoopBudgetSpent:
+        return await render_apart(template, scope, executor)
+
+
+async def render_apart(template: Template, scope: Scope, executor: SandboxExecutor) -> Json:
+    """Render a template that takes too long for the event loop. Secrets are filled in here."""
+    try:
+        known = await executor.execute(RenderTexts(template.texts(), template.references, scope))
+    except ExpressionError as failure:
+        failure.code = "template_failed"
+        raise
+    return template.render_rest(scope, known)
 
 
 def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
