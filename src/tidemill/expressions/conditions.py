@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
 from functools import lru_cache
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -32,6 +33,9 @@ ITEMS_MAX = 1000
 
 TEXT_REACH_MAX = 1 << 16
 """Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
+
+LOOP_SECONDS = 0.01
+"""Time that the parts of conditions take on the event loop before others may run."""
 
 DEADLINE_MS = 5000
 """Default deadline of a request."""
@@ -77,8 +81,24 @@ class EvaluationRequest(msgspec.Struct, frozen=True):
 
 
 _T = TypeVar("_T")
-EvaluationSteps = Generator[EvaluationRequest, bool, _T]
-"""A computation that yields each request and is resumed with its answer."""
+EvaluationSteps = Generator[EvaluationRequest | None, bool, _T]
+"""A computation that yields each request and is resumed with its answer; after None, when others have run."""
+
+
+class LoopShare:
+    """Tells when many conditions, each of which ends soon, have taken enough time of the event loop together."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + LOOP_SECONDS
+
+    def is_spent(self) -> bool:
+        """Whether it is time to let others run; begins the next share if so."""
+        if perf_counter() < self._until:
+            return False
+        self._until = perf_counter() + LOOP_SECONDS
+        return True
 
 
 def decide_leaf(leaf: SimpleCondition, scope: Scope) -> EvaluationSteps[bool]:
@@ -231,10 +251,10 @@ def meaning(condition: Condition) -> Hashable:
     return msgspec.json.encode(condition.normal(), order="sorted")
 
 
-def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
+def decide(condition: Condition, scope: Scope, share: LoopShare | None = None) -> EvaluationSteps[Verdict]:
     """Decide a condition, yielding requests for other processes; raise `ExpressionError` if it has no answer."""
     if isinstance(condition, Composite):
-        return (yield from _decide_parts(condition, scope))
+        return (yield from _decide_parts(condition, scope, share or LoopShare()))
     value = yield from decide_leaf(condition, scope)
     # Only a schema can add a reason.
     because: Callable[[Scope], str] | None = getattr(condition, "because", None)
@@ -242,13 +262,15 @@ def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
     return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{reason}")
 
 
-def _decide_parts(composite: Composite, scope: Scope) -> EvaluationSteps[Verdict]:
+def _decide_parts(composite: Composite, scope: Scope, share: LoopShare) -> EvaluationSteps[Verdict]:
     """Ask the parts until one decides: a true one for OR, a false one for AND, the only one for NOT."""
     operator, parts, deciding = composite.operator, composite.parts, composite.operator == "OR"
     asked: list[Verdict] = []
     for number, part in enumerate(parts, start=1):
+        if share.is_spent():
+            yield None
         try:
-            verdict = yield from decide(part, scope)
+            verdict = yield from decide(part, scope, share)
         except ExpressionError as error:
             error.path = f"/conditions/{number - 1}{error.path}"
             raise

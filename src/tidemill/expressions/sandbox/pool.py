@@ -103,9 +103,13 @@ def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitabl
     return _run_requests(steps, request, isolation)
 
 
-async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest, isolation: Isolation) -> _T:
+async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest | None, isolation: Isolation) -> _T:
     try:
         while True:
+            if request is None:
+                await asyncio.sleep(0)
+                request = steps.send(False)
+                continue
             try:
                 answer = await isolation.holds(request)
             except ExpressionError as failure:

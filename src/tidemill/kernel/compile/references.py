@@ -7,6 +7,7 @@ secrets only in fields that the node type keeps secret. Operand checks report on
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -202,6 +203,7 @@ TEMPLATES_MAX = 10_000
 TEMPLATES_PER_NODE = 2
 TEMPLATE_PARTS_MAX = 100_000
 TEMPLATE_PARTS_PER_NODE = 20
+COLLECTED_PARTS = 1_000
 
 
 class TemplateLimits:
@@ -211,6 +213,7 @@ class TemplateLimits:
         self._templates_max = TEMPLATES_MAX + TEMPLATES_PER_NODE * nodes
         self._parts_max = self._parts_left = TEMPLATE_PARTS_MAX + TEMPLATE_PARTS_PER_NODE * nodes
         self._seen: set[str] = set()
+        self._uncollected = 0
 
     def count(self, text: str, place: DocumentPath, at: str) -> None:
         """Compile a template that was not seen before."""
@@ -218,7 +221,13 @@ class TemplateLimits:
             return
         self._seen.add(text)
         if len(self._seen) <= self._templates_max:
-            self._parts_left -= compile_source(text).parts
+            parts = compile_source(text).parts
+            self._parts_left -= parts
+            self._uncollected += parts
+            if self._uncollected > COLLECTED_PARTS:
+                # Syntax trees are cycles, and the collector is paused: all of them at its end would take seconds.
+                self._uncollected = 0
+                gc.collect(1)
             if self._parts_left >= 0:
                 return
             message = f"the templates of the document have more than {self._parts_max} names, values and tags"
