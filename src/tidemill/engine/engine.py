@@ -145,8 +145,9 @@ class Engine:
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
+        isolation = isolation or NoSandbox()
         self.context = ServiceContext(
-            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max
+            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation
         )
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user)
@@ -158,7 +159,7 @@ class Engine:
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
-        self._runtime = ProcessRuntime(another, isolation or NoSandbox(), secrets or ChainedSecrets(), broadcaster)
+        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None

@@ -54,12 +54,12 @@ from tidemill.engine.attempts.results import (
 )
 from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
-from tidemill.engine.compiled import CompiledNode
+from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import run_steps
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
+from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
 from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
@@ -121,7 +121,9 @@ class Attempt:
                 await self._load()
             match self.phase:
                 case "call" | "expand":
-                    program = self._flow.program(self._node)
+                    program = (
+                        self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
+                    )
                     if program.when is not None and self._is_first:
                         answer = await self._admission(program.when)
                         if not isinstance(answer, Admission):
@@ -158,6 +160,10 @@ class Attempt:
 
     # Load and render
 
+    async def _compile(self) -> CompiledNode:
+        await self._enter_task()
+        return await self._flow.compile_apart(self._node)
+
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
@@ -183,18 +189,26 @@ class Attempt:
         scope, inputs = self._scope(), self._state.inputs
         return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
-    def _render(self, template: Template) -> Any:
+    async def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
             assert self._visit.map is not None
             item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
-        return rendered(template, scope, self._tools.runtime.handler_host.schema(self._handler))
+        value = await self._filled(template, scope)
+        return rendered(value, self._tools.runtime.handler_host.schema(self._handler))
+
+    async def _filled(self, template: Template, scope: Scope) -> Any:
+        try:
+            return template.render_on_loop(scope)
+        except LoopBudgetSpent:
+            await self._enter_task()
+            return await render_apart(template, scope, self._tools.runtime.isolation)
 
     # Call
 
     async def _call(self, program: CompiledNode) -> Result:
-        config = self._render(program.config) if program.constant is None else decode_value(program.constant)
+        config = await self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
             # The start is durable before the handler is called; a superseded attempt does nothing.
@@ -330,7 +344,7 @@ class Attempt:
 
     async def _expand(self, program: CompiledNode) -> Result:
         assert program.over is not None
-        items = program.over.render(self._scope())
+        items = await self._filled(program.over, self._scope())
         if not isinstance(items, list):
             raise ExpressionError(
                 code="template_failed",
@@ -383,7 +397,7 @@ class Attempt:
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
-        program = self._flow.program(self._node)
+        program = self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
         return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
 
@@ -425,7 +439,9 @@ def _next_step() -> Generator[None, None, None]:
     yield
 
 
-async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
+async def outputs_of(
+    entry: CachedRun, lease: Lease, values: Values, blobs: Blobs, executor: SandboxExecutor
+) -> Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
     killer = worker_killer(lease.expired, "rendered it")
     if killer is not None:
@@ -434,7 +450,8 @@ async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blob
     fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
-        text = encode_value(entry.flow.outputs.render(scope))
+        template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
+        text = encode_value(await render(template, scope, executor))
         await check_files(blobs, tenant, text)
         return Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:

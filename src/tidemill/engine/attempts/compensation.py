@@ -24,9 +24,11 @@ from tidemill.engine.attempts.results import (
 )
 from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
+from tidemill.engine.compiled import off_loop
 from tidemill.engine.corruption import require_intact, retry_until_repaired
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
+from tidemill.expressions.sandbox.pool import render
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import CompensationResult, Done, Failed
@@ -71,7 +73,7 @@ class CompensationAttempt:
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
-            context = self._context(state, fetched, output, item)
+            context = await self._context(state, fetched, output, item)
             call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
@@ -103,7 +105,7 @@ class CompensationAttempt:
         item = items.get(self.task.index)
         return item.output if item is not None and item.output is not None else b"null", items.items
 
-    def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
+    async def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
         task, stream = self.task, self.lease.stream
         scope = scope_of(self._entry.flow.workflow, state, stream.key, self._node, fetched)
         value = decode_value(text_of(output, fetched))
@@ -111,9 +113,9 @@ class CompensationAttempt:
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = rendered(
-            self._entry.flow.undoing(self._node), scope, self._tools.runtime.handler_host.schema(self._handler)
-        )
+        flow, runtime = self._entry.flow, self._tools.runtime
+        template = await off_loop(self._compensator.config, flow.undoing, self._node)
+        config = rendered(await render(template, scope, runtime.isolation), runtime.handler_host.schema(self._handler))
         return NodeContext(
             run_id=stream.key,
             node=task.node,

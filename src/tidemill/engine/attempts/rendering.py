@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -33,10 +33,6 @@ from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_
 from tidemill.kernel.state import State, Visit, peek_at
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
-
-if TYPE_CHECKING:
-    from tidemill.expressions.templates.template import Template
-
 
 LOG = logging.getLogger(__name__)
 
@@ -285,10 +281,10 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
     yield from upstream(workflow, state, node).values()
 
 
-def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
-    """Render a config and check it against its type's schema."""
+def rendered(value: Any, schema: Schema) -> Any:
+    """A rendered config, checked against its type's schema."""
     # Rendering shares structure with the values it read; the handler gets a copy that it may change.
-    config = decode_value(encode_value(template.render(scope)))
+    config = decode_value(encode_value(value))
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)

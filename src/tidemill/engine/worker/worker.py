@@ -436,7 +436,8 @@ class Worker:
         self._settle(held, result)
 
     async def _rendered(self, held: HeldJob, entry: CachedRun) -> AnyCommand:
-        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs))
+        isolation = self._tools.runtime.isolation
+        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs, isolation))
 
     def _begin_compensation(self, held: HeldJob, entry: CachedRun) -> None:
         """Compensate a completed visit or item, or settle the job if that is no longer needed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ import msgspec
 from tidemill.expressions.conditions import (
     Condition,
     EvaluationRequest,
+    LoopShare,
     SimpleCondition,
     Verdict,
     compiled,
@@ -71,10 +72,11 @@ class _Portion:
         scopes = (replace(scope, has_output=True, output=row) for row in rows)
         self._steps = [decide(condition, each) for each in scopes]
         self._known: dict[int, bool] = {}
+        self._share = LoopShare()
 
     async def results(self) -> dict[int, bool]:
         """The result for every row, by its number in the portion."""
-        waiting = dict(self._advance(range(len(self._rows)), None))
+        waiting = await self._advance(range(len(self._rows)), None)
         while waiting:
             # Rows may wait for different parts of a composite condition; those of one part are sent together.
             leaf = next(iter(waiting.values())).leaf
@@ -82,22 +84,28 @@ class _Portion:
             answers = await self._evaluate(leaf, numbers)
             for number in numbers:
                 del waiting[number]
-            waiting.update(self._advance(numbers, answers))
+            waiting |= await self._advance(numbers, answers)
         return self._known
 
-    def _advance(
-        self, numbers: Iterator[int] | range | list[int], answers: list[bool] | None
-    ) -> Iterator[tuple[int, EvaluationRequest]]:
+    async def _advance(self, numbers: Sequence[int], answers: list[bool] | None) -> dict[int, EvaluationRequest]:
         """Continue evaluations up to their next request or their end."""
+        requests: dict[int, EvaluationRequest] = {}
         for position, number in enumerate(numbers):
             steps = self._steps[number]
+            if self._share.is_spent():
+                await asyncio.sleep(0)
             try:
-                yield number, next(steps) if answers is None else steps.send(answers[position])
+                request = next(steps) if answers is None else steps.send(answers[position])
+                while request is None:
+                    await asyncio.sleep(0)
+                    request = steps.send(False)
+                requests[number] = request
             except StopIteration as ended:
                 verdict: Verdict = ended.value
                 self._known[number] = verdict.value
             except ExpressionError as failure:
                 raise self._error(failure, number) from None
+        return requests
 
     async def _evaluate(self, leaf: SimpleCondition, numbers: list[int]) -> Any:
         rows = [self._rows[number] for number in numbers]
