@@ -82,7 +82,9 @@ VALUE_BYTES_MAX = 65_536
 """Size of a value within a statement: a function over values is one step, which nothing interrupts."""
 MEMORY_BYTES_MAX = 64 << 20
 TIME_MAX_MS = 200
-"""A statement delays every other commit of its store."""
+"""Processor time of a statement, which delays every other commit of its store."""
+WAIT_MAX_MS = 1_000
+"""The same by the clock: on a busy machine a statement waits for the processor, too."""
 PROGRESS_STEPS = 1_000
 SHARE = 4
 """Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
@@ -313,13 +315,15 @@ class Statements:
             done.append(tuple(column[0] for column in cursor.get_description()))
             return len(done) == 1
 
-        deadline, memory = time.monotonic() + TIME_MAX_MS / 1000, _resident_bytes()
+        spent, latest = time.thread_time() + TIME_MAX_MS / 1000, time.monotonic() + WAIT_MAX_MS / 1000
+        memory_max = _resident_bytes() + MEMORY_BYTES_MAX
         before = connection.total_changes()
         cursor = connection.cursor()
         cursor.exec_trace = traced
         connection.authorizer = allowed
         connection.set_progress_handler(
-            lambda: time.monotonic() > deadline or _resident_bytes() > memory + MEMORY_BYTES_MAX, PROGRESS_STEPS
+            lambda: time.thread_time() > spent or time.monotonic() > latest or _resident_bytes() > memory_max,
+            PROGRESS_STEPS,
         )
         longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
         try:
