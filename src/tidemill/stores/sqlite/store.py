@@ -157,14 +157,14 @@ class SqliteStore:
         apply = self._streams.apply
         write = partial(self._write, lambda tx: [apply(tx, commit) for commit in commits], durable=True)
         if any(commit.statements for commit in commits):
-            return await self._streams.statements.paced(write)
+            return await self._streams.statements.paced(partial(write, slow=True))
         return await write()
 
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
     async def dry_run(self, statement: Statement) -> Statement:
-        return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False))
+        return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False, slow=True))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         return await self._write(lambda tx: self._jobs.renew(tx, numbered(tx, leases), lease_ms), durable=False)
@@ -172,14 +172,14 @@ class SqliteStore:
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
         await self._write(lambda tx: self._jobs.release(tx, numbered(tx, leases), delay_ms), durable=False)
 
-    async def _write(self, operation: Operation[T], *, durable: bool) -> T:
+    async def _write(self, operation: Operation[T], *, durable: bool, slow: bool = False) -> T:
         writer = self._writer
         if writer is None:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
             if self._checkpoints.overdue:
                 await self._checkpoints.wait()
-            return await writer.submit(operation, durable=durable)
+            return await writer.submit(operation, durable=durable, slow=slow)
         result, tx = self._side.write(operation, durable=durable and self.durability == "full")
         self._notify(tx)
         return result
