@@ -39,6 +39,7 @@ from tidemill.handlers.contract import (
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
+from tidemill.security.grants import SHELL_ORIGIN
 
 # Run a command.
 
@@ -239,6 +240,9 @@ def shell_handler(*, enabled: bool = False) -> Handler:
         if not enabled:
             raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
         config: dict[str, Any] = context.config
+        if context.forbidden_at is not None and (secret := context.forbidden_at(SHELL_ORIGIN)):
+            hint = f'the operator adds "{SHELL_ORIGIN}" to the origins of [secrets.{secret}] in tidemill.toml'
+            raise Fail("origin_not_allowed", f"the secret {secret} may not be given to commands", hint=hint)
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()
             finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or (lambda source, text: None))

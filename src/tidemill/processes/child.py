@@ -25,6 +25,9 @@ START_MS = 30_000
 DYING_MS = 1_000
 """Time limit for the exit report after a child has closed its wire."""
 
+_INSTALLED = tuple(sys.path)
+"""Where modules are found before folders of documents and apps are added."""
+
 _BOOT = (
     "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
     "main(socket.socket(fileno=int(sys.argv[1])))"
@@ -55,6 +58,8 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None means the worker's environment."""
     cwd: str | None = None
     memory_bytes_max: int | None = None
+    user_code: bool = False
+    """Whether it finds modules wherever this process does; otherwise only what is installed."""
 
 
 class ChildProcess(SupervisedProcess):
@@ -73,7 +78,7 @@ class ChildProcess(SupervisedProcess):
         self._lines = _splitters(lambda source, text: self._boot_output.append(text))
         self._wire, theirs = socket.socketpair()
         self._wire.setblocking(False)
-        paths = [os.path.abspath(each) for each in sys.path]
+        paths = [os.path.abspath(each) for each in (sys.path if spec.user_code else _INSTALLED)]
         boot = _BOOT.format(module=spec.module)
         launch = LaunchSpec(
             program=sys.executable,

@@ -18,10 +18,11 @@ from tidemill.errors import rejected
 _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
-_ORIGIN = re.compile(
-    r"(?:https?|smtps?)://(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)(?::(?:\d{1,5}|\*))?|database:[\w-]+"
-)
+_HOST = r"(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)"
+_ORIGIN = re.compile(rf"(?:https?|smtps?)://{_HOST}(?::(?:\d{{1,5}}|\*))?|database:[\w-]+|shell")
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
+SHELL_ORIGIN = "shell"
+"""The origin that stands for commands: they can send a secret anywhere, and print it in any form."""
 _ANY_PORT = ":*"
 
 
@@ -66,14 +67,14 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a secret may be sent, and which workflows may use it."""
 
     origins: tuple[str, ...]
-    """`https://host`, `https://host:8443`, `https://*.host`, `https://host:*`, `smtp://host:587` or `database:NAME`."""
+    """`https://host`, `https://*.host`, `http://host:*`, `smtp://host`, `database:NAME`, `shell`."""
     workflows: tuple[str, ...]
     """Names of workflows; `*` stands for any text."""
 
     def __post_init__(self) -> None:
         wrong = next((each for each in self.origins if not _is_origin(each)), None)
         if wrong is not None:
-            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587 or database:NAME")
+            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587, database:NAME or shell")
 
     def serves(self, workflow: str) -> bool:
         return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
@@ -100,13 +101,18 @@ def _is_origin(text: str) -> bool:
     if not _ORIGIN.fullmatch(text):
         return False
     try:
-        return text.startswith("database:") or bool(_origin(text).host)
+        return _is_name(text) or bool(_origin(text).host)
     except ValueError:
         return False
 
 
+def _is_name(origin: str) -> bool:
+    """Whether an origin is no address: a database, or commands."""
+    return origin == SHELL_ORIGIN or origin.startswith("database:")
+
+
 def _same_origin(pattern: str, origin: str) -> bool:
-    if pattern.startswith("database:") or origin.startswith("database:"):
+    if _is_name(pattern) or _is_name(origin):
         return pattern == origin
     wanted, given = _origin(pattern), _origin(origin)
     if wanted.scheme != given.scheme or wanted.port not in (None, given.port):

@@ -44,7 +44,7 @@ class PythonProcesses:
         """Call a function by its import path, and return its outcome."""
         # The supervisor allows a quarter more, so that the function sees a `MemoryError` first.
         most = None if limits.memory_mb is None else (limits.memory_mb << 20) * 5 // 4
-        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most)
+        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most, user_code=True)
         try:
             async with self._pool.child(spec) as child:
                 call = FunctionCall(child, context, limits)
