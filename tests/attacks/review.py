@@ -393,7 +393,8 @@ SECRETS: tuple[Row, ...] = (
 # M1, M6 and L: commands, inputs, terminal.
 
 SHELL_ON = "shell = true"
-PARENT = "for p in $PPID 1 $(ls /proc | grep '^[0-9]'); do tr '\\0' '\\n' < /proc/$p/environ | rev; done; true"
+PARENT = "tr '\\0' '\\n' < /proc/$PPID/environ | rev; env | rev"
+"""Reversed, because masks would hide it otherwise."""
 
 OTHERS: tuple[Row, ...] = (
     Run(
