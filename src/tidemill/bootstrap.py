@@ -369,8 +369,7 @@ def engine_at(
         LOG.warning("%s", broken)
     if work and settings.shell:
         threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
-    folder = settings.secrets_folder
-    secrets = ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
+    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",

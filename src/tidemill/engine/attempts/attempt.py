@@ -42,15 +42,13 @@ from tidemill.engine.attempts.rendering import (
 )
 from tidemill.engine.attempts.results import (
     MARKED,
+    KnownFiles,
     TransactionalStatement,
     as_payload,
     asked_for,
-    check_files,
     child_id,
-    read_described,
     stored_value,
     transactional,
-    wrong_files,
 )
 from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
@@ -258,7 +256,7 @@ class Attempt:
         return result
 
     def _context(self, config: Any) -> NodeContext:
-        task, tenant = self.task, self.lease.stream.tenant
+        task = self.task
         place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
@@ -273,7 +271,7 @@ class Attempt:
             secrets=self._disclosed,
             voice=self._output,
             checkpoint=self._checkpoint,
-            read=partial(read_described, self._tools.blobs, tenant),
+            read=lambda described: self._files().read(described),
         )
 
     async def _checkpoint(self, value: Any) -> None:
@@ -293,7 +291,7 @@ class Attempt:
                     found = await self._stored_binary(value, error)
                     if isinstance(found, Failed):
                         return self._result(found)
-                    text = found
+                    return await self._returned(found[0], chosen, made=found[1])
                 return await self._returned(text, chosen)
             case Pause() | Skip():
                 task = self.task
@@ -308,18 +306,21 @@ class Attempt:
             case _:
                 return self._result(failed_by(ended))
 
-    async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
+    async def _stored_binary(self, value: Any, refusal: NotJson) -> tuple[bytes, frozenset[str]] | Failed:
         """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""
         await self._enter_task()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
-        text = await bounded(stored, self._node.timeout_ms)
-        if isinstance(text, Unavailable):
-            raise text
-        if isinstance(text, TimedOut):
+        found = await bounded(stored, self._node.timeout_ms)
+        if isinstance(found, Unavailable):
+            raise found
+        if isinstance(found, TimedOut):
             return timed_out(self._node.timeout_ms or 0)
-        return failed_by(text) if isinstance(text, BaseException) else text
+        return failed_by(found) if isinstance(found, BaseException) else found
 
-    async def _returned(self, text: bytes, chosen: Chosen) -> Result:
+    def _files(self, made: frozenset[str] = frozenset()) -> KnownFiles:
+        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made)
+
+    async def _returned(self, text: bytes, chosen: Chosen, made: frozenset[str] = frozenset()) -> Result:
         if self._handler.type.output_schema is not True:
             try:
                 self._tools.runtime.handler_host.check_output(self._handler, text)
@@ -328,7 +329,7 @@ class Attempt:
         if MARKED in text:
             # The files that a value describes must exist before a fact refers to them.
             await self._enter_task()
-            wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+            wrong = await self._files(made).wrong(text)
             if wrong:
                 return self._result(wrong)
         return await self._finish(text, chosen)
@@ -382,7 +383,7 @@ class Attempt:
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
             return text
         await self._enter_task()
-        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        wrong = await self._files().wrong(text)
         if wrong:
             return wrong
         return text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
@@ -452,7 +453,7 @@ async def outputs_of(
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
         text = encode_value(await render(template, scope, executor))
-        await check_files(blobs, tenant, text)
+        await KnownFiles(blobs, tenant, state).check(text)
         return Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise

@@ -7,7 +7,6 @@ rewind), the state at the visit's completion is restored by folding the log up t
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
@@ -15,12 +14,11 @@ from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, re
 from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
+    KnownFiles,
     TransactionalStatement,
     as_payload,
-    read_described,
     stored_value,
     transactional,
-    wrong_files,
 )
 from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
@@ -125,7 +123,7 @@ class CompensationAttempt:
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
             checkpoint=_refuse_checkpoint,
-            read=partial(read_described, self._tools.blobs, stream.tenant),
+            read=KnownFiles(self._tools.blobs, stream.tenant, state).read,
             undoing=True,
             given=lambda: decode_value(text_of(state.inputs, fetched)),
             voice=self._output,
@@ -149,6 +147,7 @@ class CompensationAttempt:
                 return self._result(failed_by(Fail("answer_invalid", message)))
 
     async def _returned(self, value: Any) -> CompensationResult:
+        made: frozenset[str] = frozenset()
         try:
             text = encoded(value, self._output.mask)
         except NotJson as error:
@@ -159,8 +158,9 @@ class CompensationAttempt:
                 raise found from None
             if isinstance(found, BaseException):
                 return await self._ended(found)
-            text = found
-        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+            text, made = found
+        known = KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made)
+        wrong = await known.wrong(text)
         if wrong is not None:
             return self._result(wrong)
         output = await retry_until_stored(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))

@@ -22,7 +22,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
-from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, items_merged
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.edges_and_joins import ancestors
 from tidemill.kernel.decide.fencing import phase_of
@@ -279,6 +279,26 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
         if isinstance(seen, VisibleOutput):
             yield seen.payload
     yield from upstream(workflow, state, node).values()
+
+
+def all_payloads(state: State) -> Iterator[Payload]:
+    """Every value that a run has at present: its inputs, and what its nodes were given and returned."""
+    yield state.inputs
+    for visit in items_merged(state.cells).values():
+        yield from _own_payloads(visit)
+        for previous in (visit.past or {}).values():
+            if previous.output is not None:
+                yield previous.output
+        if visit.map is not None:
+            yield visit.map.items
+            for _, item in visit.map.known():
+                yield from _own_payloads(item)
+
+
+def _own_payloads(act: Activation) -> Iterator[Payload]:
+    wait = act.wait
+    found = (act.output, act.checkpoint, act.resumed, *((wait.output, wait.ask) if wait is not None else ()))
+    return (payload for payload in found if payload is not None)
 
 
 def rendered(value: Any, schema: Schema) -> Any:

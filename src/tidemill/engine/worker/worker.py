@@ -88,7 +88,7 @@ class AttemptLog:
         try:
             text = encoded(value, attempt.mask)
         except NotJson as error:
-            text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
+            text, _ = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         on_stall = partial(self._turns.mark_stuck, lease.stream)
         await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
         payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)

@@ -135,7 +135,7 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def _is_planted(path: Path) -> bool:
-    """Whether a path is a link that somebody else has put into a shared folder, to lead the store elsewhere."""
+    """Whether a path is a link of another user in a shared folder, which would lead the store elsewhere."""
     try:
         link, folder = path.lstat(), path.parent.stat()
     except OSError:

@@ -330,8 +330,70 @@ def test_reading_a_missing_blob_fails_in_one_line() -> None:
         return len(await context.read(digest_of(b"never put")))
 
     error = failure(run({"read": read}, python("read", "read")), "read")
-    assert error["code"] == "blob_unavailable"
-    assert "missing" in error["message"]
+    assert error["code"] == "blob_unknown"
+    assert error["message"] == f"there is no blob {digest_of(b'never put')}"
+
+
+SECRET = b"the books of another workflow"
+LITERAL = described(SECRET)
+
+
+async def length(file: Any, context: NodeContext) -> Any:
+    assert context.read is not None
+    return len(await context.read(file))
+
+
+def reading(file: Any, *parents: str) -> dict[str, Any]:
+    config = {"function": "length", "args": {"file": file}, "isolation": "inline"}
+    return python("read", "length", *parents, config=config)
+
+
+def value(config: Any, **more: Any) -> dict[str, Any]:
+    return {"id": "v", "type": "value", "config": config, **more}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        flow(reading(LITERAL)),
+        flow(reading(LITERAL["$blob"])),
+        flow(value(LITERAL), reading("{{ v.output }}", "v")),
+        flow(value({"a": [{"deep": LITERAL, "text": "x" * 100_000}]}), reading("{{ v.output.a[0].deep }}", "v")),
+        flow(value("{{ item }}", map={"over": [LITERAL]}), reading("{{ v.output[0] }}", "v")),
+        {**flow(value(1)), "outputs": {"file": LITERAL}},
+        flow({"id": "c", "type": "workflow", "config": {"workflow": "reader", "inputs": {"file": LITERAL}}}),
+        flow({"id": "c", "type": "workflow", "config": {"workflow": "giver"}}),
+    ],
+    ids=["literal", "digest", "value", "large", "map", "outputs", "child", "from a child"],
+)
+def test_a_digest_in_a_document_opens_no_file_of_another_run(document: dict[str, Any]) -> None:
+    reader = {"name": "reader", "nodes": [reading("{{ inputs.file }}")]}
+    giver = {"name": "giver", "nodes": [value(1)], "outputs": {"file": LITERAL}}
+    with tidemill.open("memory://", functions={"length": length, "keep_books": lambda: Blob(SECRET)}) as mill:
+        mill.run({"name": "books", "nodes": [python("b", "keep_books")]})
+        assert mill.put_blob(SECRET) == LITERAL, "it is there"
+        mill.publish(reader)
+        mill.publish(giver)
+        refused = mill.run(document, timeout_s=20)
+    assert refused.status == "FAILED" and refused.error is not None
+    assert "blob_unknown" in str(refused.error) or "child" in refused.error["code"], refused.error
+
+
+def test_a_run_reads_the_files_that_it_was_given_and_those_that_are_kept() -> None:
+    functions = {
+        "length": length,
+        "draw": lambda: [Blob(PIXELS)],
+        "large": lambda: {"t": "x" * 99_999, "f": Blob(PIXELS)},
+    }
+    with tidemill.open("memory://", functions=functions) as mill:
+        given = mill.put_blob(SECRET)
+        assert mill.run(flow(reading("{{ inputs.file }}")), {"file": given}).outputs == {"read": len(SECRET)}
+        kept = mill.put_blob(b"logo", keep=True)
+        assert mill.run(flow(reading(kept))).outputs == {"read": 4}
+        drawn = flow(python("draw", "draw"), reading("{{ draw.output[0] }}", "draw"))
+        assert mill.run(drawn).outputs == {"read": len(PIXELS)}
+        large = flow(python("large", "large"), reading("{{ large.output.f['$blob'] }}", "large"))
+        assert mill.run(large).outputs == {"read": len(PIXELS)}
 
 
 @simulated
@@ -420,7 +482,7 @@ async def test_bytes_of_another_tenant_are_out_of_reach(mill: Cluster) -> None:
 
     worker = await mill.process(more=[Handler(NodeType(name="spy", config_schema={}), spy)])
     view = await worker.run(flow({"id": "a", "type": "spy"}))
-    assert view.nodes["a"]["error"]["code"] == "blob_unavailable"
+    assert view.nodes["a"]["error"]["code"] == "blob_unknown"
 
 
 @simulated
