@@ -65,7 +65,7 @@ class DescendantLimit:
     """Bounds the runs below each root run; most starts need no count.
 
     A count and the starts it allows are not one transaction. One worker keeps the limit exactly; each further one may
-    exceed it by what it may start without counting: one percent of the limit, and one run.
+    exceed it by what the others cannot count: one percent of the limit, and the starts that it has under way.
     """
 
     def __init__(self, store: Store, most: int) -> None:

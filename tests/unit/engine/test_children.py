@@ -240,7 +240,8 @@ async def test_several_workers_exceed_the_limit_by_little(mill: Cluster) -> None
     await _publish(workers[0], node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
     maps = {"over": list(range(160)), "tolerate": 160}
     await workers[0].run(document(child("m", "kid", inputs="{{ item }}", map=maps)), key="mum")
-    assert 100 <= len(await mill.rows("root:mum")) <= 100 + 2 * 2
+    # Two further workers: one percent and one run that they need not count, and four jobs in hand.
+    assert 100 <= len(await mill.rows("root:mum")) <= 100 + 2 * (2 + 4)
 
 
 @simulated
