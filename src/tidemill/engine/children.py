@@ -51,18 +51,21 @@ class _Root:
     """What a worker may start below one root run before it counts again."""
 
     def __init__(self) -> None:
-        self.share = self.starting = self.full_until_ms = 0
-        self.counting = asyncio.Lock()
+        self.share = self.full_until_ms = 0
+        self.starting = 0
+        """Starts under way: the next count may miss them."""
         self.started = asyncio.Event()
-        """Set while no start is under way, so that a count includes all starts of this worker."""
+        """Set while there are none."""
         self.started.set()
+        self.counted: asyncio.Event | None = None
+        """Set at the end of the present count."""
 
 
 class DescendantLimit:
     """Bounds the runs below each root run; most starts need no count.
 
     A count and the starts it allows are not one transaction. One worker keeps the limit exactly; each further one may
-    exceed it by what it may start without counting: one percent of the limit, and one run.
+    exceed it by what the others cannot count: one percent of the limit, and the starts that it has under way.
     """
 
     def __init__(self, store: Store, most: int) -> None:
@@ -77,13 +80,19 @@ class DescendantLimit:
         root = self._roots[tenant, run_id] = _Root() if known is None else known
         if len(self._roots) > ROOTS_KNOWN_MAX:
             del self._roots[next(iter(self._roots))]
-        async with root.counting:
-            if not root.share:
-                await root.started.wait()
+        while not root.share:
+            if root.counted is not None:
+                await root.counted.wait()
+                continue
+            counted = root.counted = asyncio.Event()
+            try:
                 root.share = await self._share(tenant, run_id, root)
-            root.share -= 1
-            root.starting += 1
-            root.started.clear()
+            finally:
+                root.counted = None
+                counted.set()
+        root.share -= 1
+        root.starting += 1
+        root.started.clear()
         try:
             yield
         finally:
@@ -94,9 +103,14 @@ class DescendantLimit:
     async def _share(self, tenant: str, run_id: str, root: _Root) -> int:
         """How many runs may be started below a root before the next count; at least one."""
         if self._store.now_ms() >= root.full_until_ms:
-            left = self._most - await self._store.count(tenant, RUN, [root_term(run_id)], at_most=self._most)
+            starting, terms = root.starting, [root_term(run_id)]
+            left = self._most - starting - await self._store.count(tenant, RUN, terms, at_most=self._most)
+            if left <= 0 and starting:
+                # Some may be counted twice.
+                await root.started.wait()
+                left = self._most - await self._store.count(tenant, RUN, terms, at_most=self._most)
             if left > 0:
-                return 1 + min(left // SHARES, self._most // 100)
+                return min(1 + left // SHARES, 1 + self._most // 100)
             root.full_until_ms = self._store.now_ms() + FULL_MS
         message = f"there are {self._most} runs below run {run_id} already"
         hint = f"does a workflow start itself? The operator raises it: `[limits] max_descendants = {2 * self._most}`"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tidemill
 from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
@@ -24,6 +26,7 @@ from tidemill.kernel.events import (
     RunRetried,
 )
 from tidemill.kernel.evolve import replay
+from tidemill.settings import Limits, Settings
 
 
 async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any) -> str:
@@ -237,7 +240,8 @@ async def test_several_workers_exceed_the_limit_by_little(mill: Cluster) -> None
     await _publish(workers[0], node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
     maps = {"over": list(range(160)), "tolerate": 160}
     await workers[0].run(document(child("m", "kid", inputs="{{ item }}", map=maps)), key="mum")
-    assert 100 <= len(await mill.rows("root:mum")) <= 100 + 2 * 2
+    # Two further workers: one percent and one run that they need not count, and four jobs in hand.
+    assert 100 <= len(await mill.rows("root:mum")) <= 100 + 2 * (2 + 4)
 
 
 @simulated
@@ -507,3 +511,20 @@ async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluste
     answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
     assert isinstance(answer, ChildEnded)
     assert len(await mill.of("mum.c.1", RunRetried)) == 1
+
+
+def test_the_operator_sets_the_limit(tmp_path: Path) -> None:
+    settings = Settings(limits=Limits(max_descendants=2))
+    with tidemill.open(f"sqlite:///{tmp_path}/t.db", settings=settings) as mill:
+        mill.publish(document(node("a", config=1), name="kid"))
+        mill.publish(document(*(child(f"c{number}", "kid") for number in range(3)), name="mum"))
+        run = mill.result(mill.start("mum", key="r"), timeout_s=60)
+        assert run.error is not None and run.error["causes"] == ["too_many_descendants"]
+        assert "[limits] max_descendants" in run.error["hint"]
+        assert len(mill.find(["root:r"])[0]) == 2
+
+
+def test_a_document_cannot_raise_it(tmp_path: Path) -> None:
+    with tidemill.open(f"sqlite:///{tmp_path}/t.db") as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish(document(child("c", "kid"), limits={"max_descendants": 1_000_000}))
+    assert refused.value.problems[0].code == "unknown_key"

@@ -108,6 +108,11 @@ class Attempt:
         self._in_task = False
         self._output: AttemptOutput | None = None
 
+    @property
+    def lost(self) -> int:
+        """How many workers in a row were lost with it."""
+        return self._act.lost
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 

@@ -104,8 +104,7 @@ class Reconciler:
         for row in page.rows:
             stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
             try:
-                jobs = await self._store.jobs(stream)
-                if any(set_aside(view.expired) for view in jobs):
+                if await self._is_set_aside(stream):
                     await self._leave_alone(stream, row, shown)
                 else:
                     await self._reconcile_run(stream, shown)
@@ -137,6 +136,11 @@ class Reconciler:
         else:
             await self._mark(stream, again, jobs, shown)
             await self._messenger.look_after(stream, again)
+
+    async def _is_set_aside(self, stream: Stream) -> bool:
+        """Whether loading a run may end this process; one that it knows already is harmless."""
+        known = self._runs.get(stream) is not None
+        return not known and any(set_aside(view.expired) for view in await self._store.jobs(stream))
 
     async def _leave_alone(self, stream: Stream, row: Row, shown: RunRow) -> None:
         """Mark a run that no worker survives, without loading it."""

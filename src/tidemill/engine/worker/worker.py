@@ -27,7 +27,7 @@ from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
-from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -148,6 +148,8 @@ INTERNAL_TRIES_MAX = 4
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
+LOST_APART = 2
+"""Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
 SETTLE_MS = 1_000
 """How long a drain waits, after its grace, for results that are being committed."""
 
@@ -202,6 +204,8 @@ class Worker:
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._held_jobs: dict[JobKey, HeldJob] = {}
+        self._apart: HeldJob | None = None
+        """The job whose attempt runs apart from others that have lost workers, until it is dropped."""
         self._internal_errors: dict[JobKey, int] = {}
         """How often each job has ended in an internal error."""
         self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
@@ -392,6 +396,9 @@ class Worker:
             self._release_to_others(held)
             return
         attempt = held.attempt = Attempt(self._tools, entry, node, handler, task, lease)
+        if attempt.lost >= LOST_APART:
+            self._begin_apart(held, attempt)
+            return
         work = self._run(held, attempt)
         try:
             waits_for = work.send(None)
@@ -399,6 +406,14 @@ class Worker:
             return
         assert waits_for is None, "an attempt waits only in a task"
         self._in_task(held, work)
+
+    def _begin_apart(self, held: HeldJob, attempt: Attempt) -> None:
+        """Run an attempt that has lost workers only while no other such runs here: the next loss counts for one."""
+        if self._apart is not None and self._held_jobs.get(self._apart.job_key) is self._apart:
+            self._release(held)
+            return
+        self._apart = held
+        self._in_task(held, self._run(held, attempt, apart=True))
 
     def _in_task(self, held: HeldJob, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in its own task; drops the job if the task fails or is cancelled, even before it starts."""
@@ -413,8 +428,10 @@ class Worker:
         held.running = asyncio.create_task(work, context=context)
         held.running.add_done_callback(over)
 
-    async def _run(self, held: HeldJob, attempt: Attempt) -> None:
+    async def _run(self, held: HeldJob, attempt: Attempt, *, apart: bool = False) -> None:
         """Run an attempt to its result. A cancelled one settles nothing: its lease was lost or released."""
+        if apart:
+            await self._releases.settle()
         try:
             result = await attempt.run()
         except InternalError as error:
@@ -582,12 +599,3 @@ class Worker:
                 # The outcome does not matter: if the attempt no longer counts, its result will be discarded.
                 start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
                 self._turns.ask(held.lease.stream, start)
-
-
-def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
-    """Whether a cached state is recent enough to do a job: it includes the event that called for it."""
-    if entry is None or not task.seq or entry.state.seq < task.seq:
-        return False
-    if task.kind != "run":
-        return task.kind != "outputs"
-    return attempt_status(entry.state, task.node, task.visit, task.index, lease.token) == "current"

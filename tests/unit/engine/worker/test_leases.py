@@ -111,6 +111,39 @@ async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster
 
 
 @simulated
+async def test_a_node_that_kills_its_workers_takes_no_other_along(mill: Cluster) -> None:
+    """Both run on the same workers, and both are lost with the first two; then they run one at a time."""
+    workers: list[Process] = []
+
+    async def work(context: NodeContext) -> str:
+        if context.node == "killer":
+            workers[-1].kill()
+            await asyncio.sleep(1_000)
+        await asyncio.sleep(30)
+        return "ok"
+
+    client = await mill.process("client", work=False)
+    long = [await client.start(document(call(f"long{number}"))) for number in range(3)]
+    killer = await client.start(document(call("killer")))
+    for number in range(40):
+        workers.append(await mill.process(f"w{number}", functions={"work": work}, lease_ms=3_000))
+        for _ in range(2_000):
+            await asyncio.sleep(0.1)
+            over = not any([await _busy(mill, run_id) for run_id in (*long, killer)])
+            if workers[-1].faulty_store.dead or over:
+                break
+        if over:
+            break
+    assert [(await mill.state(run_id)).status for run_id in long] == ["COMPLETED"] * 3
+    assert (await mill.state(killer)).status == "FAILED"
+    assert (await _codes(mill, killer))[-1] == "worker_killer"
+
+
+async def _busy(mill: Cluster, run_id: str) -> bool:
+    return (await mill.state(run_id)).busy
+
+
+@simulated
 async def test_a_run_that_not_even_its_loss_can_be_recorded_of_is_left_alone(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))
