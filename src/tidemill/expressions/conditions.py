@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ITEMS_MAX = 1000
 """Items of lists and objects that a condition may reach and still be decided in this process."""
 
-TEXT_REACH_MAX = 1 << 16
+TEXT_REACH_MAX = 1 << 15
 """Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
 
 LOOP_SECONDS = 0.01

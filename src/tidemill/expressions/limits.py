@@ -26,7 +26,7 @@ RENDER_MS_MAX = 1000
 LOOP_MS_MAX = 20
 LOOP_STEPS_MAX = 50_000
 LOOP_TEXT_MAX = 1 << 16
-LOOP_VALUES_MAX = 20_000
+LOOP_VALUES_MAX = 10_000
 """What a rendering may take on the event loop: processor time, steps, characters that a filter works on at once, values
 that are printed at once. A rendering that needs more is begun again in a child process, with the limits above."""
 

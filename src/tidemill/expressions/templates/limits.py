@@ -40,7 +40,7 @@ _NESTING = (dict, *_LISTS)
 
 
 class _Current(local):
-    """The budget of the rendering in this thread, for functions that have no context."""
+    """Whether the rendering in this thread is one on the event loop, for functions that have no context."""
 
     on_loop = False
 
@@ -59,14 +59,17 @@ def room(size: int) -> None:
 class RenderBudget:
     """The budget of one rendering, shared by all strings of the value that is rendered."""
 
-    __slots__ = ("_began", "_look_at", "_on_loop", "_seconds_max", "_steps_left")
+    __slots__ = ("_began", "_look_at", "_on_loop", "_steps_left")
 
-    def __init__(self, *, on_loop: bool = False) -> None:
-        self._on_loop = _CURRENT.on_loop = on_loop
+    def __init__(self, on_loop: bool = False) -> None:
+        self._on_loop = on_loop
         self._steps_left = bounds.LOOP_STEPS_MAX if on_loop else bounds.STEPS_MAX
-        self._seconds_max = _LOOP_SECONDS_MAX if on_loop else _SECONDS_MAX
         self._began: float | None = None
         self._look_at = 0.0
+
+    def enter(self) -> None:
+        """Be the budget of this thread, before functions are called that have no context."""
+        _CURRENT.on_loop = self._on_loop
 
     def spend(self, steps: int) -> None:
         """Charge for work; raise `ExpressionError` if the budget is exceeded."""
@@ -118,11 +121,12 @@ class RenderBudget:
         if self._began is None:
             self._began = now
         used = now - self._began
-        if used > self._seconds_max:
+        seconds_max = _LOOP_SECONDS_MAX if self._on_loop else _SECONDS_MAX
+        if used > seconds_max:
             if self._on_loop:
                 raise LoopBudgetSpent
             raise template_failed(f"the template takes more than {bounds.RENDER_MS_MAX} ms", "loop over fewer items")
-        self._look_at = perf_counter() + self._seconds_max - used
+        self._look_at = perf_counter() + seconds_max - used
 
 
 # Budgeted sequences and the cost of reading a value.

@@ -115,6 +115,7 @@ def _shown(path: Path, scope: Scope, meter: RenderBudget) -> str:
     if isinstance(value, NotAvailable):
         raise _failure(value.explanation, scope)
     if isinstance(value, dict | list):
+        meter.enter()
         meter.spend(cost(value))
     return text(value)
 
@@ -132,6 +133,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
     def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
+        meter.enter()
         try:
             meter.spend(1)
             value = self._value(context) if self.single else self._text(context)
@@ -310,7 +312,7 @@ class Template(msgspec.Struct, frozen=True):
 
     def render_on_loop(self, scope: Scope) -> Json:
         """Likewise; raise `LoopBudgetSpent` if that takes too long for the event loop."""
-        return self.part.render(scope, RenderBudget(on_loop=True))
+        return self.part.render(scope, RenderBudget(True))
 
     def texts(self) -> list[tuple[str, str]]:
         """The place and source of every string that is rendered and uses no secret."""

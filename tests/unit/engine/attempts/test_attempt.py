@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Cluster, simulated
+from tests.fixtures.cluster import Cluster, Here, simulated
 from tests.fixtures.faulty_store import after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
+from tidemill.engine.compiled import LOOP_ITEMS
+from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import Node, NodeType
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -421,3 +423,59 @@ async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Clu
         ended = await second.end(run)
     assert (ended.status, ended.nodes["a"]["error"]["code"]) == ("FAILED", "unknown_outcome")
     assert ledger.count("a") == 1
+
+
+class Noted(Here):
+    """Takes notes of what a real engine would do in a child process."""
+
+    def __init__(self) -> None:
+        self.tasks: list[SandboxTask] = []
+
+    async def execute(self, task: SandboxTask) -> Any:
+        self.tasks.append(task)
+        return await super().execute(task)
+
+
+SLOW = "{% for i in range(400) %}{% for j in range(400) %}{% if i == j %}x{% endif %}{% endfor %}{% endfor %}"
+
+
+@simulated
+async def test_a_template_that_takes_long_is_rendered_in_another_process(mill: Cluster) -> None:
+    isolation = Noted()
+    worker = await mill.process(isolation=isolation)
+    run = await worker.run(
+        document(
+            node("quick", config="{{ inputs.n | default(1) }}"),
+            node("slow", "quick", config={"text": SLOW + "{{ quick.output }}"}),
+            node(
+                "each", "slow", config="{{ item }}", map={"over": "{{ slow.output.text[:2] | list if '" + SLOW + "' }}"}
+            ),
+            node("items", "slow", config=SLOW + "{{ item }}{{ index }}", map={"over": ["p"]}),
+            outputs={
+                "text": SLOW + "{{ slow.output.text[-1:] }}",
+                "each": "{{ each.output }}",
+                "n": "{{ items.output }}",
+            },
+        )
+    )
+    assert run.status == "COMPLETED", run.error
+    assert run.outputs == {"text": "x" * 400 + "1", "each": ["x", "x"], "n": ["x" * 400 + "p0"]}
+    texts = [path for task in isolation.tasks if isinstance(task, RenderTexts) for path, _ in task.texts]
+    assert sorted(texts) == ["", "/each", "/n", "/text", "/text"]
+
+
+@simulated
+async def test_a_large_node_is_compiled_in_a_thread(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    real = mill.loop.run_in_executor
+
+    def noted(executor: Any, work: Any, *given: Any) -> Any:
+        compiled.extend(each.id for each in given if isinstance(each, Node))
+        return real(executor, work, *given)
+
+    monkeypatch.setattr(mill.loop, "run_in_executor", noted)
+    worker = await mill.process()
+    many = [f"{{{{ inputs.a | default({number}) }}}}" for number in range(LOOP_ITEMS + 1)]
+    run = await worker.run(document(node("few", config=many[:3]), node("many", "few", config=many)))
+    assert run.outputs == {"many": list(range(LOOP_ITEMS + 1))}
+    assert compiled == ["many"]
