@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -138,11 +139,20 @@ def work(options: WorkOptions) -> int:
             reserve_stdout() if options.as_json else nullcontext(),
         ):
             engine = _engine(options)
+            _import_before_work()
             main.start_collector()
             _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
         return StoreSession(options.store, options.as_json).refused(refusal)
     return main.OK
+
+
+def _import_before_work() -> None:
+    """Import what the first nodes need: imported by them, it would block the loop of everybody's runs."""
+    import_module("tidemill.kernel.compile.compiler")
+    import_module("tidemill.net.transport")
+    import_module("tidemill.expressions.cel.evaluate")
+    import_module("tidemill.expressions.jsonpath.parser").read_query("$")
 
 
 def _engine(options: WorkOptions) -> Engine:
