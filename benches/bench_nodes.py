@@ -71,7 +71,10 @@ async def http_rates(store: str) -> list[tuple[float, float, float]]:
     call = {"id": "call", "type": "http", "config": {"url": "{{ inputs.url }}"}}
     mapped = {**call, "map": {"over": "{{ inputs.items }}", "max_parallel": AT_ONCE}}
     with echo() as port, allowed(port) as url:
-        fetcher, kept = Fetcher(read_settings().egress), httpx2.Limits(max_connections=None, max_keepalive_connections=AT_ONCE)
+        fetcher, kept = (
+            Fetcher(read_settings().egress),
+            httpx2.Limits(max_connections=None, max_keepalive_connections=AT_ONCE),
+        )
         async with (
             engine_at(store, concurrency=AT_ONCE) as engine,
             httpx2.AsyncClient(trust_env=False, limits=kept) as client,
