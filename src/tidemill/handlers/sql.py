@@ -366,6 +366,8 @@ def _hint(databases: Mapping[str, Database]) -> str:
 
 CHILDREN_MAX = 4
 IDLE_SECONDS = 60
+TIME_MAX_SECONDS = 600
+"""Of a statement, whatever its node says: others wait for its place."""
 
 
 class SqliteDatabase:
@@ -383,11 +385,15 @@ class SqliteDatabase:
         try:
             # A caller that is cancelled leaves it without an answer, so that the child is killed.
             async with self._pool.child(spec) as child:
-                await child.send(call)
-                answer = await child.receive(FRAME_MAX)
+                async with asyncio.timeout(TIME_MAX_SECONDS):
+                    await child.send(call)
+                    answer = await child.receive(FRAME_MAX)
                 if answer is None:
                     raise _no_answer(await child.exit_report())
                 child.reusable = answer[:1] == b"k"
+        except TimeoutError:
+            message = f"the statement took longer than {TIME_MAX_SECONDS} s"
+            raise Fail("timeout", message, hint="do it in parts") from None
         except (StartFailed, RuntimeError) as error:
             message = f"no process could be started for a statement: {error}"
             raise Fail("database_unavailable", message, retryable=True) from error

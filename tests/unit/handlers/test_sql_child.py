@@ -178,6 +178,48 @@ async def test_a_child_that_was_killed_is_a_failure_with_an_unknown_outcome(data
     assert (await database.run("SELECT 1 AS n", []))["count"] == 1
 
 
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from tidemill.handlers.sql import SqliteDatabase
+
+async def main():
+    database = SqliteDatabase(Path(sys.argv[1]))
+    await database.run("SELECT 1 AS n", [])
+    print("ready", flush=True)
+    await database.run("INSERT INTO t (n) " + sys.argv[2], [])
+
+asyncio.run(main())
+"""
+
+
+async def test_a_statement_dies_with_its_worker(database: SqliteDatabase, file: Path) -> None:
+    other = apsw.Connection(str(file))
+    command = [sys.executable, "-c", KILLED, str(file), ENDLESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:  # noqa: ASYNC220
+        assert worker.stdout is not None and worker.stdout.readline() == b"ready\n"
+        while not is_locked(other):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        worker.kill()
+    other.close()
+    await database.run("INSERT INTO t (n) VALUES (1)", [])
+    assert (await database.run("SELECT count(*) AS n FROM t", []))["rows"] == [{"n": 1}]
+
+
+def is_locked(connection: apsw.Connection) -> bool:
+    try:
+        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return True
+    return False
+
+
+async def test_no_statement_runs_for_ever(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.handlers.sql.TIME_MAX_SECONDS", 0.5)
+    failed = await failure(database, ENDLESS)
+    assert (failed.code, failed.retryable) == ("timeout", False)
+
+
 async def test_a_file_that_is_missing_is_not_made(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "none.db")
     failed = await failure(database, "SELECT 1")
