@@ -31,8 +31,8 @@ LOOP_ITEMS = 200
 LOOP_TEXT = 2_000
 """Documents with more values or characters are compiled in a thread; so much takes some milliseconds."""
 
-_COMPILING = ThreadPoolExecutor(1, "tidemill-compile")
-"""One thread, because each competes with the event loop for the interpreter's lock."""
+_COMPILING = ThreadPoolExecutor(2, "tidemill-compile")
+"""Few threads, because each competes with the event loop for the interpreter's lock."""
 
 
 async def off_loop(document: Any, work: Callable[..., _T], *given: Any) -> _T:

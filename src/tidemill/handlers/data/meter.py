@@ -1,8 +1,8 @@
 """Limits of work on tables, charged while it is done, and the threads that do more of it than the event loop should.
 
 Work that is small by the size of its tables begins on the event loop, with a budget. When that is spent, it is begun
-again in a thread; it is pure, so that is safe. A thread sees that nobody waits for it any longer, or that its time is
-over, wherever it charges its meter; nothing between two charges holds the interpreter's lock for long.
+again in a thread; it is pure, so that is safe. A thread sees that its caller has gone, or that its time is over,
+wherever it charges its meter; nothing between two charges holds the interpreter's lock for long.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WorkTooLong(Exception):
-    """The work is more than may be done on the event loop, or nobody waits for it."""
+    """The work is more than may be done on the event loop, or its caller has gone."""
 
 
 class Meter:

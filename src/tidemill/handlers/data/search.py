@@ -18,7 +18,7 @@ from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
-from tidemill.handlers.data.meter import Meter, metered
+from tidemill.handlers.data.meter import Meter, TableError, metered
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read
 from tidemill.kernel.model import ConfigProblem, NodeType
@@ -83,7 +83,10 @@ async def search(context: NodeContext) -> Ended:
             raise Fail("rows_invalid", f"documents are a list of strings, and this is {kind_of(found)}")
     else:
         found = source_rows(config, context)
-    hits = await metered(partial(_hits, found, config), small=is_small(found, LOOP_ITEMS, LOOP_TEXT))
+    try:
+        hits = await metered(partial(_hits, found, config), small=is_small(found, LOOP_ITEMS, LOOP_TEXT))
+    except TableError as wrong:
+        raise Fail(wrong.code, wrong.message, hint=wrong.hint) from None
     least = config.get("min_score", 0)
     best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
     return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])

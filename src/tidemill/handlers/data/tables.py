@@ -5,7 +5,7 @@ compared are refused with the row they are in. A field is a key or, where a row 
 objects: `address.city`. A field that a row lacks is null there; a field that no row has is a mistake (`TableError`).
 
 Every function charges a `Meter` before it works and for every row that it makes, so that a result that is too large is
-refused while it grows, and work that nobody waits for any longer ends.
+refused while it grows, and work ends when its caller has gone.
 """
 
 from __future__ import annotations
