@@ -129,7 +129,7 @@ class ProcessLocks:
                 file.unlink()
 
     def _forget_old(self) -> None:
-        """Remove what lost processes left behind for work that nobody did again."""
+        """Remove the files of lost processes whose work was not repeated."""
         with suppress(OSError):
             for file in self._folder.glob("*.running"):
                 if time.time() - file.lstat().st_mtime > RUNNING_SECONDS_MAX:
