@@ -41,7 +41,7 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     if imports is None or imports.allow(name):
         return None
     module = name.partition(":")[0]
-    hint = f'register it, or let the operator write imports = ["{module}"] in tidemill.toml or pass --allow-import {module}'
+    hint = f'register it, or the operator writes imports = ["{module}"] into tidemill.toml or --allow-import {module}'
     message = f"the operator has not granted the import of {name}"
     return ConfigProblem("/function", message, hint, code="import_not_allowed")
 
