@@ -47,7 +47,7 @@ class SecretNotGranted(TidemillError):
         super().__init__(name)
         self.message = f"the operator has not granted the secret {name} to the workflow {workflow}"
         self.hint = f'the operator writes [secrets.{name}] origins = ["https://…"] workflows = ["{workflow}"] '
-        self.hint += "into tidemill.toml"
+        self.hint += f"into tidemill.toml, or sets TIDEMILL_SECRET_GRANTS={name}=https://…@{workflow}"
 
     def __str__(self) -> str:
         return self.message

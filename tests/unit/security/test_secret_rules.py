@@ -229,7 +229,7 @@ ASTRAY: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("secret", [CANARY, SIMPLE], ids=["strange", "simple"])
-@pytest.mark.parametrize("node", ASTRAY, ids=lambda node: json.dumps(node)[:70])
+@pytest.mark.parametrize("node", ASTRAY, ids=lambda node: f"{ASTRAY.index(node)} {node['type']}")
 async def test_a_secret_is_sent_to_its_origins_only(
     node: dict[str, Any], secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

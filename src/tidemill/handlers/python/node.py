@@ -40,7 +40,8 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
         return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
-    hint = f'register the function, or let the operator write imports = ["{name.partition(":")[0]}"] in tidemill.toml'
+    module = name.partition(":")[0]
+    hint = f'register it, or the operator writes imports = ["{module}"] into tidemill.toml or --allow-import {module}'
     message = f"the operator has not granted the import of {name}"
     return ConfigProblem("/function", message, hint, code="import_not_allowed")
 

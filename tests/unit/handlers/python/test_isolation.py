@@ -146,3 +146,16 @@ def test_what_a_thread_writes_after_its_call_is_not_heard_in_the_next(mill: tide
         late = [line.text for line in own.logs(view.run_id)]
     assert output(view) == pid != os.getpid()
     assert len(late) <= 3, "only what was written during the call"
+
+
+async def test_the_current_folder_does_not_come_before_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "socket.py").write_text("raise SystemExit('a trap')\n")
+    monkeypatch.chdir(tmp_path)
+    processes = PythonProcesses(size=1)
+    try:
+        ended = await processes.call("posix:getpid", context({}), Limits())
+        assert isinstance(ended, Return) and ended.value != os.getpid()
+    finally:
+        await processes.close()
