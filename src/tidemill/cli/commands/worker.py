@@ -148,7 +148,7 @@ def work(options: WorkOptions) -> int:
 
 
 def _import_before_work() -> None:
-    """Import what the first nodes need: imported by them, it would block the loop of everybody's runs."""
+    """Import what the first nodes need: imported by them, it would block the loop of all runs."""
     import_module("tidemill.kernel.compile.compiler")
     import_module("tidemill.net.transport")
     import_module("tidemill.expressions.cel.evaluate")

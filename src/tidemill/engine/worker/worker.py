@@ -556,10 +556,7 @@ class Worker:
         return tries
 
     def _release_after_error(self, held: HeldJob, error: InternalError, *, expires: bool = False) -> None:
-        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck.
-
-        If its lease `expires`, it is not released.
-        """
+        """Release a job, or let its lease expire, with a growing delay; after some tries its run is marked as stuck."""
         tries = self._count_internal_error(held)
         delay_ms = min(RELEASE_DELAY_MS * 2 ** min(tries - 1, 20), INTERNAL_DELAY_MS_MAX)
         let_go = partial(self._drop, held) if expires else partial(self._release, held, delay_ms)
