@@ -353,7 +353,7 @@ def engine_at(
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are by default those of the configuration file and the environment; without imports in them, any is allowed.
+    `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
