@@ -139,9 +139,8 @@ FORMS: tuple[Row, ...] = (
         lambda mill, run: decided(mill, run, actor="user:user:bob", roles=["user:bob", "anyone"]),
         asks(approvers=["user:bob", "role:finance"]),
     ),
-    Run("act: a title with an escape", (asks(title=ESCAPE),), Refused("config_invalid")),
+    act("a title with an escape", Completes(), decided, asks(title=ESCAPE)),
     Run("act: a title of data", (asks(title="{{ inputs.a }}"),), Fails("config_invalid"), inputs={"a": "a\nb" * 1_000}),
-    Run("act: a link", (asks(approval_url="javascript:alert(1)"),), Refused("config_invalid")),
 )
 
 
@@ -180,7 +179,7 @@ BLOBS: tuple[Row, ...] = (
     act("a blob with an escape", Refused("blob_invalid"), lambda mill, run: mill.put_blob(b"a", name=ESCAPE)),
     act("a media type", Refused("blob_invalid"), lambda mill, run: mill.put_blob(b"a", media_type="a/b\r\nx: y")),
     act("an archive entry", Refused("run_unknown"), lambda mill, run: mill.archive_show("../../../etc/passwd")),
-    act("a restored entry", Refused("run_unknown"), lambda mill, run: mill.archive_restore("runs/../../x.jsonl.gz")),
+    act("a restored entry", Refused("archived_run_unknown"), lambda mill, run: mill.archive_restore("runs/../../x.jsonl.gz")),
     *(
         Run(
             f"file: {name}",
@@ -322,6 +321,10 @@ COMMANDS: tuple[Row, ...] = (
         2,
     ),
     Command("terminal: a file of the system", ("run", "/etc/passwd", "--store", "memory://"), "", "root:", 2),
+    Command("terminal: a failure", ("run", "{safe}/fails.yaml", "--store", "memory://"), "\\x1b", "\x1b", 1),
+    Command("terminal: outputs", ("run", "{safe}/escape.yaml", "--store", "memory://", "--quiet"), "u001b", "\x1b", 0),
+    Command("terminal: a graph", ("graph", "{safe}/escape.yaml"), "", "\x1b", 0),
+    Command("terminal: a problem of a document", ("validate", "{safe}/wrong.yaml"), "", "\x1b", 2),
     Command("terminal: a device", ("validate", "/dev/zero"), "", "Traceback", 2),
     Command(
         "terminal: inputs of a device",

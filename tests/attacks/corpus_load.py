@@ -169,6 +169,7 @@ ANSWERED: tuple[Row, ...] = (
     ),
 )
 
+NINE = "[1, 2, 3, 4, 5, 6, 7, 8, 9]"
 SAME = [{"a": 1, "b": n} for n in range(3_000)]
 TABLE_ENDS = Ends(("step_failed", "config_invalid", "output_too_large", "query_failed", "timeout"))
 
@@ -250,7 +251,7 @@ TABLES: tuple[Row, ...] = (
         SAME[:500],
         {
             "step": "table_filter",
-            "condition": "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, a + b + c > 0)))",
+            "condition": f"{NINE}.all(a, {NINE}.all(b, {NINE}.all(c, a + b + c > 0)))",
         },
     ),
     table("a hundred steps", SAME, *[{"step": "table_sort", "field": "b", "order": "desc"}] * 100),
@@ -310,7 +311,7 @@ RENDERED: tuple[Row, ...] = tuple(
         "{{ inputs.words | indent(100000) | length }}",
         "{{ inputs.numbers | sort(reverse=true) | unique | sum }}",
         "{{ inputs.numbers | map('string') | sort | groupby(0) | list | length }}",
-        "{% for a in range(1000) %}{% for b in range(1000) %}{% for c in range(1000) %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% for a in range(1000) %}{% for b in range(1000) %}{% for c in [1] %}{% endfor %}{% endfor %}{% endfor %}",
         "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
         "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",

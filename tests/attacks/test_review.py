@@ -304,6 +304,9 @@ FLOWS = {
     "v": {"id": "a", "type": "value", "config": 1},
     "shell": {"id": "a", "type": "shell", "config": {"argv": ["id"]}},
     "jq": {"id": "a", "type": "pipeline", "config": JQ},
+    "fails": {"id": "a", "type": "fail", "config": {"message": "\x1b[2J\u202e"}, "retry": 1},
+    "escape": {"id": "a", "type": "value", "config": "\x1b[2J\u202e\x9b"},
+    "wrong": {"id": "\x1b[2J", "type": "\x1b[2J", "\x1b[2J": "\x1b[2J"},
     "sandbox": {"id": "a", "type": "value", "config": 1, "when": DECIDED},
 }
 

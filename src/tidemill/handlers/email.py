@@ -87,7 +87,7 @@ EMAIL = NodeType(
     title="Email",
     icon="mail",
     description="Sends a message over SMTP.",
-    secret_fields=("server.username", "server.password", "server.access_token", "headers"),
+    secret_fields=("server.username", "server.password", "server.access_token"),
     check=_check,
     config_schema=object_schema(
         ("from",),
@@ -126,12 +126,12 @@ def email_handler(
         if server is None:
             raise CapabilityMissing("smtp_server_missing", "no mail server is named", hint=HINT)
         allowed = dialer if named is not None else dialer.opening(server.host, server.port)
-        if named is not None and context.forbidden_at is not None:
-            scheme = "smtps" if server.tls == "tls" else "smtp"
-            check_secrets(context.forbidden_at, f"{scheme}://{server.host}:{server.port}")
         message = await smtp.message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
+            if named is not None and context.forbidden_at is not None:
+                scheme = "smtps" if server.tls == "tls" else "smtp"
+                check_secrets(context.forbidden_at, f"{scheme}://{server.host}:{server.port}")
             reply = await smtp.deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error

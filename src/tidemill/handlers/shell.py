@@ -39,6 +39,7 @@ from tidemill.handlers.contract import (
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
+from tidemill.security.grants import COMMANDS
 
 # Run a command.
 
@@ -177,7 +178,7 @@ PRIVATE = "TIDEMILL_"
 OUTPUT_BYTES = 1_048_576
 QUOTED_MAX = 500
 OUT_OF_MEMORY_RETRIES = 2
-HINT = "an operator can enable it for a worker: TIDEMILL_SHELL=on"
+HINT = "an operator can enable it for a worker: `shell = true` in tidemill.toml, or TIDEMILL_SHELL=on"
 _OFF = "commands are not enabled here"
 _EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -238,6 +239,9 @@ def shell_handler(*, enabled: bool = False) -> Handler:
     async def call(context: NodeContext) -> Ended:
         if not enabled:
             raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
+        if context.forbidden_at is not None and (secret := context.forbidden_at(COMMANDS)):
+            hint = f'the operator adds "{COMMANDS}" to the origins of [secrets.{secret}] in tidemill.toml'
+            raise Fail("origin_not_allowed", f"the secret {secret} may not be given to commands", hint=hint)
         config: dict[str, Any] = context.config
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()

@@ -19,8 +19,10 @@ _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
 _ORIGIN = re.compile(
-    r"(?:https?|smtps?)://(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)(?::(?:\d{1,5}|\*))?|database:[\w-]+"
+    r"(?:https?|smtps?)://(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)(?::(?:\d{1,5}|\*))?|database:[\w-]+|shell"
 )
+COMMANDS = "shell"
+"""The origin of a secret that commands may be given, which can do anything with it."""
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 _ANY_PORT = ":*"
 
@@ -66,20 +68,20 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a secret may be sent, and which workflows may use it."""
 
     origins: tuple[str, ...]
-    """`https://host`, `https://host:8443`, `https://*.host`, `https://host:*`, `smtp://host:587` or `database:NAME`."""
+    """`https://host`, `https://host:8443`, `https://*.host`, `https://host:*`, `smtp://host:587`, `database:NAME` or `shell`."""
     workflows: tuple[str, ...]
     """Names of workflows; `*` stands for any text."""
 
     def __post_init__(self) -> None:
         wrong = next((each for each in self.origins if not _is_origin(each)), None)
         if wrong is not None:
-            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587 or database:NAME")
+            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587, database:NAME or shell")
 
     def serves(self, workflow: str) -> bool:
         return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
 
     def reaches(self, origin: str) -> bool:
-        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`)."""
+        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`, `shell`)."""
         return any(_same_origin(pattern, origin) for pattern in self.origins)
 
 
@@ -100,13 +102,17 @@ def _is_origin(text: str) -> bool:
     if not _ORIGIN.fullmatch(text):
         return False
     try:
-        return text.startswith("database:") or bool(_origin(text).host)
+        return _is_no_url(text) or bool(_origin(text).host)
     except ValueError:
         return False
 
 
+def _is_no_url(origin: str) -> bool:
+    return origin == COMMANDS or origin.startswith("database:")
+
+
 def _same_origin(pattern: str, origin: str) -> bool:
-    if pattern.startswith("database:") or origin.startswith("database:"):
+    if _is_no_url(pattern) or _is_no_url(origin):
         return pattern == origin
     wanted, given = _origin(pattern), _origin(origin)
     if wanted.scheme != given.scheme or wanted.port not in (None, given.port):
