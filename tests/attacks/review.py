@@ -1,8 +1,9 @@
 """The reproducers of the security review as a table: one row is an attack and the one way in which it must end.
 
-A row that runs documents (`Run`) may have grants of the operator, files beside it, answers of a web server, and
-statements that prepare a database. `{url}`, `{folder}` and `{database}` stand for what exists only when it runs. A row
-of the command line (`Command`) is called in a folder full of traps. To extend the table, append a row to `ROWS`.
+A row that runs documents (`Run`) may have grants of the operator, answers of a web server, statements that prepare a
+database, and something that is done to the run. `{url}`, `{other}` (another web server) and `{folder}` stand for what
+exists only when it runs. A row of the command line (`Command`) is called in a folder full of traps. To extend the
+table, append a row to `ROWS`; `corpus.py` has further tables of the same rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 CANARY = "s3cr3t-canary-4711"
 """The value of the secret `CRM`; in no form may it be found in anything that a row leaves behind."""
+ODD = 'odd"canary/\u00e9\\+4712 &<x>'
+"""The value of the secret `ODD`, which every way of writing a text writes otherwise."""
 
 FILE = b"a file of another workflow"
 FILE_DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
@@ -22,7 +25,7 @@ FILE_DIGEST = f"sha256:{hashlib.sha256(FILE).hexdigest()}"
 
 @dataclass(frozen=True)
 class Refused:
-    """Publishing or starting it is refused with this code, before anything runs."""
+    """Publishing, starting or doing it is refused with this code, and nothing is changed."""
 
     code: str
     words: str = ""
@@ -43,7 +46,15 @@ class Completes:
     check: Callable[[dict[str, Any]], bool] = lambda outputs: True
 
 
-Ending = Refused | Fails | Completes
+@dataclass(frozen=True)
+class Ends:
+    """It completes, or is refused or fails with one of these codes: what matters is what happens meanwhile."""
+
+    codes: tuple[str, ...]
+    may_complete: bool = True
+
+
+Ending = Refused | Fails | Completes | Ends
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,11 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     echo: bool = False
     """Answer with what was received, as JSON."""
+    status: int = 200
+    raw: bytes | None = None
+    """All that is sent, with its head; then the line is cut."""
+    trickle: bool = False
+    """Send `raw` over and over, a little at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,11 @@ class Run:
     neighbours: bool = False
     """Other runs of the same worker go on meanwhile, and take little time and memory."""
     visits: tuple[str, ...] | None = None
-    """Paths that the server may see; None where it does not matter."""
+    """Paths that the servers may see; None where it does not matter."""
+    act: Callable[[Any, str], Any] | None = None
+    """What is done once the run is started; what it answers is checked instead of the outputs."""
+    text: str = ""
+    """A document as text, published last instead of one of `documents`."""
 
 
 @dataclass(frozen=True)

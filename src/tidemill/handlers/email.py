@@ -87,7 +87,7 @@ EMAIL = NodeType(
     title="Email",
     icon="mail",
     description="Sends a message over SMTP.",
-    secret_fields=("server.username", "server.password", "server.access_token", "headers"),
+    secret_fields=("server.username", "server.password", "server.access_token"),
     check=_check,
     config_schema=object_schema(
         ("from",),

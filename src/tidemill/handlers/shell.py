@@ -178,7 +178,7 @@ PRIVATE = "TIDEMILL_"
 OUTPUT_BYTES = 1_048_576
 QUOTED_MAX = 500
 OUT_OF_MEMORY_RETRIES = 2
-HINT = "an operator can enable it for a worker: TIDEMILL_SHELL=on"
+HINT = "an operator can enable it for a worker: `shell = true` in tidemill.toml, or TIDEMILL_SHELL=on"
 _OFF = "commands are not enabled here"
 _EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"

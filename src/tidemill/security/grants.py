@@ -80,7 +80,7 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
 
     def reaches(self, origin: str) -> bool:
-        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`)."""
+        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`, `shell`)."""
         return any(_same_origin(pattern, origin) for pattern in self.origins)
 
 
