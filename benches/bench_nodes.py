@@ -20,7 +20,7 @@ from benches.inline import inline_figures
 from benches.streams import stream_figures
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import NodeContext, Return
+from tidemill.handlers.contract import Done, NodeContext
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.net.http_client import Call, Fetcher
 from tidemill.settings import EGRESS_VARIABLE, read_settings
@@ -121,7 +121,7 @@ async def process_times() -> tuple[float, float]:
 
     async def once() -> float:
         with stopwatch() as passed:
-            assert await processes.call(function, context, Limits()) == Return(2)
+            assert await processes.call(function, context, Limits()) == Done(2)
             return passed()
 
     try:

@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from tidemill import __version__
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -45,6 +44,7 @@ from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
+from tidemill.version import __version__
 
 if TYPE_CHECKING:
     from tidemill.blobs.archive import Archive

@@ -15,7 +15,15 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers import smtp
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    object_schema,
+)
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, time_ms
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
@@ -120,7 +128,7 @@ def email_handler(
 ) -> Handler:
     """The node type; `operators` is the server for nodes that name none, and is exempt from the egress policy."""
 
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         named = context.config.get("server")
         server = operators if named is None else _configured_server(named)
         if server is None:
@@ -135,7 +143,7 @@ def email_handler(
             reply = await smtp.deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
-        return Return({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
+        return Done({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
 
     return Handler(EMAIL, work)
 

@@ -27,11 +27,11 @@ import msgspec
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
-    Ended,
+    Done,
     Fail,
     Handler,
+    HandlerOutcome,
     NodeContext,
-    Return,
     ending,
     object_schema,
     truncate,
@@ -236,7 +236,7 @@ SHELL = NodeType(
 def shell_handler(*, enabled: bool = False) -> Handler:
     """The node type; unless it is enabled, it refuses everything."""
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         if not enabled:
             raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
         config: dict[str, Any] = context.config
@@ -248,7 +248,7 @@ def shell_handler(*, enabled: bool = False) -> Handler:
             finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or (lambda source, text: None))
         duration_ms = round((time.monotonic() - began) * 1_000)
         _check_status(finished, config, context.attempt)
-        return Return(_output(finished, config.get("parse", "text"), duration_ms))
+        return Done(_output(finished, config.get("parse", "text"), duration_ms))
 
     def check(config: Json) -> Iterator[ConfigProblem]:
         if not enabled:

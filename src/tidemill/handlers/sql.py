@@ -24,11 +24,11 @@ from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
-    Ended,
+    Done,
     Fail,
     Handler,
+    HandlerOutcome,
     NodeContext,
-    Return,
     object_schema,
 )
 from tidemill.handlers.sql_child import ANSWER_BYTES_MAX, FRAME_MAX, PROCESS_MB_MAX, ROWS_MAX, SQL_HINT
@@ -259,7 +259,7 @@ def sql_handler(
 ) -> Handler:
     """The node type; `own` is the store, if it takes statements, and `has_own` whether workers will have one."""
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         config: dict[str, Any] = context.config
         name, text = config.get("database", STORE), config["statement"]
         # A list by position, or an object by name, with the effect key if the statement uses it.
@@ -285,7 +285,7 @@ def sql_handler(
         if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
             hint = f'the operator adds "database:{name}" to the origins of [secrets.{secret}] in tidemill.toml'
             raise Fail("origin_not_allowed", f"the secret {secret} may not be sent to the database {name}", hint=hint)
-        return Return(await database.run(text, parameters, context.timeout_ms))
+        return Done(await database.run(text, parameters, context.timeout_ms))
 
     async def close() -> None:
         for database in databases.values():
@@ -343,7 +343,7 @@ SQL = NodeType(
 )
 
 
-async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Return:
+async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Done:
     if own is None:
         raise Fail("database_unknown", "this store takes no statements", hint="name a database")
     try:
@@ -354,7 +354,7 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
         raise Fail(code, first.message, hint=first.hint or SQL_HINT) from refused
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
-    return Return(msgspec.json.decode(statement.answer), statement=statement)
+    return Done(msgspec.json.decode(statement.answer), statement=statement)
 
 
 def _hint(databases: Mapping[str, Database]) -> str:

@@ -20,7 +20,7 @@ from tidemill.bootstrap import engine_at
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CONTENT_BYTES_MAX
 from tidemill.errors import Rejected, Unavailable
-from tidemill.handlers.contract import Handler, Return
+from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.document.normalize import borrowed_in, with_stand_ins
 from tidemill.kernel.model import ConfigProblem, NodeType, Workflow
 from tidemill.stores.contract import Stream
@@ -404,7 +404,7 @@ async def test_a_large_document_is_compiled_in_a_thread() -> None:
             assert going_on.wait(60)
         return []
 
-    checked = Handler(NodeType(name="checked", check=check), lambda context: Return(1))
+    checked = Handler(NodeType(name="checked", check=check), lambda context: Done(1))
     async with engine_at("memory://", handlers=[checked]) as engine:
         await engine.publish(document(node("a", type="checked", config={"wait": False}), name="small"))
         nodes = [node(f"n{number}", type="checked", config={"wait": number == 0}) for number in range(200)]

@@ -15,7 +15,7 @@ from tests.fixtures.servers.certificates import authority
 from tests.fixtures.servers.smtp_server import CUT, SILENCE, Mail, mail_server
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler
 from tidemill.handlers.email import email_handler, server_at
 from tidemill.handlers.smtp import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
@@ -48,7 +48,7 @@ def config(mail: Mail, **more: Any) -> dict[str, Any]:
 
 async def sent(mail: Mail, handler: Handler = EMAIL, fields: dict[str, Any] | None = None, **more: Any) -> Any:
     ended = await called(handler, config(mail, **more), **(fields or {}))
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     return ended.value
 
 
@@ -254,7 +254,7 @@ async def test_the_operators_own_server_may_be_called(mail: Mail) -> None:
     server = Server(host="127.0.0.1", port=mail.port, tls="none")
     handler = email_handler(TcpConnector(Egress()), server)
     plain = {key: value for key, value in config(mail).items() if key != "server"}
-    assert isinstance(await called(handler, plain), Return)
+    assert isinstance(await called(handler, plain), Done)
     assert (await failed(mail, handler)).code == "egress_refused"
     assert mail.connections == 1
 

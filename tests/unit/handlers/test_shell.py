@@ -23,7 +23,7 @@ from tests.fixtures.worker_processes import alive, until
 from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing, Fail, Return
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail
 from tidemill.handlers.shell import DRAINING_MS, FOLDER_PREFIX, remove_leftovers, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.observability.capture import OUTPUT_SINK
@@ -41,7 +41,7 @@ time.sleep(60)
 
 async def ran(*argv: str, **config: Any) -> dict[str, Any]:
     ended = await called(SHELL, {"argv": list(argv), **config})
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     assert isinstance(ended.value, dict)
     return ended.value
 

@@ -20,7 +20,18 @@ from tests.fixtures.grants import give_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import Asked, Blob, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import (
+    ApprovalRequest,
+    Blob,
+    ChildRun,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    Skip,
+    Wait,
+)
 from tidemill.kernel.model import NodeType
 from tidemill.security.secrets import MASKED
 
@@ -50,7 +61,7 @@ class Reason(Exception):
     pass
 
 
-async def echo(context: NodeContext) -> Ended:
+async def echo(context: NodeContext) -> HandlerOutcome:
     """Say it in every way there is, then end as the config asks."""
     secret, token = context.config["token"], context.secrets["TOKEN"]
     for value in (secret, token):
@@ -67,13 +78,13 @@ async def echo(context: NodeContext) -> Ended:
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
     match context.config["how"]:
         case "value":
-            return Return({"said": secret, token: [basic, (token,), Boxed(secret)], "url": quote(secret, safe="")})
+            return Done({"said": secret, token: [basic, (token,), Boxed(secret)], "url": quote(secret, safe="")})
         case "large":
-            return Return({"padding": "x" * LARGE, "said": [secret, token]})
+            return Done({"padding": "x" * LARGE, "said": [secret, token]})
         case "blob":
             files = [Blob(f"said {each}".encode(), "text/plain") for each in (secret, token)]
             bits = Blob(iter([b"\x00" * LARGE, *(bytes([byte]) for byte in token.encode())]))
-            return Return({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
+            return Done({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
         case "fail":
             try:
                 raise Reason(f"cause {secret}")
@@ -84,13 +95,14 @@ async def echo(context: NodeContext) -> Ended:
         case "skip":
             return Skip(f"because of {secret} and {token}")
         case "ask":
-            return Pause(
-                "human", approval=Asked(title=f"{token}?", description=secret, timeout_ms=50, on_timeout="approve")
+            return Wait(
+                "human",
+                approval=ApprovalRequest(title=f"{token}?", description=secret, timeout_ms=50, on_timeout="approve"),
             )
         case "signal":
-            return Pause("signal", name=f"for-{token}", for_ms=50)
+            return Wait("signal", name=f"for-{token}", for_ms=50)
         case "child":
-            return Pause("child", child=Child(workflow="nobody", inputs={"given": secret}, labels={"by": token}))
+            return Wait("child", child=ChildRun(workflow="nobody", inputs={"given": secret}, labels={"by": token}))
         case _:
             raise AssertionError(context.config)
 

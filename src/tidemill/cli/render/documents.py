@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill import __version__
 from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import (
     Column,
@@ -24,6 +23,7 @@ from tidemill.cli.render.terminal import DIM, Styler, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
+from tidemill.version import __version__
 
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 

@@ -59,9 +59,10 @@ from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
 from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
 from tidemill.expressions.scope import Scope
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
+from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
+from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
@@ -221,13 +222,13 @@ class Attempt:
         self.called, self.started_ms = True, self._tools.clock()
         output = self._output
         assert output is not None, "it speaks through its context"
-        ended: Ended | Awaitable[Ended] | BaseException
+        ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
         try:
             call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
         except BaseException as error:
             ended = error
         else:
-            if not isinstance(ended, (Return, Pause, Skip)):
+            if not isinstance(ended, (Done, Wait, Skip)):
                 await self._enter_task(ended)
                 try:
                     ended = await bounded(ended, self._node.timeout_ms, call_context)
@@ -286,9 +287,9 @@ class Attempt:
     def mask(self) -> Mask:
         return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
 
-    async def _ended(self, ended: Ended | BaseException) -> Result:
+    async def _ended(self, ended: HandlerOutcome | BaseException) -> Result:
         match ended:
-            case Return(value, chosen, statement):
+            case Done(value, chosen, statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 try:
                     text = encoded(value, self.mask)
@@ -298,7 +299,7 @@ class Attempt:
                         return self._result(found)
                     return await self._returned(found[0], chosen, made=found[1])
                 return await self._returned(text, chosen)
-            case Pause() | Skip():
+            case Wait() | Skip():
                 task = self.task
                 try:
                     child = child_id(self.lease.stream.key, task.node, task.visit, task.index)
@@ -382,7 +383,7 @@ class Attempt:
                 return self._result(found)
             route = found
         output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
-        return self._result(Done(output, len(text)), route)
+        return self._result(commands.Done(output, len(text)), route)
 
     async def _payload(self, text: bytes) -> Payload | Failed:
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
@@ -447,7 +448,7 @@ def _next_step() -> Generator[None, None, None]:
 
 async def outputs_of(
     entry: CachedRun, lease: Lease, values: Values, blobs: Blobs, executor: SandboxExecutor
-) -> Done | Failed:
+) -> commands.Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
     killer = worker_killer(lease.expired, "rendered it")
     if killer is not None:
@@ -459,7 +460,7 @@ async def outputs_of(
         template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
         text = encode_value(await render(template, scope, executor))
         await KnownFiles(blobs, tenant, state).check(text)
-        return Done(output=await as_payload(blobs, tenant, text), size=len(text))
+        return commands.Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise
     except Exception as error:

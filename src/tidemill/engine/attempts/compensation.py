@@ -27,9 +27,10 @@ from tidemill.engine.corruption import require_intact, retry_until_repaired
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
 from tidemill.expressions.sandbox.pool import render
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext
+from tidemill.kernel import commands
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import CompensationResult, Done, Failed
+from tidemill.kernel.commands import CompensationResult, Failed
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
@@ -75,7 +76,7 @@ class CompensationAttempt:
             call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
-        if isinstance(answer, Ended):
+        if isinstance(answer, HandlerOutcome):
             return await self._ended(answer)
         try:
             ended = await bounded(answer, self._compensator.timeout_ms, call_context)
@@ -132,12 +133,12 @@ class CompensationAttempt:
             timeout_ms=self._compensator.timeout_ms,
         )
 
-    async def _ended(self, ended: Ended | BaseException) -> CompensationResult:
+    async def _ended(self, ended: HandlerOutcome | BaseException) -> CompensationResult:
         await self._output.flush_and_close()
         match ended:
             case TimedOut():
                 return self._result(timed_out(self._compensator.timeout_ms or 0))
-            case Return(value=value, statement=statement):
+            case Done(value=value, statement=statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 return await self._returned(value)
             case BaseException():
@@ -164,7 +165,7 @@ class CompensationAttempt:
         if wrong is not None:
             return self._result(wrong)
         output = await retry_until_stored(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
-        return self._result(Done(output=output, size=len(text)))
+        return self._result(commands.Done(output=output, size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
         """Report a failure; a missing capability is left to another worker if one may have it."""
@@ -175,7 +176,7 @@ class CompensationAttempt:
             await self._tools.runtime.leave(error, missing, self._tools.clock())
         return result
 
-    def _result(self, outcome: Done | Failed) -> CompensationResult:
+    def _result(self, outcome: commands.Done | Failed) -> CompensationResult:
         ambient = self._tools.ambient
         if isinstance(outcome, Failed) and self._output.mask:
             outcome = masked(outcome, self._output.mask)

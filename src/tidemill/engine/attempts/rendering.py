@@ -21,7 +21,7 @@ from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
-from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
+from tidemill.handlers.contract import Checkpointer, NodeContext, ProgressSink, Reader, Skip, Wait
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, items_merged
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.edges_and_joins import ancestors
@@ -367,11 +367,11 @@ def encoded(value: Any, mask: Mask) -> bytes:
     return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 
-def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
+def hidden(ended: Wait | Skip, mask: Mask) -> Wait | Skip:
     """A wait or skip with its secrets masked."""
     if not mask or not mask.is_in(msgspec.json.encode(ended)):
         return ended
-    shown: Pause | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
+    shown: Wait | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
     return shown
 
 

@@ -28,7 +28,7 @@ from tidemill.engine.attempts.rendering import all_payloads, masked
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
+from tidemill.handlers.contract import ApprovalRequest, Blob, ChildRun, Fail, Skip, Wait, is_media_type, truncate
 from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.kernel.state import State
@@ -60,7 +60,7 @@ def child_id(run_id: str, node: str, visit: int, index: int) -> str:
     return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
-def asked_for(ended: Pause | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
+def asked_for(ended: Wait | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
     """The outcome of a handler that skips or waits, and the text of its request for a child.
 
     `child` is the id that a child of this activation has. Raises `Fail` when the request is impossible.
@@ -100,7 +100,7 @@ def _word(value: object, field: str, limit: int = WORDS_MAX) -> str:
     return truncate(value, limit)
 
 
-def _request(asked: Asked) -> Request:
+def _request(asked: ApprovalRequest) -> Request:
     if len(asked.approvers) > PRINCIPALS_MAX or len(asked.escalate_to) > PRINCIPALS_MAX:
         raise Fail("answer_invalid", f"more than {PRINCIPALS_MAX} approvers", hint="ask a role")
     if type(asked.quorum) is not int or asked.quorum < 1:
@@ -137,7 +137,7 @@ class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-def _ask(child: Child) -> bytes:
+def _ask(child: ChildRun) -> bytes:
     if not all(isinstance(text, str) for pair in child.labels.items() for text in pair):
         raise Fail("answer_invalid", "a child's labels are text")
     workflow = _word(child.workflow, "workflow")

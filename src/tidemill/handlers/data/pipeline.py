@@ -33,7 +33,15 @@ from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    object_schema,
+)
 from tidemill.handlers.data import tables
 from tidemill.handlers.data.meter import LOOP_BYTES, Meter, Rows, TableError, metered
 from tidemill.handlers.data.steps import (
@@ -172,12 +180,12 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         check=lambda config: chain(config_problems(config, http.type), program_problems(config)),
     )
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         for problem in config_problems(context.config, http.type):
             raise Fail("config_invalid", f"{problem.path}: {problem.message}", hint=problem.hint)
         config: dict[str, Any] = context.config
         limits = Limits(config.get("max_rows", ROWS_MAX), config.get("max_bytes", BYTES_MAX))
-        return Return(await _run(config, PipelineServices(context, http, carrier, limits)))
+        return Done(await _run(config, PipelineServices(context, http, carrier, limits)))
 
     return Handler(described, call)
 
@@ -283,7 +291,7 @@ async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineService
     node = f"{services.context.node}.{number}"
     outcome = services.http.call(msgspec.structs.replace(services.context, config=call_config(step), node=node))
     answer = await outcome if isinstance(outcome, Awaitable) else outcome
-    assert isinstance(answer, Return)
+    assert isinstance(answer, Done)
     body = answer.value.get("body")
     if "items" not in step and isinstance(body, dict):
         body = [body]

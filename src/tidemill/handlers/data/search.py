@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.data.meter import Meter, TableError, metered
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read
@@ -74,7 +74,7 @@ SEARCH = NodeType(
 )
 
 
-async def search(context: NodeContext) -> Ended:
+async def search(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config
     found: list[Any]
     if "documents" in config:
@@ -89,7 +89,7 @@ async def search(context: NodeContext) -> Ended:
         raise Fail(wrong.code, wrong.message, hint=wrong.hint) from None
     least = config.get("min_score", 0)
     best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
-    return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
+    return Done([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
 
 
 def _hits(found: list[Any], config: dict[str, Any], meter: Meter) -> list[Hit]:

@@ -20,7 +20,16 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
-from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type, object_schema
+from tidemill.handlers.contract import (
+    Blob,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    is_media_type,
+    object_schema,
+)
 from tidemill.handlers.control import check_query
 from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
@@ -195,13 +204,13 @@ def http_handler(
         exchange.check_status(answer, call.method, context.config.get("expect"), now_ms())
         return answer, await _parsed(answer, context.config.get("parse", "auto"))
 
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         try:
             call = await exchange.call_of(context)
             if "pagination" in context.config:
-                return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
+                return Done(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
             answer, body = await ask(context, call)
-            return Return(_output(answer, body, context.config.get("response_headers")))
+            return Done(_output(answer, body, context.config.get("response_headers")))
         except CallFailed as error:
             raise exchange.failure(error) from error
 

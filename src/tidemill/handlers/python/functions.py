@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import msgspec
 
 from tidemill.errors import offered
-from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, NodeContext, ended
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
 
 # Find a function.
 
@@ -151,7 +151,7 @@ class FunctionSignature(NamedTuple):
 # Results.
 
 
-async def resolve_result(result: Any, context: NodeContext) -> Ended:
+async def resolve_result(result: Any, context: NodeContext) -> HandlerOutcome:
     """The outcome of a call in the event loop: awaits awaitables and drains generators."""
     if inspect.isawaitable(result):
         result = await result
@@ -244,7 +244,7 @@ async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
     await checkpoint(value)
 
 
-async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> Ended:
+async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
     """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
     loop = asyncio.get_running_loop()
     bridge = _Bridge(context, loop)

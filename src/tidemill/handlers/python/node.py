@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended, object_schema
+from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended, object_schema
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
@@ -92,7 +92,7 @@ def python_handler(
             yield found
         yield from _check_limits(config)
 
-    def call(context: NodeContext) -> Ended | Awaitable[Ended]:
+    def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
         if refused := problem(name):

@@ -18,7 +18,7 @@ from tidemill.handlers.contract import (
     CapabilityMissing,
     ExceptionInfo,
     Fail,
-    Pause,
+    Wait,
     causes_of,
     describe_exception,
     truncate,
@@ -177,7 +177,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Paused(msgspec.Struct, frozen=True, tag=True):
-    pause: Pause
+    pause: Wait
 
 
 class Skipped(msgspec.Struct, frozen=True, tag=True):

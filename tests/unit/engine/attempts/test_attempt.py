@@ -17,7 +17,7 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
 from tidemill.engine.compiled import LOOP_ITEMS
 from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import Node, NodeType
 
@@ -30,9 +30,9 @@ def _type(name: str, function: Any) -> Handler:
 async def test_what_a_handler_is_given(mill: Cluster) -> None:
     seen: list[NodeContext] = []
 
-    def look(context: NodeContext) -> Ended:
+    def look(context: NodeContext) -> HandlerOutcome:
         seen.append(context)
-        return Return(None)
+        return Done(None)
 
     worker = await mill.process(more=[_type("look", look)])
     run = await worker.run(
@@ -57,13 +57,13 @@ async def test_what_a_handler_is_given(mill: Cluster) -> None:
 async def test_a_handler_s_config_is_its_own(mill: Cluster) -> None:
     """Whatever a handler does to what it is given, the next attempt, the next item and the log do not see it."""
 
-    def spoil(context: NodeContext) -> Ended:
+    def spoil(context: NodeContext) -> HandlerOutcome:
         context.config["list"].append("spoiled")
         upstream = context.upstream["a"]
         upstream["list"].append("spoiled")
         if context.attempt == 1:
             raise Fail("again", "once more", retryable=True)
-        return Return([context.config["list"], context.upstream["a"]["list"]])
+        return Done([context.config["list"], context.upstream["a"]["list"]])
 
     worker = await mill.process(more=[_type("spoil", spoil)])
     constant, rendered = {"list": [1]}, {"list": "{{ a.output.list }}"}
@@ -248,7 +248,7 @@ async def test_a_handler_may_skip_its_visit(mill: Cluster) -> None:
 
 @simulated
 async def test_a_handler_may_wait_without_holding_a_worker(mill: Cluster) -> None:
-    worker = await mill.process(more=[_type("nap", lambda context: Pause(on="timer", name="nap", for_ms=3_600_000))])
+    worker = await mill.process(more=[_type("nap", lambda context: Wait(on="timer", name="nap", for_ms=3_600_000))])
     run_id = await worker.start(document(node("a", type="nap"), node("b", "a", config="{{ a.output }}")))
     await asyncio.sleep(10)
     (waiting,) = await mill.of(run_id, NodeWaiting)
@@ -263,7 +263,7 @@ async def test_a_handler_may_wait_without_holding_a_worker(mill: Cluster) -> Non
 
 @simulated
 async def test_a_handler_may_fail_in_its_own_words(mill: Cluster) -> None:
-    def broken(context: NodeContext) -> Ended:
+    def broken(context: NodeContext) -> HandlerOutcome:
         raise Fail("card_declined", "no money", hint="ask for another card") from OSError("the bank said so")
 
     worker = await mill.process(more=[_type("pay", broken)])
@@ -357,12 +357,12 @@ async def test_what_is_cancelled_before_its_first_step_leaves_no_coroutine_behin
 
 @simulated
 async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed(mill: Cluster) -> None:
-    made: list[Coroutine[Any, Any, Return]] = []
+    made: list[Coroutine[Any, Any, Done]] = []
 
-    async def later() -> Return:
-        return Return(len(made))
+    async def later() -> Done:
+        return Done(len(made))
 
-    def begin(context: NodeContext) -> Coroutine[Any, Any, Return]:
+    def begin(context: NodeContext) -> Coroutine[Any, Any, Done]:
         made.append(later())
         if len(made) == 1:
             asyncio.get_running_loop().call_soon(cancel)

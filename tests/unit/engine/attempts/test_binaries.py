@@ -20,7 +20,7 @@ from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.results import unknown_file
-from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
+from tidemill.handlers.contract import Blob, Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 
@@ -423,13 +423,13 @@ async def test_the_bytes_are_stored_before_the_fact(mill: Cluster) -> None:
 
 @simulated
 async def test_a_checkpoint_may_hold_bytes(mill: Cluster) -> None:
-    async def work(context: NodeContext) -> Return:
+    async def work(context: NodeContext) -> Done:
         if context.last_checkpoint is None:
             assert context.checkpoint is not None
             await context.checkpoint({"page": 1, "seen": Blob(PIXELS)})
             raise RuntimeError("half way")
         assert context.read is not None
-        return Return(len(await context.read(context.last_checkpoint["seen"])))
+        return Done(len(await context.read(context.last_checkpoint["seen"])))
 
     kind = NodeType(name="work", config_schema={})
     worker = await mill.process(more=[Handler(kind, work)])
@@ -452,10 +452,10 @@ async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Clus
 async def test_a_compensator_reads_and_returns_bytes(mill: Cluster) -> None:
     read: list[bytes] = []
 
-    async def undo(context: NodeContext) -> Return:
+    async def undo(context: NodeContext) -> Done:
         assert context.read is not None
         read.append(await context.read(context.config["drawn"]))
-        return Return(Blob(b"undone"))
+        return Done(Blob(b"undone"))
 
     worker = await mill.process(
         functions={"draw": lambda: Blob(PIXELS)}, more=[Handler(NodeType(name="undo", config_schema={}), undo)]
@@ -476,9 +476,9 @@ async def test_bytes_of_another_tenant_are_out_of_reach(mill: Cluster) -> None:
     with pytest.raises(BlobMissing):
         await mill.blobs.get(TENANT, digest)
 
-    async def spy(context: NodeContext) -> Return:
+    async def spy(context: NodeContext) -> Done:
         assert context.read is not None
-        return Return(len(await context.read(digest)))
+        return Done(len(await context.read(digest)))
 
     worker = await mill.process(more=[Handler(NodeType(name="spy", config_schema={}), spy)])
     view = await worker.run(flow({"id": "a", "type": "spy"}))

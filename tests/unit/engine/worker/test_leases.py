@@ -12,7 +12,7 @@ from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
@@ -245,7 +245,7 @@ class Stubborn:
         self.ended: list[float] = []
         self.handler = Handler(NodeType(name="stubborn"), self._work)
 
-    async def _work(self, context: NodeContext) -> Return:
+    async def _work(self, context: NodeContext) -> Done:
         now = asyncio.get_running_loop().time
         self.began.append(now())
         try:
@@ -253,7 +253,7 @@ class Stubborn:
         except asyncio.CancelledError:
             await asyncio.sleep(self._seconds)
         self.ended.append(now())
-        return Return("late")
+        return Done("late")
 
 
 @simulated

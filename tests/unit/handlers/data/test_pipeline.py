@@ -21,7 +21,7 @@ from tests.pace import allowed
 from tidemill.errors import Rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.expressions.sandbox.tasks import CHECKED_MAX, PROGRAM_MAX, FilterRows, SandboxTask
-from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler
 from tidemill.handlers.data import tables
 from tidemill.handlers.data.meter import LOOP_BYTES, Meter, TableError, metered
 from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, LOOP_ITEMS, PORTION, ROWS_MAX_MAX, pipeline_handler
@@ -70,7 +70,7 @@ async def piped(*steps: dict[str, Any], rows: Any = ROWS, carrier: Any = None, *
         ended = await called(pipeline(carrier, fetcher), {"rows": rows, "pipeline": list(steps), **config})
     finally:
         await fetcher.close()
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     return ended.value
 
 
@@ -146,11 +146,11 @@ async def test_a_report_says_what_each_step_did() -> None:
 
 async def test_where_the_rows_come_from() -> None:
     step = {"pipeline": [{"step": "top_k", "k": 1}]}
-    assert await called(pipeline(), step, upstream={"a": ROWS}) == Return(ROWS[:1])
-    assert await called(pipeline(), {"items": "body.data", **step}, upstream={"a": {"body": {"data": ROWS}}}) == Return(
+    assert await called(pipeline(), step, upstream={"a": ROWS}) == Done(ROWS[:1])
+    assert await called(pipeline(), {"items": "body.data", **step}, upstream={"a": {"body": {"data": ROWS}}}) == Done(
         ROWS[:1]
     )
-    assert await called(pipeline(), step) == Return([])
+    assert await called(pipeline(), step) == Done([])
     with pytest.raises(Fail) as failed:
         await called(pipeline(), step, upstream={"a": ROWS, "b": ROWS})
     assert failed.value.code == "rows_invalid" and "a, b" in failed.value.message
@@ -219,7 +219,7 @@ async def test_a_condition_sees_inputs_and_the_nodes_before() -> None:
         ],
     }
     ended = await called(pipeline(), config, upstream={"a": ["KLM", "Delta"]}, given=lambda: {"most": 300})
-    assert isinstance(ended, Return) and [row["id"] for row in ended.value] == [1, 2]
+    assert isinstance(ended, Done) and [row["id"] for row in ended.value] == [1, 2]
 
 
 async def test_a_long_filter_lets_others_have_their_turn() -> None:

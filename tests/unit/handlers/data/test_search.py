@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.handler_harness import called
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail, Return
+from tidemill.handlers.contract import Done, Fail
 from tidemill.handlers.data import search as search_module
 from tidemill.handlers.data.search import SEARCHING, pieces, rank, words
 from tidemill.kernel.compile.compiler import compile_document
@@ -27,7 +27,7 @@ BOOKS: list[dict[str, Any]] = [
 async def found(query: str, **config: Any) -> list[Any]:
     given_rows = {} if "documents" in config else {"rows": BOOKS}
     ended = await called(SEARCH, {"query": query, **given_rows, **config})
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     rows: list[Any] = ended.value
     return rows
 
@@ -100,7 +100,7 @@ async def test_limit_and_least_score() -> None:
 
 async def test_without_rows_it_searches_what_came_before() -> None:
     ended = await called(SEARCH, {"query": "sea"}, upstream={"books": BOOKS})
-    assert isinstance(ended, Return) and [hit["index"] for hit in ended.value] == [1, 0]
+    assert isinstance(ended, Done) and [hit["index"] for hit in ended.value] == [1, 0]
 
 
 async def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

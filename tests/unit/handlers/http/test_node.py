@@ -16,7 +16,7 @@ from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
 from tidemill.bootstrap import built_in_types, engine_at
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Blob, Fail, Handler, Return
+from tidemill.handlers.contract import Blob, Done, Fail, Handler
 from tidemill.handlers.http.exchange import retry_after_ms, with_query
 from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
@@ -41,7 +41,7 @@ async def http() -> AsyncIterator[Handler]:
 
 async def output(handler: Handler, config: Any, **fields: Any) -> dict[str, Any]:
     ended = await called(handler, config, **fields)
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     found: dict[str, Any] = ended.value
     return found
 

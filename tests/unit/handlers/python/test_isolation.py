@@ -18,7 +18,7 @@ from tests.fixtures.handler_engine import ONCE, document, error, output
 from tests.fixtures.handler_harness import context
 from tests.fixtures.worker_processes import alive, until
 from tidemill.engine.views import RunView
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Done
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 
 LIMITS = {"memory_mb": 200}
@@ -76,7 +76,7 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
         pids = []
         for memory_mb in (200, 200, 201):
             ended = await processes.call("posix:getpid", context({}), Limits(memory_mb=memory_mb))
-            assert isinstance(ended, Return)
+            assert isinstance(ended, Done)
             pids.append(ended.value)
         assert pids[0] == pids[1] != pids[2]
         assert not alive(pids[0]) and alive(pids[2])
@@ -156,6 +156,6 @@ async def test_the_current_folder_does_not_come_before_what_is_installed(
     processes = PythonProcesses(size=1)
     try:
         ended = await processes.call("posix:getpid", context({}), Limits())
-        assert isinstance(ended, Return) and ended.value != os.getpid()
+        assert isinstance(ended, Done) and ended.value != os.getpid()
     finally:
         await processes.close()
