@@ -68,7 +68,7 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a secret may be sent, and which workflows may use it."""
 
     origins: tuple[str, ...]
-    """`https://host`, `https://host:8443`, `https://*.host`, `https://host:*`, `smtp://host:587`, `database:NAME` or `shell`."""
+    """`https://host`, `https://*.host`, `https://host:*`, `smtp://host:587`, `database:NAME` or `shell`."""
     workflows: tuple[str, ...]
     """Names of workflows; `*` stands for any text."""
 

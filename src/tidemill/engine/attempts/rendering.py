@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
@@ -343,7 +343,12 @@ def attempt_of(act: Activation) -> int:
 
 def encoded(value: Any, mask: Mask) -> bytes:
     """The JSON text of a value with its secrets masked. Raises NotJson."""
-    text = encode_value(value)
+    return checked(value, encode_text(value), mask)
+
+
+def checked(value: Any, text: bytes, mask: Mask) -> bytes:
+    """The text of a value with its secrets masked. Raises NotJson."""
+    check_text(value, text)
     return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 
