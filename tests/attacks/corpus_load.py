@@ -468,6 +468,18 @@ COMPUTED: tuple[Row, ...] = (
         neighbours=True,
     ),
     Run(
+        "render: one text behind many nodes",
+        (
+            document(
+                *(node("value", "{{ inputs.a }}", f"n{n}") for n in range(200)),
+                node("output", {}, dependencies=[f"n{n}" for n in range(200)], retry=1),
+            ),
+        ),
+        Fails("values_too_large"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
         "children: many labels",
         (document(once("workflow", {"workflow": "attack", "labels": {f"k{n}": "v" for n in range(5_000)}})),),
         Ends(("child_failed", "config_invalid")),

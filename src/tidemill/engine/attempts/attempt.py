@@ -30,6 +30,7 @@ from tidemill.engine.attempts.rendering import (
     Values,
     assembled,
     attempt_of,
+    check_list_size,
     checked,
     context_of,
     hidden,
@@ -121,6 +122,8 @@ class Attempt:
         `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
+            if self.phase == "assemble" and self._visit.map is not None:
+                check_list_size(self._visit.map)
             if self._state.blobs:
                 await self._load()
             match self.phase:
