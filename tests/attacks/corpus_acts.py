@@ -155,14 +155,14 @@ DOUBLES = [
 
 PATCHES: tuple[Row, ...] = (
     act("a patch that doubles", Refused("document_too_large"), patched(*DOUBLES), BEHIND, neighbours=True),
-    act("a patch of the name", Refused("patch_invalid"), patched({"op": "replace", "path": "/name", "value": "b"})),
+    act("a patch of the name", Refused("patch_name"), patched({"op": "replace", "path": "/name", "value": "b"})),
     act(
         "a patch of a type", Refused("patch_path_missing"), patched({"op": "replace", "path": "/__class__", "value": 1})
     ),
     act("a patch of an index", Refused("patch_path_missing"), patched({"op": "remove", "path": "/nodes/-1"})),
     act(
         "a deep patch",
-        Refused("patch_invalid"),
+        Refused("too_deep"),
         patched({"op": "replace", "path": "/nodes/y/config", "value": nested(50_000)}),
         BEHIND,
     ),

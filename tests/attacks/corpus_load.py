@@ -58,7 +58,10 @@ ANSWERED: tuple[Row, ...] = (
     answer("half a pair", Answer(b'{"a": "\\ud800", "\\udfff": 1}', JSON), Ends(("response_invalid",))),
     answer("equal keys", Answer(b'{"a": 1, "a": 2, "__proto__": {"x": 1}, "constructor": 1}', JSON)),
     answer("a million keys", Answer(json.dumps({str(n): n for n in range(500_000)}).encode(), JSON)),
-    answer("a million lists", Answer(b"[" + b"[]," * 2_000_000 + b"[]]", JSON)),
+    answer("two million lists", Answer(b"[" + b"[]," * 2_000_000 + b"[]]", JSON), Fails("response_too_large")),
+    answer("many lists", Answer(b"[" + b"[]," * 490_000 + b"[]]", JSON), Completes()),
+    answer("many nulls", Answer(b"[" + b"null," * 900_000 + b"null]", JSON), Completes()),
+    answer("long integers", Answer(b"[" + (b"9" * 4_000 + b",") * 2_000 + b"1]", JSON), Completes()),
     answer(
         "a blob that is not there",
         Answer(json.dumps({"$blob": "sha256:" + "0" * 64, "size": 1}).encode(), JSON),
@@ -171,7 +174,9 @@ ANSWERED: tuple[Row, ...] = (
 
 NINE = "[1, 2, 3, 4, 5, 6, 7, 8, 9]"
 SAME = [{"a": 1, "b": n} for n in range(3_000)]
-TABLE_ENDS = Ends(("step_failed", "config_invalid", "output_too_large", "query_failed", "timeout"))
+TABLE_ENDS = Ends(
+    ("step_failed", "rows_too_large", "rows_too_many", "config_invalid", "output_too_large", "query_failed", "timeout")
+)
 
 
 def table(name: str, rows: Any, *steps: dict[str, Any], ending: Ending = TABLE_ENDS, **config: Any) -> Run:
@@ -425,6 +430,53 @@ COMPUTED: tuple[Row, ...] = (
         ),
         Ends(("child_failed", "template_failed")),
         inputs={"a": "x" * 1_000},
+        neighbours=True,
+    ),
+    Run(
+        "render: one text many times",
+        (document(node("value", ["{{ inputs.a }}"] * 5_000, retry=1)),),
+        Fails("template_failed"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
+        "render: one list many times",
+        (document(node("value", ["{{ inputs.a }}"] * 5_000, retry=1)),),
+        Fails("template_failed"),
+        inputs={"a": ["x" * 1_000] * 900},
+        neighbours=True,
+    ),
+    Run(
+        "render: what is made many times",
+        (document(node("value", ["{{ inputs.a ~ '' }}"] * 5_000, retry=1)),),
+        Fails("template_failed"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
+        "render: outputs with one text many times",
+        (document(node("value", "{{ inputs.a }}"), outputs=["{{ x.output }}"] * 5_000),),
+        Fails("outputs_failed"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
+        "map: one text many times",
+        (document(node("value", "{{ inputs.a }}", map={"over": list(range(1_000))})),),
+        Fails("output_too_large"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
+        "render: one text behind many nodes",
+        (
+            document(
+                *(node("value", "{{ inputs.a }}", f"n{n}") for n in range(200)),
+                node("output", {}, dependencies=[f"n{n}" for n in range(200)], retry=1),
+            ),
+        ),
+        Fails("values_too_large"),
+        inputs={"a": "x" * 900_000},
         neighbours=True,
     ),
     Run(

@@ -37,6 +37,7 @@ from tidemill.stores.contract import Store, Stream
 LOG = logging.getLogger(__name__)
 
 DEPTH_MAX = 32
+INPUT_BYTES_MAX = 16 << 20
 """How many ancestors a run may have: bounds a workflow that starts itself."""
 SHARES = 16
 """Of what is left below a root, a worker takes at most one such part without counting again."""
@@ -207,7 +208,7 @@ class ChildRunMessenger:
             raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")
         version = await self._catalog.resolve(stream.tenant, ask.workflow)
         flow = await self._catalog.flow(stream.tenant, version.digest)
-        inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs)
+        inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs, INPUT_BYTES_MAX)
         start = Start(
             id=f"start:{child.key}",
             version=version.version,

@@ -137,9 +137,12 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             text -= len(each)
             if text < 0:
                 return False
-        elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
-            # Native code crashes on it, and `protocol.packed` refuses it with a message.
-            return False
+        elif kind is int and (bits := each.bit_length()) > 64:
+            # Writing it takes time that grows faster than its length. Native code crashes on a very long one, and
+            # `protocol.packed` refuses it with a message.
+            text -= bits
+            if text < 0 or bits > WRITABLE_BITS_MAX:
+                return False
     return True
 
 

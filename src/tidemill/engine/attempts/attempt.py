@@ -8,6 +8,7 @@ The outputs of a run are no attempt: they have no node, are not retried after a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
@@ -29,8 +30,9 @@ from tidemill.engine.attempts.rendering import (
     Values,
     assembled,
     attempt_of,
+    check_list_size,
+    checked,
     context_of,
-    encoded,
     hidden,
     item_of,
     masked,
@@ -79,6 +81,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+CHECKED_HERE_MAX = 1 << 18
+"""The text of a longer result is looked through in a thread."""
+
 
 class Attempt:
     """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
@@ -121,6 +126,8 @@ class Attempt:
         `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
+            if self.phase == "assemble" and self._visit.map is not None:
+                check_list_size(self._visit.map)
             if self._state.blobs:
                 await self._load()
             match self.phase:
@@ -292,7 +299,12 @@ class Attempt:
             case Done(value, chosen, statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 try:
-                    text = encoded(value, self.mask)
+                    text = encode_text(value)
+                    if len(text) > CHECKED_HERE_MAX:
+                        await self._enter_task()
+                        text = await asyncio.to_thread(checked, value, text, self.mask)
+                    else:
+                        text = checked(value, text, self.mask)
                 except NotJson as error:
                     found = await self._stored_binary(value, error)
                     if isinstance(found, Failed):

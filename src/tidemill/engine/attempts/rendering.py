@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
@@ -134,6 +134,20 @@ def outputs_of(items: MapState) -> list[Payload]:
     """The outputs of the items in index order; a tolerated failure's entry is its error envelope."""
     found = [(items.get(index) or QUEUED_ITEM).output for index in range(items.count)]
     return [output for output in found if output is not None]
+
+
+LIST_BYTES_MAX = 64 << 20
+READ_BYTES_MAX = 128 << 20
+"""Of large values for one attempt, counted as often as they can be read: a handler gets copies."""
+
+
+def check_list_size(items: MapState) -> None:
+    """Refuse a list that would take too much memory, before its parts are loaded; equal ones are stored only once."""
+    outputs = outputs_of(items)
+    if sum(output.size if isinstance(output, BlobRef) else len(output) for output in outputs) > LIST_BYTES_MAX:
+        hint = "return less from each item, or start a child for each of them"
+        message = f"the outputs of the items have more than {LIST_BYTES_MAX} bytes"
+        raise ExpressionError(code="output_too_large", message=message, hint=hint)
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
@@ -263,6 +277,9 @@ def needed_for(
     elif items is not None and not list_known:
         more.append(items.items)
     refs = [*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))]
+    if sum(ref.size for ref in refs) > READ_BYTES_MAX:
+        message = f"the values that the node can see have more than {READ_BYTES_MAX} bytes"
+        raise ExpressionError(code="values_too_large", message=message, hint="depend on fewer nodes, or return less")
     return dict.fromkeys(ref.digest for ref in refs)
 
 
@@ -363,7 +380,12 @@ def attempt_of(act: Activation) -> int:
 
 def encoded(value: Any, mask: Mask) -> bytes:
     """The JSON text of a value with its secrets masked. Raises NotJson."""
-    text = encode_value(value)
+    return checked(value, encode_text(value), mask)
+
+
+def checked(value: Any, text: bytes, mask: Mask) -> bytes:
+    """The text of a value with its secrets masked. Raises NotJson."""
+    check_text(value, text)
     return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 

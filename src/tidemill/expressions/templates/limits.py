@@ -21,6 +21,7 @@ from time import perf_counter, thread_time
 from types import GeneratorType
 from typing import Any, Protocol
 
+import msgspec
 from jinja2.runtime import Undefined
 
 from tidemill.expressions import limits as bounds
@@ -56,14 +57,20 @@ def room(size: int) -> None:
         raise template_failed(f"a value would grow beyond {bounds.TEXT_MAX} characters or items")
 
 
+_ENCODER = msgspec.json.Encoder()
+_TOO_MANY = f"the result has more than {bounds.VALUES_MAX} values, of which 64 characters are one"
+
+
 class RenderBudget:
     """The budget of one rendering, shared by all strings of the value that is rendered."""
 
-    __slots__ = ("_began", "_look_at", "_on_loop", "_steps_left")
+    __slots__ = ("_began", "_look_at", "_on_loop", "_passed_on", "_steps_left", "_values_left")
 
     def __init__(self, on_loop: bool = False) -> None:
         self._on_loop = on_loop
         self._steps_left = bounds.LOOP_STEPS_MAX if on_loop else bounds.STEPS_MAX
+        self._values_left = bounds.VALUES_MAX
+        self._passed_on = False
         self._began: float | None = None
         self._look_at = 0.0
 
@@ -84,6 +91,18 @@ class RenderBudget:
         """Check the clock during work that is already charged or too small to charge."""
         if perf_counter() >= self._look_at:
             self._look()
+
+    def grow(self, values: int) -> None:
+        """Charge for values of the result, of which 64 characters are one; all strings together have one budget."""
+        self._values_left -= values
+        if self._values_left < 0:
+            raise template_failed(_TOO_MANY, "pass large values on once")
+
+    def pass_on(self, value: object) -> None:
+        """Charge for a list or object that is passed on as it is. The first is free, as it adds nothing to what is."""
+        if self._passed_on:
+            self.grow(len(_ENCODER.encode(value)) >> 6)
+        self._passed_on = True
 
     def weigh(self, value: object, times: int = 1) -> None:
         """Pay for every value inside, before they are compared one by one.
@@ -199,13 +218,15 @@ def short(value: str) -> str:
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 
-def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
-    """Return the value as JSON of exact built-in types, containers copied; `tick` is called for every container."""
+def to_json_value(value: object, meter: RenderBudget | None = None) -> Json:
+    """Return the value as JSON of exact built-in types, containers copied; `meter` looks at the clock meanwhile."""
     if value is None or type(value) is bool:
         return value
-    return _Walk(bounds.VALUES_MAX, 1, 6, f"the result has more than {bounds.VALUES_MAX} values", tick).convert(
-        value, 0
-    )
+    walk = _Walk(bounds.VALUES_MAX, 1, 6, _TOO_MANY, None if meter is None else meter.tick)
+    converted = walk.convert(value, 0)
+    if meter is not None:
+        meter.grow(bounds.VALUES_MAX - walk.left)
+    return converted
 
 
 def printable(value: object) -> Json:

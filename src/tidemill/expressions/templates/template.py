@@ -80,6 +80,11 @@ class Value(msgspec.Struct, frozen=True):
         value = self.path.follow(scope)
         if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
+        kind = type(value)
+        if kind is str:
+            meter.grow(len(value) >> 6)
+        elif kind is dict or kind is list:
+            meter.pass_on(value)
         return value
 
 
@@ -136,7 +141,7 @@ class Compiled(msgspec.Struct, frozen=True):
         meter.enter()
         try:
             meter.spend(1)
-            value = self._value(context) if self.single else self._text(context)
+            value = self._value(context, meter) if self.single else self._text(context, meter)
             meter.spend(1)
             return value
         except ExpressionError as failure:
@@ -146,19 +151,19 @@ class Compiled(msgspec.Struct, frozen=True):
         except Exception as error:
             raise self._translated(error, scope) from error
 
-    def _value(self, context: ScopeContext) -> Json:
+    def _value(self, context: ScopeContext, meter: RenderBudget) -> Json:
         for _ in self.render(context):
             pass
-        return to_json_value(context.vars["result"], context.tick)
+        return to_json_value(context.vars["result"], meter)
 
-    def _text(self, context: ScopeContext) -> Json:
+    def _text(self, context: ScopeContext, meter: RenderBudget) -> Json:
         shown: list[str] = []
         size = 0
         for piece in self.render(context):
             size += len(piece)
             _fits(size)
             shown.append(piece)
-        return to_json_value("".join(shown))
+        return to_json_value("".join(shown), meter)
 
     def _translated(self, error: Exception, scope: Scope) -> ExpressionError:
         reason = error.args[0] if error.args else None

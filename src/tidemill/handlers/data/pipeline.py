@@ -202,6 +202,7 @@ async def _run(config: dict[str, Any], services: PipelineServices) -> Any:
         label = f"step {number + 1} ({name})"
         rows, size = await _run_step(rows, size, step, number, label, services)
         ms = round((time.monotonic() - began) * 1000, 3)
+        await asyncio.sleep(0)
         report.append({"step": name, "rows_in": before, "rows_out": len(rows), "ms": ms})
     return {"rows": rows, "count": len(rows), "steps": report} if config.get("report") else rows
 

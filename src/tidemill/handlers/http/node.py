@@ -32,6 +32,7 @@ from tidemill.handlers.contract import (
 )
 from tidemill.handlers.control import check_query
 from tidemill.handlers.http import exchange
+from tidemill.kernel.document.reader import paused_collector
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
@@ -109,6 +110,8 @@ def _at_url(call: Call, url: str) -> Call:
 
 # The node type.
 
+VALUES_MAX = 1_000_000
+"""Lists, objects and what is in them, in a JSON answer."""
 READ_HERE_MAX = 65_536
 """Bytes of a body that are read in the event loop."""
 _CODEC = re.compile(
@@ -296,8 +299,14 @@ def _kind(media_type: str) -> str:
 
 
 def _json(answer: Answer) -> Any:
+    # Nothing interrupts the parser, and every other run waits for it.
+    values = 0 if len(answer.body) <= VALUES_MAX else sum(map(answer.body.count, (b",", b"[", b"{")))
+    if values > VALUES_MAX:
+        hint = "ask for less, or set parse to text or bytes"
+        raise Fail("response_too_large", f"the answer has more than {VALUES_MAX} values", hint=hint)
     try:
-        return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))
+        with paused_collector():
+            return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hint = "set parse to text to see what it is"
         raise Fail("response_invalid", f"the answer is not JSON: {error}", hint=hint) from error
