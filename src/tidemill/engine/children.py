@@ -26,8 +26,8 @@ from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
-from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.completion import ABANDON
+from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody, system_job

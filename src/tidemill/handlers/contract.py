@@ -141,7 +141,7 @@ class CapabilityMissing(Fail):
 HandlerOutcome = Done | Wait | Skip
 
 # Names of version 0.1, for one more release.
-Done, Wait, ApprovalRequest, ChildRun = Done, Wait, ApprovalRequest, ChildRun
+Return, Pause, Asked, Child = Done, Wait, ApprovalRequest, ChildRun
 
 Checkpointer = Callable[[Any], Awaitable[None]]
 Reader = Callable[[Any], Awaitable[bytes]]

@@ -21,7 +21,7 @@ import tidemill.engine.catalog
 import tidemill.engine.children
 import tidemill.engine.compiled
 import tidemill.stores.sqlite.transactional as transactional
-from tidemill.kernel.decide.builder import SET_ASIDE
+from tidemill.kernel.decide.retries import SET_ASIDE
 
 LOST_MAX = 9
 SECONDS_MAX = 60

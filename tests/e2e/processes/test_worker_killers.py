@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.kernel.authoring import document, node
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, SET_ASIDE
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.settings import Settings
 

@@ -65,8 +65,8 @@ from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, H
 from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
-from tidemill.kernel.decide.builder import worker_killer
 from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node

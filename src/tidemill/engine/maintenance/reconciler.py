@@ -31,7 +31,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
 from tidemill.kernel.commands import Repair
-from tidemill.kernel.decide.builder import SET_ASIDE, set_aside
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.stores.contract import Commit, JobView, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)

@@ -52,8 +52,8 @@ from tidemill.kernel.commands import (
     Result,
     WorkerLost,
 )
-from tidemill.kernel.decide.builder import SET_ASIDE, set_aside
 from tidemill.kernel.decide.fencing import attempt_status
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (

@@ -10,9 +10,10 @@ from __future__ import annotations
 from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, AttemptFacts, DecisionBuilder, worker_killer
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.edges_and_joins import route_problem
 from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, worker_killer
 from tidemill.kernel.decide.waits import begin_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCheckpointed, NodeExpanded, NodeStarted, ResultDiscarded
 from tidemill.kernel.jobs import run_job

@@ -2,7 +2,7 @@
 
 `emit` applies each event to a draft of the state at once, so later rules of the decision see earlier ones. Ending a
 visit only decides its edges; the joins they affect are queued in `pending_nodes` and processed by `visits.settle`.
-Also here: the fields of an ended attempt that several rules write, and the retry delay.
+Also here: the fields of an ended attempt that several rules write.
 """
 
 from __future__ import annotations
@@ -16,37 +16,8 @@ from tidemill.errors import Problem
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import DISPATCHING, JobSpec
-from tidemill.kernel.model import Node, Retry, Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, draft_of
-
-LOST_IN_A_ROW_MAX = 5
-
-SET_ASIDE = "the workers that took it were lost before they could record anything"
-
-
-def set_aside(lost: int) -> bool:
-    """Whether to leave a job alone: the worker that should have given it up was lost as well."""
-    return lost > LOST_IN_A_ROW_MAX
-
-
-def worker_killer(lost: int, work: str) -> Error | None:
-    """The error of work with which too many workers in a row were lost; None while there are fewer.
-
-    Attempts and compensations are counted in the state. The count of any other job is that of its expired leases.
-    """
-    if lost < LOST_IN_A_ROW_MAX:
-        return None
-    message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they {work}"
-    return Error("worker_killer", message, hint="find out what kills them: memory, native code, a function that exits")
-
-
-def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
-    """The delay after the n-th failure: what the remote service asked for, else exponential with jitter."""
-    if retry_after_ms is not None:
-        return max(0, retry_after_ms)
-    # The exponent is bounded so that many failures cannot overflow a float.
-    delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
-    return max(0, min(retry.max_backoff_ms, int(delay * (1 + retry.jitter * (2 * chance - 1)))))
 
 
 def problem(code: str, message: str, hint: str = "") -> Problem:

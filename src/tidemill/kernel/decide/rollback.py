@@ -12,7 +12,8 @@ from tidemill.errors import Problem
 from tidemill.kernel import events
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms, worker_killer
+from tidemill.kernel.decide.builder import DecisionBuilder
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, retry_delay_ms, worker_killer
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator

@@ -12,16 +12,9 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide import edges_and_joins
-from tidemill.kernel.decide.builder import (
-    NO_FACTS,
-    AttemptFacts,
-    DecisionBuilder,
-    dead_letter,
-    error_envelope,
-    failure,
-    retry_delay_ms,
-)
+from tidemill.kernel.decide.builder import NO_FACTS, AttemptFacts, DecisionBuilder, dead_letter, error_envelope, failure
 from tidemill.kernel.decide.completion import cancel_items, complete_run, fail_run
+from tidemill.kernel.decide.retries import retry_delay_ms
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node

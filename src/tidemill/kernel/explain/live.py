@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.decide.approvals import as_user
-from tidemill.kernel.decide.builder import SET_ASIDE
 from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.retries import SET_ASIDE
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain import blockers
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Need, shown

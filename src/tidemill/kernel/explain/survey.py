@@ -13,9 +13,9 @@ from operator import attrgetter
 import msgspec
 
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, Wait
-from tidemill.kernel.decide.builder import set_aside
 from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.retries import set_aside
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Failure, Kind, Need
 from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of

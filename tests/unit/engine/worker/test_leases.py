@@ -13,7 +13,7 @@ from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Done, Handler, NodeContext
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, SET_ASIDE
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
