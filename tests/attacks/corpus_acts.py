@@ -153,6 +153,12 @@ DOUBLES = [
     {"op": "copy", "from": "/nodes/y/config", "path": f"/nodes/y/config/{'a' if n % 2 else 'b'}{n}"} for n in range(40)
 ]
 
+DEEP = reduce(
+    lambda inner, _: {"type": "composite", "operator": "NOT", "conditions": [inner]},
+    range(5_000),
+    {"type": "python_sandbox", "code_ref": "sha256:" + "0" * 64},
+)
+
 PATCHES: tuple[Row, ...] = (
     act("a patch that doubles", Refused("document_too_large"), patched(*DOUBLES), BEHIND, neighbours=True),
     act("a patch of the name", Refused("patch_name"), patched({"op": "replace", "path": "/name", "value": "b"})),

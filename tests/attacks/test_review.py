@@ -225,6 +225,11 @@ def told(mill: Any) -> str:
 def test_documents(row: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("TIDEMILL_SECRET_CRM", CANARY)
     monkeypatch.setenv("TIDEMILL_SECRET_ODD", ODD)
+    check_run(row, tmp_path)
+    assert not any(form in caplog.text for form in FORMS)
+
+
+def check_run(row: Run, tmp_path: Path) -> None:
     folder = tmp_path / "safe"
     folder.mkdir()
     with Server(row.answers) as server, Server(row.answers) as other:
@@ -250,7 +255,6 @@ def test_documents(row: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
             assert [*server.asked, *other.asked] == list(row.visits)
         assert [said for said in other.heard if any(form in said for form in FORMS)] == []
     assert canaries(tmp_path) == []
-    assert not any(form in caplog.text for form in FORMS)
 
 
 def judge_refusal(ending: Ending, found: list[tuple[str, str]]) -> None:
@@ -339,6 +343,10 @@ def trapped(folder: Path, proof: Path) -> None:
 
 @pytest.mark.parametrize("row", COMMANDS, ids=[row.name for row in COMMANDS])
 def test_commands(row: Command, tmp_path: Path) -> None:
+    check_command(row, tmp_path)
+
+
+def check_command(row: Command, tmp_path: Path) -> None:
     folder, safe, proof = tmp_path / "stranger", tmp_path / "safe", tmp_path / "proof"
     trapped(folder, proof)
     safe.mkdir()

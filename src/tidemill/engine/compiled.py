@@ -52,9 +52,9 @@ async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
 
 
 async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
-    if not borrowed_in(document):
+    if not await off_loop(document, borrowed_in, document):
         return document
-    copy, problems = deepcopy(document), []
+    copy, problems = await off_loop(document, _copied, document), []
     for borrowed in borrowed_in(copy):
         if borrowed.digest is None:
             problems.append(borrowed.misspelt())
@@ -69,6 +69,13 @@ async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
     if problems:
         raise Rejected(tuple(problems))
     return copy
+
+
+def _copied(document: Any) -> Any:
+    try:
+        return deepcopy(document)
+    except RecursionError:
+        raise rejected("too_deep", "the document is nested too deep") from None
 
 
 async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
