@@ -151,6 +151,7 @@ ELSEWHERE: list[dict[str, Any]] = [
     {"nodes": [{"id": "a", "type": "shell", "config": {"argv": ["echo", ALONE]}}]},
     {"nodes": [{"id": "a", "type": "email", "config": {"to": "a@b.example", "subject": ALONE, "text": "x"}}]},
     {"nodes": [{"id": "a", "type": "email", "config": {"to": "a@b.example", "subject": "x", "text": ALONE}}]},
+    {"nodes": [{"id": "a", "type": "email", "config": {"to": "a@b.example", "text": "x", "headers": {"X-A": ALONE}}}]},
     {"nodes": [{"id": "a", "type": "llm", "config": {"model": "m", "prompt": ALONE}}]},
     {"nodes": [{"id": "a", "type": "workflow", "config": {"workflow": "w", "inputs": {"x": ALONE}}}]},
     {"nodes": [{"id": "a", "type": "human", "config": {"title": ALONE}}]},
@@ -223,8 +224,6 @@ ASTRAY: list[dict[str, Any]] = [
     {"type": "shell", "config": {"argv": ["sh", "-c", 'printf %s "$X" | rev'], "env": {"X": ALONE}}},
     {"type": "shell", "config": {"argv": ["base64"], "stdin": ALONE}},
     mailed(server={**MAIL, "username": "u", "password": ALONE}),
-    mailed(server=MAIL, headers={"X-Data": ALONE}),
-    mailed(headers={"X-Data": ALONE}),
 ]
 
 
