@@ -274,6 +274,37 @@ COMPUTED: tuple[Row, ...] = (
         )
     ),
     Run(
+        "schema: one default many times",
+        (
+            document(
+                node("value", 1),
+                inputs={
+                    "type": "object",
+                    "properties": {f"k{n}": {"$ref": "#/$defs/d"} for n in range(5_000)},
+                    "$defs": {"d": {"default": "x" * 500_000}},
+                },
+            ),
+        ),
+        Refused("inputs_too_large"),
+        neighbours=True,
+    ),
+    Run(
+        "schema: defaults in every item",
+        (
+            document(
+                node("value", 1),
+                inputs={
+                    "properties": {
+                        "a": {"items": {"properties": {f"k{n}": {"default": n} for n in range(500)}}},
+                    },
+                },
+            ),
+        ),
+        Refused("inputs_too_large"),
+        inputs={"a": [{} for _ in range(200_000)]},
+        neighbours=True,
+    ),
+    Run(
         "schema: references that multiply",
         (
             document(
