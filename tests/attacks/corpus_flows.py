@@ -434,6 +434,14 @@ DOCUMENTS: tuple[Row, ...] = (
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)),
         neighbours=True,
     ),
+    Run(
+        "document: one text many times",
+        (),
+        Refused("alias_bomb"),
+        text=f"name: attack\ndescription: &a {'x' * 1_000_000}\n"
+        f"nodes: [{{id: a, type: value, config: [{'*a, ' * 5_000}]}}]",
+        neighbours=True,
+    ),
     Run("document: an alias of itself", (), Refused("yaml_alias"), text="name: attack\nnodes: &n [*n]"),
     Run("document: a merge", (), Refused("not_json"), text="a: &a {b: 1}\nc: {<<: *a}"),
     Run(
