@@ -274,6 +274,37 @@ COMPUTED: tuple[Row, ...] = (
         )
     ),
     Run(
+        "schema: one default many times",
+        (
+            document(
+                node("value", 1),
+                inputs={
+                    "type": "object",
+                    "properties": {f"k{n}": {"$ref": "#/$defs/d"} for n in range(5_000)},
+                    "$defs": {"d": {"default": "x" * 500_000}},
+                },
+            ),
+        ),
+        Refused("inputs_too_large"),
+        neighbours=True,
+    ),
+    Run(
+        "schema: defaults in every item",
+        (
+            document(
+                node("value", 1),
+                inputs={
+                    "properties": {
+                        "a": {"items": {"properties": {f"k{n}": {"default": n} for n in range(500)}}},
+                    },
+                },
+            ),
+        ),
+        Refused("inputs_too_large"),
+        inputs={"a": [{} for _ in range(200_000)]},
+        neighbours=True,
+    ),
+    Run(
         "schema: references that multiply",
         (
             document(
@@ -401,6 +432,14 @@ DOCUMENTS: tuple[Row, ...] = (
         Refused("alias_bomb"),
         text="a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)),
+        neighbours=True,
+    ),
+    Run(
+        "document: one text many times",
+        (),
+        Refused("alias_bomb"),
+        text=f"name: attack\ndescription: &a {'x' * 1_000_000}\n"
+        f"nodes: [{{id: a, type: value, config: [{'*a, ' * 5_000}]}}]",
         neighbours=True,
     ),
     Run("document: an alias of itself", (), Refused("yaml_alias"), text="name: attack\nnodes: &n [*n]"),

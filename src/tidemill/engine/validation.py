@@ -13,12 +13,16 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, encode_given
+from tidemill.blobs.payloads import NotJson, encode_given, encode_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.events import Payload
+
+DEFAULTS_BYTES_MAX = 16 << 20
+PROPERTY_BYTES = 256
+"""What looking at one property counts as."""
 
 
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, bytes_max: int | None = None) -> Payload:
@@ -37,29 +41,54 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
         return {} if inputs is None else inputs
     if inputs is None:
         inputs = schema.get("default", {})
-    return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema)
+    return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema, DefaultsBudget())
 
 
-def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
+class DefaultsBudget:
+    """Bounds what defaults add to a value: a short schema can repeat a long default for every item of a list."""
+
+    def __init__(self) -> None:
+        self._left = DEFAULTS_BYTES_MAX
+        self._sizes: dict[int, int] = {}
+
+    def visit(self) -> None:
+        self._spend(PROPERTY_BYTES)
+
+    def add(self, default: Any) -> None:
+        size = self._sizes.get(id(default))
+        if size is None:
+            size = self._sizes[id(default)] = len(msgspec.json.encode(default))
+        self._spend(size)
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            message = "the defaults of the schema add too much to the inputs"
+            raise rejected("inputs_too_large", message, path="/inputs", hint="shorten the defaults, or the lists")
+
+
+def _filled(value: Any, schemas: list[Any], root: Any, budget: DefaultsBudget) -> Any:
     """Complete a value with the defaults of all schemas that apply; `root` resolves references, not in a default."""
     parts = _applied(schemas, root)
     if isinstance(value, list):
         items = [part["items"] for part in parts if "items" in part]
-        return [_filled(each, items, root) for each in value] if items else value
+        return [_filled(each, items, root, budget) for each in value] if items else value
     if not isinstance(value, dict):
         return value
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, below in part.get("properties", {}).items():
+            budget.visit()
             properties.setdefault(name, []).append(below)
     found = dict(value)
     for name, below in properties.items():
         if name in value:
-            found[name] = _filled(value[name], below, root)
+            found[name] = _filled(value[name], below, root, budget)
         else:
             defaults = [part["default"] for part in _applied(below, root) if "default" in part]
             if defaults:
-                found[name] = _filled(defaults[0], below, None)
+                budget.add(defaults[0])
+                found[name] = _filled(defaults[0], below, None, budget)
     return found
 
 
@@ -81,11 +110,13 @@ async def packed(
     tenant: str, value: Any, blobs: Blobs, *, code: str, path: str, bytes_max: int | None = None
 ) -> Payload:
     try:
-        text = encode_given(value)
+        # Its size is known long before all of it is looked at.
+        size = 0 if bytes_max is None else len(encode_text(value))
+        text = encode_given(value) if bytes_max is None or size <= bytes_max else b""
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
-    if bytes_max is not None and len(text) > bytes_max:
-        message = f"the value has {len(text)} bytes of JSON, and at most {bytes_max} are accepted"
+    if bytes_max is not None and size > bytes_max:
+        message = f"the value has {size} bytes of JSON, and at most {bytes_max} are accepted"
         hint = "pass large values as blobs (`tidemill blobs put`); the operator raises limits.input_bytes"
         raise rejected("inputs_too_large", message, path=path, hint=hint)
     await check_described(tenant, text, blobs, path=path)

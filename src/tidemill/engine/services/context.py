@@ -117,8 +117,8 @@ class ServiceContext:
         if isinstance(answer, Problem):
             raise Rejected(answer)
 
-    async def packed(self, value: Any, *, code: str, path: str) -> Payload:
-        return await packed(self.tenant, value, self.blobs, code=code, path=path)
+    async def packed(self, value: Any, *, code: str, path: str, bytes_max: int | None = None) -> Payload:
+        return await packed(self.tenant, value, self.blobs, code=code, path=path, bytes_max=bytes_max)
 
     async def page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
         if limit < 1:
