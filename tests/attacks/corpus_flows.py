@@ -374,7 +374,7 @@ DOCUMENTS: tuple[Row, ...] = (
         "document: many conditions",
         (
             document(
-                *(node("value", 1, f"n{n}", when=f"inputs.a == {n} && inputs.b.all(x, x > {n})") for n in range(5_000))
+                *(node("value", 1, f"n{n}", when=f"inputs.a == {n} && inputs.b.all(x, x > {n})") for n in range(300))
             ),
         ),
         Ends(("condition_failed", "max_visits_exceeded")),

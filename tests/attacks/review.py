@@ -241,7 +241,7 @@ STORE: tuple[Row, ...] = (
     ),
     Run(
         "H1b many legal statements",
-        (on_store(COUNT.format(5_000), map={"over": list(range(200))}),),
+        (on_store(COUNT.format(30_000), map={"over": list(range(40))}),),
         Completes(),
         grants=SQL_ON,
         neighbours=True,

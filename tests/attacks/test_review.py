@@ -464,3 +464,34 @@ def test_archive_entries_of_a_stranger(name: str, command: tuple[str, ...], tmp_
     ended = process("archive", *command, "--store", store, "--archive", str(tmp_path / "archive"), memory_mb=2_500)
     assert ended.code in (0, 1, 2) and "Traceback" not in ended.said and "\x1b" not in ended.said, ended
     assert command != ("restore", "one") or ended.code != 0
+
+
+def test_a_worker_in_a_folder_with_traps(tmp_path: Path) -> None:
+    """Also the processes that it starts for functions, programs, conditions, long templates and commands."""
+    folder, safe, proof = tmp_path / "stranger", tmp_path / "safe", tmp_path / "proof"
+    trapped(folder, proof)
+    safe.mkdir()
+    store, config = f"sqlite:///{tmp_path}/store.db", safe / "granted.toml"
+    config.write_text('shell = true\nimports = ["statistics"]\n')
+    mean = {"function": "statistics:mean", "args": {"data": [1]}, "isolation": "process"}
+    nodes = [
+        {"id": "function", "type": "python", "config": mean},
+        {"id": "program", "type": "pipeline", "config": JQ},
+        {"id": "condition", "type": "value", "config": 1, "when": DECIDED},
+        {"id": "template", "type": "value", "config": "{% for i in range(60000) %}{{ '' }}{% endfor %}1"},
+        {"id": "command", "type": "shell", "config": {"argv": ["true"]}},
+    ]
+    (safe / "all.yaml").write_text(json.dumps({"name": "all", "nodes": nodes}))
+    assert process("publish", str(safe / "all.yaml"), "--store", store, "--config", str(config), cwd=safe).code == 0
+    assert process("start", "all", "--key", "one", "--store", store, cwd=safe).code == 0
+    command = [str(Path(sys.executable).with_name("tidemill")), "worker", "--store", store, "--config", str(config)]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            with tidemill.open(store, work=False) as mill:
+                run = mill.result("one", timeout_s=RESULT_SECONDS)
+        finally:
+            worker.terminate()
+        said = worker.communicate(timeout=RESULT_SECONDS)[1]
+    assert run.status == "COMPLETED", run.error
+    assert "tidemill.toml is ignored" in said
+    assert not proof.exists(), "code of the folder ran"
