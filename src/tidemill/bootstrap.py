@@ -292,7 +292,8 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
         place = place_of(location) if "://" in location else Path(location)
     except Rejected as refusal:
         hint = f"{refusal.problems[0].hint}; a folder may be written as it is"
-        raise rejected("archive_unknown", f"{location!r} is no place for an archive", hint=hint) from None
+        message = f"{without_password(location)!r} is no place for an archive"
+        raise rejected("archive_unknown", message, hint=hint) from None
     return DirectoryArchive(place, named=True) if isinstance(place, Path) else S3Archive(open_bucket(place))
 
 
@@ -315,7 +316,8 @@ def _check_spelling(url: str) -> None:
 
 def without_password(url: str) -> str:
     """A URL as messages show it."""
-    return re.sub(r"(?<=://)([^/@]*):[^/]*@", r"\1:***@", url)
+    url = re.sub(r"^([a-zA-Z][\w+.-]*:(?://)?[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
 
 
 def _unknown(url: str) -> Rejected:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -43,9 +43,9 @@ T = TypeVar("T")
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds that only the operator raises."""
 
-    max_descendants: int = DESCENDANTS_MAX
+    max_descendants: Annotated[int, msgspec.Meta(ge=1)] = DESCENDANTS_MAX
     """Runs that one root run may start, directly and through its children."""
-    input_bytes: int = INPUT_BYTES_MAX
+    input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
 
 
@@ -84,6 +84,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     source: Path | None = None
     """The configuration file that was read."""
+
+    @property
+    def may_import(self) -> bool:
+        """Whether any import is allowed, if only because the operator has not said."""
+        return self.imports is None or bool(self.imports.patterns)
 
 
 class _Problems:

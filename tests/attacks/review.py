@@ -228,7 +228,7 @@ def on_store(statement: str, **more: Any) -> dict[str, Any]:
 
 
 STORE: tuple[Row, ...] = (
-    Run("H1 off by default", (on_store("SELECT 1 AS n"),), Refused("sql_not_enabled", "[sql] store = true")),
+    Run("H1 off by default", (on_store("SELECT 1 AS n"),), Refused("sql_not_enabled", "`store = true` under `[sql]`")),
     Run(
         "H1a one long step", (on_store(INSTR, timeout_seconds=4),), Fails("sql_failed"), grants=SQL_ON, neighbours=True
     ),
@@ -250,7 +250,7 @@ STORE: tuple[Row, ...] = (
     Run(
         "H5 another workflow's rows",
         (on_store("SELECT * FROM ledger"),),
-        Fails("sql_failed", '[sql.tables] ledger = ["mallory"]'),
+        Fails("sql_failed", '`ledger = ["mallory"]` under `[sql.tables]`'),
         grants=SQL_ON,
         before=(LEDGER,),
     ),

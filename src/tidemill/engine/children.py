@@ -114,7 +114,8 @@ class DescendantLimit:
                 return min(1 + left // SHARES, 1 + self._most // 100)
             root.full_until_ms = self._store.now_ms() + FULL_MS
         message = f"there are {self._most} runs below run {run_id} already"
-        hint = f"does a workflow start itself? The operator raises it: `[limits] max_descendants = {2 * self._most}`"
+        line = f"`max_descendants = {2 * self._most}` under `[limits]` in tidemill.toml"
+        hint = f"does a workflow start itself? The operator raises it: {line}"
         raise rejected("too_many_descendants", message, hint=hint)
 
 

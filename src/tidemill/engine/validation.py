@@ -117,7 +117,7 @@ async def packed(
         raise rejected(code, str(error), path=path) from None
     if bytes_max is not None and size > bytes_max:
         message = f"the value has {size} bytes of JSON, and at most {bytes_max} are accepted"
-        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises limits.input_bytes"
+        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises `input_bytes` under `[limits]`"
         raise rejected("inputs_too_large", message, path=path, hint=hint)
     await check_described(tenant, text, blobs, path=path)
     return await as_payload(blobs, tenant, text)

@@ -30,7 +30,10 @@ from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 from tidemill.net.http_client import check_secrets
 
 _UNENCRYPTED = "credentials are not sent over an unencrypted connection"
-HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
+HINT = (
+    'name one under `server`, or the operator writes `smtp = "smtp://user:password@host:587"` in tidemill.toml, '
+    "or sets TIDEMILL_SMTP_URL"
+)
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
 _ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": smtp.RECIPIENTS_MAX}]}

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
@@ -37,6 +38,7 @@ from tidemill.handlers.contract import (
     truncate,
 )
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.net.http_client import origin_hint
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
 from tidemill.security.grants import SHELL_ORIGIN
@@ -178,7 +180,7 @@ PRIVATE = "TIDEMILL_"
 OUTPUT_BYTES = 1_048_576
 QUOTED_MAX = 500
 OUT_OF_MEMORY_RETRIES = 2
-HINT = "an operator can enable it for a worker: `shell = true` in tidemill.toml, or TIDEMILL_SHELL=on"
+HINT = f"the operator writes `shell = true` in {CONFIG_FILE}, or sets TIDEMILL_SHELL=on"
 _OFF = "commands are not enabled here"
 _EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -241,8 +243,8 @@ def shell_handler(*, enabled: bool = False) -> Handler:
             raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
         config: dict[str, Any] = context.config
         if context.forbidden_at is not None and (secret := context.forbidden_at(SHELL_ORIGIN)):
-            hint = f'the operator adds "{SHELL_ORIGIN}" to the origins of [secrets.{secret}] in tidemill.toml'
-            raise Fail("origin_not_allowed", f"the secret {secret} may not be given to commands", hint=hint)
+            message = f"the secret {secret} may not be given to commands"
+            raise Fail("origin_not_allowed", message, hint=origin_hint(secret, SHELL_ORIGIN))
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()
             finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or (lambda source, text: None))
@@ -252,7 +254,7 @@ def shell_handler(*, enabled: bool = False) -> Handler:
 
     def check(config: Json) -> Iterator[ConfigProblem]:
         if not enabled:
-            yield ConfigProblem("", _OFF, HINT)
+            yield ConfigProblem("", _OFF, HINT, code="shell_disabled")
         yield from _check(config)
 
     return Handler(msgspec.structs.replace(SHELL, check=check), call, open=_open if enabled else None)

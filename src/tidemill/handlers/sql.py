@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import CONFIG_FILE, Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
@@ -33,6 +33,7 @@ from tidemill.handlers.contract import (
 )
 from tidemill.handlers.sql_child import ANSWER_BYTES_MAX, FRAME_MAX, PROCESS_MB_MAX, ROWS_MAX, SQL_HINT
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.net.http_client import origin_hint
 from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
 from tidemill.processes.supervised import ExitReport
 from tidemill.security.grants import StoreSqlGrants
@@ -245,7 +246,7 @@ _SECRET = re.compile(r"{[{%].*\bsecrets\b")
 NOT_SAID = StoreSqlGrants()
 NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
-NOT_ENABLED_HINT = "the operator writes [sql] store = true into tidemill.toml, or sets TIDEMILL_SQL_STORE=on"
+NOT_ENABLED_HINT = f"the operator writes `store = true` under `[sql]` in {CONFIG_FILE}, or sets TIDEMILL_SQL_STORE=on"
 SECRET_ON_STORE = "a secret must not be written into the store"
 NOTHING = "there is no statement, only a comment or nothing"
 
@@ -271,11 +272,11 @@ def sql_handler(
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
             if not grants.enabled:
-                raise Fail(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
+                raise CapabilityMissing(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
             if len(context.secrets):
                 # Of a database that a template chooses this is known only now.
                 raise Fail("secret_not_allowed", SECRET_ON_STORE, hint="leave it out")
-            shared = tuple(table.lower() for table, users in grants.tables.items() if context.workflow in users)
+            shared = tuple(table.lower() for table in grants.shared_with(context.workflow))
             body = msgspec.json.encode(parameters)
             mine: dict[str, Any] = {"owner": context.workflow, "shared": shared, "effect_key": context.effect_key}
             return await _dry_run(own, Statement(text=text, parameters=body, **mine))
@@ -283,8 +284,8 @@ def sql_handler(
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
         if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
-            hint = f'the operator adds "database:{name}" to the origins of [secrets.{secret}] in tidemill.toml'
-            raise Fail("origin_not_allowed", f"the secret {secret} may not be sent to the database {name}", hint=hint)
+            message = f"the secret {secret} may not be sent to the database {name}"
+            raise Fail("origin_not_allowed", message, hint=origin_hint(secret, f"database:{name}"))
         return Done(await database.run(text, parameters, context.timeout_ms))
 
     async def close() -> None:
@@ -308,7 +309,9 @@ def sql_handler(
             hint = "name a database, or use a store with SQL"
             yield ConfigProblem("/database", "this store takes no statements", hint)
         elif name != STORE and name not in databases:
-            yield ConfigProblem("/database", f'there is no database "{name}"', _hint(databases))
+            yield ConfigProblem(
+                "/database", f'there is no database "{name}"', _hint(databases), code="database_unknown"
+            )
         elif not is_template(text):
             dialect = databases[name].dialect if name in databases else "sqlite"
             if is_several(text, dialect):
@@ -359,7 +362,8 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
 
 def _hint(databases: Mapping[str, Database]) -> str:
     known = ", ".join(sorted([STORE, *databases]))
-    return f"known: {known}; an operator names one with TIDEMILL_DATABASE_NAME=sqlite:///file or postgresql://…"
+    line = '`NAME = "sqlite:////path/file.db"` or `NAME = "postgresql://…"` under `[databases]`'
+    return f"known: {known}; the operator writes {line} in {CONFIG_FILE}, or sets TIDEMILL_DATABASE_NAME"
 
 
 # SQLite.

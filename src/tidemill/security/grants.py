@@ -18,7 +18,7 @@ from tidemill.errors import rejected
 _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
-_HOST = r"(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[^/*?#@:\[\]\s]+)"
+_HOST = r"(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[\w.-]+)"
 _ORIGIN = re.compile(rf"(?:https?|smtps?)://{_HOST}(?::(?:\d{{1,5}}|\*))?|database:[\w-]+|shell")
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 SHELL_ORIGIN = "shell"
@@ -148,4 +148,9 @@ class StoreSqlGrants(msgspec.Struct, frozen=True):
     enabled: bool | None = None
     """None where the operator has not said: nothing is executed then, and a document is not refused for it."""
     tables: Mapping[str, tuple[str, ...]] = {}
-    """By name of a table: workflows that may use it beside the one that made it."""
+    """By name of a table: workflows that may use it beside the one that made it; `*` stands for any text."""
+
+    def shared_with(self, workflow: str) -> tuple[str, ...]:
+        """Tables of others that a workflow may use."""
+        granted = self.tables.items()
+        return tuple(table for table, names in granted if any(fnmatchcase(workflow, name) for name in names))

@@ -86,7 +86,7 @@ def test_imports_are_listed_by_flags_and_files(inside: InProcessCli, folder: Pat
     assert inside(*calls, "--allow-import", "json").code == 0
     refused = inside(*calls, "--allow-import", "shop.*").json["problems"]
     assert [each["code"] for each in refused] == ["import_not_allowed"]
-    assert 'imports = ["json"] into tidemill.toml' in refused[0]["hint"]
+    assert 'adds "json:dumps" to `imports` in tidemill.toml' in refused[0]["hint"]
     file = grant(folder / "tidemill.toml", "imports = []")
     assert inside(*calls, "--config", str(file)).code == 2
     assert inside(*calls, "--config", str(file), "--allow-import", "json:dumps").code == 0

@@ -116,7 +116,7 @@ def test_a_document_is_refused_where_commands_are_off(said: str | None, monkeypa
     with pytest.raises(Rejected) as refused:
         compile_document(document(["true"]), built_in_types())
     (problem,) = refused.value.problems
-    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config")
+    assert (problem.code, problem.path) == ("shell_disabled", "/nodes/0/config")
     assert "TIDEMILL_SHELL=on" in problem.hint
 
 

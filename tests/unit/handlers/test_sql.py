@@ -200,7 +200,7 @@ def test_sql_on_the_store_is_off_until_it_is_granted(store: Path, monkeypatch: p
         ran(store, document)
     (problem,) = refused.value.problems
     assert (problem.code, problem.path) == ("sql_not_enabled", "/nodes/0/config/database")
-    assert "[sql] store = true" in problem.hint and "TIDEMILL_SQL_STORE=on" in problem.hint
+    assert "`store = true` under `[sql]`" in problem.hint and "TIDEMILL_SQL_STORE=on" in problem.hint
     # A client that does no work does not know what its workers may do. The worker refuses.
     with tidemill.open(f"sqlite:///{store}", work=False) as mill:
         mill.publish(document)

@@ -256,6 +256,9 @@ class RemoteSecrets(UnlistedSecrets):
             raise SecretMissing(name)
         return value.decode()
 
+    def forbidden_at(self, origin: str) -> str:
+        return (self._call.ask("forbidden_at", origin) or b"").decode()
+
 
 def context_of(call: protocol.Call, worker: CallConnection) -> NodeContext:
     """The context of the function; inputs, outputs and secrets are requested when it reads them."""

@@ -99,7 +99,7 @@ def imported(name: str) -> Function:
     home = str(getattr(target, "__module__", None) or type(target).__module__)
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
-        raise Fail("function_unknown", message, hint=f"name the module that defines it: {home}")
+        raise Fail("function_unknown", message, hint="name a function where it is defined, with `def`")
     found: Function = target
     return found
 

@@ -13,8 +13,17 @@ from typing import Any
 
 import msgspec
 
+from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    ended,
+    object_schema,
+)
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
@@ -28,6 +37,8 @@ from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import ANY, ImportGrants, is_import_path
 
+NOT_ALLOWED = "import_not_allowed"
+
 
 def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     """Why an import path may not be used; without grants, for a caller that only checks documents, any may."""
@@ -40,10 +51,9 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
         return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
-    module = name.partition(":")[0]
-    hint = f'register it, or the operator writes imports = ["{module}"] into tidemill.toml or --allow-import {module}'
+    hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or uses --allow-import'
     message = f"the operator has not granted the import of {name}"
-    return ConfigProblem("/function", message, hint, code="import_not_allowed")
+    return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)
 
 
 def _check_limits(config: Json) -> Iterator[ConfigProblem]:
@@ -96,7 +106,8 @@ def python_handler(
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
         if refused := problem(name):
-            raise Fail(refused.code, refused.message, hint=refused.hint)
+            kind = CapabilityMissing if refused.code == NOT_ALLOWED else Fail
+            raise kind(refused.code, refused.message, hint=refused.hint)
         if isolation == "process":
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)

@@ -152,6 +152,8 @@ class FunctionCall:
             case "secret":
                 secret = context.secrets.get(value)
                 return None if secret is None else secret.encode()
+            case "forbidden_at":
+                return b"" if context.forbidden_at is None else context.forbidden_at(value).encode()
             case "checkpoint" if context.checkpoint is not None:
                 await context.checkpoint(value)
                 return None

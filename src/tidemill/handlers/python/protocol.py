@@ -137,7 +137,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """A request of the function: `inputs`, `names`, `upstream`, `checkpoint`, `read` or `secret`."""
+    """A request of the function: `inputs`, `names`, `upstream`, `checkpoint`, `read`, `secret` or `forbidden_at`."""
 
     what: str
     value: bytes

@@ -187,7 +187,8 @@ EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
 IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
 SECRETS = "secrets"
-_LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets\.\w+\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
+_SECRET_NAME = r"""(?:\.\w+|\["[\w.-]+"\]|\['[\w.-]+'\])"""
+_LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets" + _SECRET_NAME + r"\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
 
 _WHERE = {
     "item": "`item` exists only in the configuration of a node with `map`",

@@ -367,7 +367,7 @@ def _rows(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def _table_refusal(table: str, owner: str | None, workflow: str) -> str:
     """Why a table is not the statement's, with the operator's line that would grant it."""
-    grant = f'[sql.tables] {table} = ["{workflow}"]'
+    grant = f'`{table} = ["{workflow}"]` under `[sql.tables]`'
     whose = "was made by no workflow" if owner is None else f"belongs to the workflow {owner}"
     return f"the table {table} {whose}; the operator grants it in tidemill.toml: {grant}"
 

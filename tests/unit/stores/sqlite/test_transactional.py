@@ -137,7 +137,7 @@ async def test_a_table_belongs_to_the_workflow_that_made_it(tmp_path: Path) -> N
     ):
         message = said(await did(store, "mallory", text))
         assert message.startswith("the table ledger belongs to the workflow alice")
-        assert message.endswith('tidemill.toml: [sql.tables] ledger = ["mallory"]')
+        assert message.endswith('tidemill.toml: `ledger = ["mallory"]` under `[sql.tables]`')
     assert isinstance(await did(store, "audit", "INSERT INTO ledger (n) VALUES (1)", "ledger"), Committed)
     for owner in ("audit", "alice"):
         assert "only the store's own file" in said(
@@ -167,6 +167,6 @@ async def test_a_table_that_no_workflow_made_becomes_nobodys(tmp_path: Path) -> 
     assert isinstance(await did(store, "mallory", "CREATE TABLE other (n)"), Committed)
     message = said(await did(store, "mallory", "SELECT * FROM mine"))
     assert message.startswith("the table mine was made by no workflow")
-    assert message.endswith('[sql.tables] mine = ["mallory"]')
+    assert message.endswith('`mine = ["mallory"]` under `[sql.tables]`')
     assert isinstance(await did(store, "mallory", "SELECT * FROM mine", "mine"), Committed)
     await store.close()
