@@ -316,6 +316,7 @@ TRAPS = (
         "jq",
     ),
     *("re2", "pydantic_monty", "httpx", "jinja2", "tomllib", "socket", "multiprocessing", "pickle", "asyncio", "tests"),
+    *("trio", "sniffio", "brotli", "brotlicffi", "h2", "socksio"),
 )
 JQ = {"rows": [{"a": 1}], "pipeline": [{"step": "jq_transform", "program": "."}]}
 DECIDED = {"type": "python_sandbox", "code": "def evaluate(output, context):\n    return True"}
