@@ -128,7 +128,10 @@ class LoopWatchdog:
 
     def _report(self, watched: int, due: float, late_ms: float) -> None:
         frame = sys._current_frames().get(watched)
-        place, mask = (None, NO_MASK) if frame is None else _work_in(frame)
+        if frame is None:
+            # The thread of the loop has ended.
+            return
+        place, mask = _work_in(frame)
         self._found = (due, place)
         lines = "".join(traceback.format_stack(frame, FRAMES_SHOWN_MAX)).splitlines()
         stack = "\n".join(shown(line, LINE_MAX) for line in mask.text("\n".join(lines)).splitlines())
