@@ -19,8 +19,8 @@ import apsw
 
 import tidemill
 from benches.figures import Figure, Note
-from tests.attacks.review import CANARY, ROWS, Answer, Run
-from tests.attacks.test_review import Server, filled
+from tests.attacks.review import CANARY, Answer
+from tests.attacks.test_review import RUNS, Server, filled
 
 SECONDS = 60
 ATTACKS_AT_ONCE = 8
@@ -43,11 +43,13 @@ store = true
 
 def figures() -> Iterator[Figure | Note]:
     with tempfile.TemporaryDirectory() as folder, Server(_answers()) as server:
-        places = {"url": server.url, "host": server.url.removeprefix("http://"), "folder": folder}
+        places = dict.fromkeys(("url", "other"), server.url)
+        places |= {"host": server.url.removeprefix("http://"), "folder": folder}
+        server.places = places
         store, config = f"sqlite:///{folder}/store.db", Path(folder, "grants.toml")
         config.write_text(filled(GRANTS, places))
         connection = apsw.Connection(f"{folder}/crm.db")
-        for statement in dict.fromkeys(each for row in ROWS if isinstance(row, Run) for each in row.database):
+        for statement in dict.fromkeys(each for row in RUNS for each in row.database):
             connection.execute(statement)
         connection.close()
         command = [str(Path(sys.executable).with_name("tidemill")), "worker", "--store", store, "--config", str(config)]
@@ -70,15 +72,15 @@ def figures() -> Iterator[Figure | Note]:
 
 
 def _answers() -> dict[str, Answer]:
-    return {path: answer for row in ROWS if isinstance(row, Run) for path, answer in row.answers.items()}
+    return {path: answer for row in RUNS for path, answer in row.answers.items()}
 
 
 def _published(mill: Any, places: dict[str, str]) -> list[tuple[str, Any]]:
     """The attacks that the engine accepts, as names of workflows and inputs; publishing refuses the others."""
     accepted = []
-    for number, row in enumerate(row for row in ROWS if isinstance(row, Run)):
+    for number, row in enumerate(row for row in RUNS if row.act is None and not row.text):
         try:
-            for each in (*row.before, *filled(row.documents, places)):
+            for each in (*row.before, *filled(row.documents[:-1], places)):
                 mill.publish(each)
             mill.publish({**filled(row.documents[-1], places), "name": f"attack-{number}"})
         except tidemill.Rejected:

@@ -66,6 +66,8 @@ class Jobs:
         """The id under which this process holds leases."""
         self.numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
+        self.blocked_by_cap = False
+        """A claim of this process has left a job because of a cap, and waits for the end of a lease."""
 
     # In a commit
 
@@ -77,7 +79,8 @@ class Jobs:
             execute(_REMOVE_JOB, (number, key))
         for key in commit.withdraw:
             execute(SQL["withdraw_job"], (number, key))
-        tx.wake_topics.add(CAPS)
+        if self.blocked_by_cap:
+            tx.wake_topics.add(CAPS)
 
     def insert(self, tx: Transaction, number: int, commit: Commit) -> tuple[Lease, ...]:
         """Add the jobs whose key is free; lease those that the committer keeps, in its order."""
@@ -188,6 +191,7 @@ class Jobs:
                 _queue_up(turns, served, number, lane, lines[number])
                 continue
             if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
+                self.blocked_by_cap = True
                 continue
             head = lines[number].pop()
             lease = self._lease(tx, head, lane, request)

@@ -201,6 +201,9 @@ class SqliteStore:
         for stream, (first, records) in tx.touched.items():
             self._followers.committed(stream, first, records)
         with self._waiters_lock:
+            if CAPS in tx.wake_topics:
+                # Claims that are still blocked say so again.
+                self._jobs.blocked_by_cap = False
             for topic in (*tx.wake_topics, *tx.touched):
                 self._waiters.notify(topic)
 

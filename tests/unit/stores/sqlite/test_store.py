@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from tests.conformance.stores.harness import job, run
@@ -276,3 +277,21 @@ def counted(store: SqliteStore) -> Callable[[], int]:
         return count
 
     return told
+
+
+async def test_a_claim_with_caps_is_woken_only_after_a_cap_has_blocked_one(tmp_path: Path) -> None:
+    """Otherwise every commit of a worker would cost a claim, too."""
+    store = await opened(tmp_path / "a.db")
+    capped = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w", caps={"c": 1})
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
+    (held,) = await store.claim(capped)
+    waiting = asyncio.create_task(store.claim(msgspec.structs.replace(capped, wait_ms=60_000, queues=("other",))))
+    await asyncio.sleep(0.02)
+    assert store._writer is not None
+    before = store._writer.transactions
+    await store.commit([Commit(stream=run("r"), expected=None, acks=((held.key, held.token),))])
+    await asyncio.sleep(0.02)
+    assert store._writer.transactions == before + 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await store.close()
