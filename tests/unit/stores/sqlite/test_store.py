@@ -19,6 +19,7 @@ from tests.conformance.stores.harness import job, run
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Claim, Commit, Committed, Job, Snapshot, Stream
 from tidemill.stores.sqlite.database import resolve_path, translate_error
+from tidemill.stores.sqlite.jobs import CAPS
 from tidemill.stores.sqlite.store import HOLDER_CHECK_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 
@@ -279,19 +280,21 @@ def counted(store: SqliteStore) -> Callable[[], int]:
     return told
 
 
-async def test_a_claim_with_caps_is_woken_only_after_a_cap_has_blocked_one(tmp_path: Path) -> None:
+async def test_claims_that_caps_block_are_woken_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise every commit of a worker would cost a claim, too."""
     store = await opened(tmp_path / "a.db")
-    capped = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w", caps={"c": 1})
-    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
-    (held,) = await store.claim(capped)
-    waiting = asyncio.create_task(store.claim(msgspec.structs.replace(capped, wait_ms=60_000, queues=("other",))))
-    await asyncio.sleep(0.02)
-    assert store._writer is not None
-    before = store._writer.transactions
-    await store.commit([Commit(stream=run("r"), expected=None, acks=((held.key, held.token),))])
-    await asyncio.sleep(0.02)
-    assert store._writer.transactions == before + 1
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    told: list[Any] = []
+    notify = store._waiters.notify
+    monkeypatch.setattr(store._waiters, "notify", lambda topic: (told.append(topic), notify(topic)))
+    bounded = msgspec.structs.replace(ANY, caps={"c": 1})
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"), job("b", caps=("c",))))])
+    first, second = await store.claim(bounded)
+    await store.commit([Commit(stream=run("r"), expected=None, acks=((first.key, first.token),))])
+    assert CAPS not in told
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("d", caps=("c",)),))])
+    assert await store.claim(bounded) == []
+    await store.commit([Commit(stream=run("r"), expected=None, acks=((second.key, second.token),))])
+    assert CAPS in told
     await store.close()
