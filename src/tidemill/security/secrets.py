@@ -46,11 +46,11 @@ class SecretNotGranted(TidemillError):
     def __init__(self, name: str, workflow: str) -> None:
         super().__init__(name)
         self.message = f"the operator has not granted the secret {name} to the workflow {workflow}"
-        lines = f'`workflows = ["{workflow}"]` and `origins = ["https://HOST"]`'
-        self.hint = (
-            f"the operator writes {lines}, the host that it is sent to, under `[secrets.{name}]` in {CONFIG_FILE}, or "
+        lines = (
+            f'`workflows = ["{workflow}"]` and `origins = ["https://HOST"]`, the place that it is sent to (or "shell"),'
         )
-        self.hint += f"sets TIDEMILL_SECRET_GRANTS={name}=https://HOST@{workflow}"
+        self.hint = f"the operator writes {lines} under `[secrets.{name}]` in {CONFIG_FILE}, or sets "
+        self.hint += f"TIDEMILL_SECRET_GRANTS={name}=https://HOST@{workflow}"
 
     def __str__(self) -> str:
         return self.message

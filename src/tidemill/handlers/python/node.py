@@ -51,7 +51,7 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
         return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
-    hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or uses --allow-import'
+    hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or --allow-import of a worker'
     message = f"the operator has not granted the import of {name}"
     return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)
 

@@ -86,7 +86,7 @@ _NEEDS = {
     ),
     "function_unknown": Help(
         "no worker has what it needs: {lacking}",
-        "start a worker on queue {queue} that has it: --app names its module",
+        "start a worker on queue {queue} that has it: --app names its module; a worker finds modules in its folder",
         f"{_SERVE} --app MODULE",
     ),
     "value": Help("a value that it needs cannot be had: {lacking}", "{hint}"),
