@@ -316,7 +316,7 @@ def _check_spelling(url: str) -> None:
 
 def without_password(url: str) -> str:
     """A URL as messages show it."""
-    url = re.sub(r"^([a-zA-Z][\w+.-]*:(?://)?[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    url = re.sub(r"^([^:/@]*:(?://)?[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
 
 

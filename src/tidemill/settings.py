@@ -165,7 +165,7 @@ def ignored_config(*folders: Path) -> Path | None:
     read = _config_path(None)
     for folder in folders:
         found = folder / CONFIG_NAME
-        if found.is_file() and (read is None or not found.samefile(read)):
+        if os.path.isfile(found) and (read is None or not found.samefile(read)):
             return found
     return None
 
@@ -175,14 +175,14 @@ def _config_path(named: str | Path | None) -> Path | None:
     variable = os.environ.get(CONFIG_VARIABLE)
     if named or variable:
         path = Path(named or variable or "").expanduser()
-        if not path.is_file():
+        if not os.path.isfile(path):
             message = f"there is no configuration file {path}"
             hint = "name a file that exists"
             raise rejected("config_missing", message, path="--config" if named else CONFIG_VARIABLE, hint=hint)
         return path
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
     places = (home / "tidemill" / CONFIG_NAME, Path("/etc/tidemill") / CONFIG_NAME)
-    return next((each for each in places if each.is_absolute() and each.is_file()), None)
+    return next((each for each in places if each.is_absolute() and os.path.isfile(each)), None)
 
 
 def _read_file(path: Path, problems: _Problems) -> _ConfigFile:

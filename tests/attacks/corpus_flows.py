@@ -30,7 +30,7 @@ COMPUTED: tuple[Row, ...] = (
                 limits={"max_fanout": 1_000},
             ),
         ),
-        Fails("max_fanout_exceeded"),
+        Ends(("max_fanout_exceeded", "template_failed"), may_complete=False),
         neighbours=True,
     ),
     Run(

@@ -310,7 +310,7 @@ OPERATORS: tuple[Row, ...] = (
     Run(
         "crm: a database that nobody has named",
         (document(once("sql", {"database": "../store.db", "statement": "SELECT 1 AS n"})),),
-        Refused("config_invalid"),
+        Refused("database_unknown"),
         database=CRM,
     ),
     Run(
