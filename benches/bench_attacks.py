@@ -1,4 +1,4 @@
-"""A standing attack: all attacks of `tests/attacks` in a loop on one worker, and runs of others beside them."""
+"""A standing attack: the attacks of `tests/attacks/review.py` in a loop on one worker, and runs of others beside them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import apsw
 
 import tidemill
 from benches.figures import Figure, Note
-from tests.attacks.review import CANARY, Answer
-from tests.attacks.test_review import RUNS, Server, filled
+from tests.attacks.review import CANARY, ROWS, Answer, Run
+from tests.attacks.test_review import Server, filled
 
+RUNS = [row for row in ROWS if isinstance(row, Run)]
 SECONDS = 60
 ATTACKS_AT_ONCE = 8
 WAIT_SECONDS = 10
