@@ -1,4 +1,4 @@
-"""A standing attack: the attacks of `tests/attacks/review.py` in a loop on one worker, and runs of others beside them."""
+"""A standing attack: the rows of `tests/attacks/review.py` in a loop on one worker, and runs of others beside it."""
 
 from __future__ import annotations
 
