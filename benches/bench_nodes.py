@@ -20,10 +20,10 @@ from benches.inline import inline_figures
 from benches.streams import stream_figures
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import NodeContext, Return
+from tidemill.handlers.contract import Done, NodeContext
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.net.http_client import Call, Fetcher
-from tidemill.settings import EGRESS_VARIABLE, egress_here
+from tidemill.settings import EGRESS_VARIABLE, read_settings
 
 CALLS = 2_000
 AT_ONCE = 50
@@ -71,7 +71,10 @@ async def http_rates(store: str) -> list[tuple[float, float, float]]:
     call = {"id": "call", "type": "http", "config": {"url": "{{ inputs.url }}"}}
     mapped = {**call, "map": {"over": "{{ inputs.items }}", "max_parallel": AT_ONCE}}
     with echo() as port, allowed(port) as url:
-        fetcher, kept = Fetcher(egress_here()), httpx2.Limits(max_connections=None, max_keepalive_connections=AT_ONCE)
+        fetcher, kept = (
+            Fetcher(read_settings().egress),
+            httpx2.Limits(max_connections=None, max_keepalive_connections=AT_ONCE),
+        )
         async with (
             engine_at(store, concurrency=AT_ONCE) as engine,
             httpx2.AsyncClient(trust_env=False, limits=kept) as client,
@@ -118,7 +121,7 @@ async def process_times() -> tuple[float, float]:
 
     async def once() -> float:
         with stopwatch() as passed:
-            assert await processes.call(function, context, Limits()) == Return(2)
+            assert await processes.call(function, context, Limits()) == Done(2)
             return passed()
 
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benches.figures import Figure, stopwatch
 from tidemill.bootstrap import engine_at
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.model import NodeType
 
 PARTS = 50_000
@@ -38,13 +38,13 @@ class Speaker:
         self.may_begin = asyncio.Event()
         self.handler = Handler(NodeType(name="speaker"), self._speak)
 
-    async def _speak(self, context: NodeContext) -> Return:
+    async def _speak(self, context: NodeContext) -> Done:
         await self.may_begin.wait()
         for number in range(PARTS):
             context.stream({"delta": "a word or two", "number": number})
             if number % 50 == 49:
                 await asyncio.sleep(0)
-        return Return(len(context.voice.folded()))
+        return Done(len(context.voice.folded()))
 
 
 async def streaming(store: str, *, elsewhere: bool) -> tuple[float, Counter[str]]:

@@ -76,12 +76,14 @@ class Shop(BaseHTTPRequestHandler):
 def main() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Shop) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        # Loopback is closed to nodes unless an operator opens it.
-        os.environ["TIDEMILL_EGRESS_ALLOW"] = f"127.0.0.1:{server.server_port}"
+        # Loopback is closed to nodes unless an operator opens it, and a secret is sent only where the operator says.
+        origin = f"http://127.0.0.1:{server.server_port}"
+        os.environ["TIDEMILL_EGRESS_ALLOW"] = origin
+        os.environ["TIDEMILL_SECRET_GRANTS"] = f"SHOP_TOKEN={origin}@orders; HOOK_KEY={origin}@orders"
         os.environ["TIDEMILL_SECRET_SHOP_TOKEN"] = "a token"
         os.environ["TIDEMILL_SECRET_HOOK_KEY"] = "whsec_" + base64.b64encode(os.urandom(32)).decode()
         with tidemill.open("memory://") as mill:
-            run = mill.run(FLOW, {"api": f"http://127.0.0.1:{server.server_port}"}, timeout_s=20)
+            run = mill.run(FLOW, {"api": origin}, timeout_s=20)
         server.shutdown()
     print(run.status, "after", Shop.calls, "calls:", run.outputs)
 

@@ -24,29 +24,32 @@ if TYPE_CHECKING:
     from tidemill.engine.views import RunView
     from tidemill.errors import InternalError, Problem, Rejected, TidemillError, Unavailable
     from tidemill.handlers.contract import (
-        Asked,
+        ApprovalRequest,
         Blob,
         Cancelled,
-        Child,
+        ChildRun,
+        Done,
         Fail,
         Handler,
         NodeContext,
-        Pause,
-        Return,
         Skip,
+        Wait,
         node_type,
     )
     from tidemill.handlers.python.functions import function
     from tidemill.kernel.model import Capabilities, NodeType
+    from tidemill.version import __version__
 
-    __version__: str
 
 _HOMES = {
+    "ApprovalRequest": "tidemill.handlers.contract",
     "Asked": "tidemill.handlers.contract",
     "Blob": "tidemill.handlers.contract",
     "Cancelled": "tidemill.handlers.contract",
     "Capabilities": "tidemill.kernel.model",
     "Child": "tidemill.handlers.contract",
+    "ChildRun": "tidemill.handlers.contract",
+    "Done": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
     "InternalError": "tidemill.errors",
@@ -64,35 +67,37 @@ _HOMES = {
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
+    "Wait": "tidemill.handlers.contract",
     "WorkerView": "tidemill.engine.services.workers",
+    "__version__": "tidemill.version",
     "function": "tidemill.handlers.python.functions",
     "node_type": "tidemill.handlers.contract",
     "open": "tidemill.client",
 }
 
 __all__ = [
-    "Asked",
+    "ApprovalRequest",
     "Blob",
     "Cancelled",
     "Capabilities",
-    "Child",
+    "ChildRun",
+    "Done",
     "Fail",
     "Handler",
     "InternalError",
     "LogLine",
     "NodeContext",
     "NodeType",
-    "Pause",
     "Problem",
     "Published",
     "Rejected",
-    "Return",
     "RunRow",
     "RunView",
     "Skip",
     "Tidemill",
     "TidemillError",
     "Unavailable",
+    "Wait",
     "WorkerView",
     "__version__",
     "function",
@@ -102,15 +107,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        found: Any = version("tidemill")
-    elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
-    else:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 
 

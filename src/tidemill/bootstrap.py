@@ -13,8 +13,8 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -38,7 +38,7 @@ from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.openai import openai_provider
 from tidemill.handlers.llm.provider import scripted
 from tidemill.handlers.python.node import python_handler
-from tidemill.handlers.shell import shell_handler
+from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
@@ -46,6 +46,7 @@ from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
+from tidemill.version import __version__
 
 if TYPE_CHECKING:
     from tidemill.blobs.archive import Archive
@@ -354,7 +355,8 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
         place = place_of(location) if "://" in location else Path(location)
     except Rejected as refusal:
         hint = f"{refusal.problems[0].hint}; a folder may be written as it is"
-        raise rejected("archive_unknown", f"{location!r} is no place for an archive", hint=hint) from None
+        message = f"{without_password(location)!r} is no place for an archive"
+        raise rejected("archive_unknown", message, hint=hint) from None
     return DirectoryArchive(place, named=True) if isinstance(place, Path) else S3Archive(open_bucket(place))
 
 
@@ -377,7 +379,8 @@ def _check_spelling(url: str) -> None:
 
 def without_password(url: str) -> str:
     """A URL as messages show it."""
-    return re.sub(r"(?<=://)([^/@]*):[^/]*@", r"\1:***@", url)
+    url = re.sub(r"^([^:/@]*:(?://)?[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
 
 
 def _unknown(url: str) -> Rejected:
@@ -415,8 +418,7 @@ def engine_at(
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are those of the configuration file and the environment unless they are given; where
-    they list no imports, a worker may import any function.
+    `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
@@ -429,8 +431,9 @@ def engine_at(
     types = node_types(functions, handlers, processes, storage.store, settings)
     for broken in types.broken:
         LOG.warning("%s", broken)
-    folder = settings.secrets_folder
-    secrets = ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
+    if work and settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
+    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -445,7 +448,7 @@ def engine_at(
         lease_ms=dead_after_ms,
         host=host,
         pid=pid,
-        version=version("tidemill") if work else "",
+        version=__version__ if work else "",
     )
     return Engine(
         store=storage.store,
@@ -457,6 +460,7 @@ def engine_at(
         archive=archive_at(archive, url),
         retention_days=retention_days,
         input_bytes_max=settings.limits.input_bytes,
+        descendants_max=settings.limits.max_descendants,
         isolation=processes,
         secrets=GrantedSecrets(secrets, settings.secrets),
         unusable_types=types.unusable_types,

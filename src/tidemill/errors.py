@@ -17,6 +17,9 @@ NAMES_COMPARED_MAX = 1_000
 NAMES_OFFERED_MAX = 8
 INTERNAL_TEXT_MAX = 300
 
+CONFIG_FILE = "tidemill.toml (~/.config/tidemill/tidemill.toml, or --config)"
+"""The operator's file, as hints name it."""
+
 
 class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One thing that is wrong with the caller's input, precise enough to act on."""

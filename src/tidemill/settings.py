@@ -9,15 +9,13 @@ builds objects from; an invalid value is refused at once, with the key or the va
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
@@ -36,6 +34,7 @@ SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
 DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
+REFERENCE = "reference/configuration.md"
 
 
 T = TypeVar("T")
@@ -44,9 +43,9 @@ T = TypeVar("T")
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds that only the operator raises."""
 
-    max_descendants: int = DESCENDANTS_MAX
+    max_descendants: Annotated[int, msgspec.Meta(ge=1)] = DESCENDANTS_MAX
     """Runs that one root run may start, directly and through its children."""
-    input_bytes: int = INPUT_BYTES_MAX
+    input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
 
 
@@ -86,30 +85,79 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source: Path | None = None
     """The configuration file that was read."""
 
+    @property
+    def may_import(self) -> bool:
+        """Whether any import is allowed, if only because the operator has not said."""
+        return self.imports is None or bool(self.imports.patterns)
+
+
+class _Problems:
+    """What is wrong in the file and in the variables, collected so that the operator sees all of it at once."""
+
+    def __init__(self) -> None:
+        self._found: list[Problem] = []
+
+    def add(self, path: str, message: str, hint: str, *, code: str = "setting_invalid") -> None:
+        self._found.append(Problem(code=code, path=path, message=message, hint=hint))
+
+    def read(self, make: Callable[[], T], default: T, place: str = "") -> T:
+        """What `make` reads, or the default if it is refused; `place` is where the value was given."""
+        try:
+            return make()
+        except Rejected as refusal:
+            self._found += [msgspec.structs.replace(each, path=place or each.path) for each in refusal.problems]
+            return default
+
+    def refuse(self) -> None:
+        if self._found:
+            raise Rejected(self._found)
+
 
 def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = ()) -> Settings:
-    """Read the configuration file and the environment. `imports` are further grants, given as flags."""
-    path = _config_path(config)
-    file = _ConfigFile() if path is None else _read_file(path)
-    where = "" if path is None else str(path)
-    allowed = _imports(file.imports, imports)
-    with _blaming(EGRESS_VARIABLE if EGRESS_VARIABLE in os.environ else f"{where}: egress"):
-        egress = Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, ",".join(file.egress))))
-    return Settings(
-        imports=allowed,
-        egress=egress,
-        shell=_switch(SHELL_VARIABLE, "shell_switch_invalid", "commands are", file.shell),
-        smtp=_mail_server(file.smtp, where),
-        secrets_folder=_secrets_folder(file.secrets_folder, where),
-        secrets={**file.secrets, **_secret_grants()},
-        databases=_databases(file.databases, where),
+    """Read the configuration file and the environment. `imports` are further grants, given as flags.
+
+    Raises Rejected with everything that is wrong.
+    """
+    path, problems, variables = _config_path(config), _Problems(), os.environ
+    file = _ConfigFile() if path is None else _read_file(path, problems)
+
+    def said(variable: str, key: str) -> str:
+        return variable if variables.get(variable) else f"{path}: {key}"
+
+    egress = variables.get(EGRESS_VARIABLE) or ",".join(file.egress)
+    smtp = variables.get(SMTP_VARIABLE) or file.smtp
+    settings = Settings(
+        imports=_imports(
+            problems.read(lambda: _listed_imports(file.imports), None, said(IMPORTS_VARIABLE, "imports")),
+            problems.read(lambda: ImportGrants.read(imports), ImportGrants(), "--allow-import"),
+        ),
+        egress=problems.read(lambda: Egress(allow=read_allow_list(egress)), Egress(), said(EGRESS_VARIABLE, "egress")),
+        shell=problems.read(
+            lambda: _switch(SHELL_VARIABLE, "commands are", file.shell, code="shell_switch_invalid"), False
+        ),
+        smtp=problems.read(lambda: server_at(smtp) if smtp else None, None, said(SMTP_VARIABLE, "smtp")),
+        secrets_folder=problems.read(
+            lambda: _secrets_folder(file.secrets_folder), None, said(SECRETS_VARIABLE, "secrets_folder")
+        ),
+        secrets={
+            **file.secrets,
+            **problems.read(
+                lambda: read_secret_grants(variables.get(SECRET_GRANTS_VARIABLE, "")), {}, SECRET_GRANTS_VARIABLE
+            ),
+        },
+        databases=problems.read(lambda: _databases(file.databases, f"{path}"), {}),
         sql=StoreSqlGrants(
-            enabled=_switch(SQL_STORE_VARIABLE, "sql_switch_invalid", "SQL on the store is", file.sql.store),
+            enabled=problems.read(
+                lambda: _switch(SQL_STORE_VARIABLE, "SQL on the store is", file.sql.store, code="sql_switch_invalid"),
+                None,
+            ),
             tables=file.sql.tables,
         ),
         limits=file.limits,
         source=path,
     )
+    problems.refuse()
+    return settings
 
 
 def ignored_config(*folders: Path) -> Path | None:
@@ -117,7 +165,7 @@ def ignored_config(*folders: Path) -> Path | None:
     read = _config_path(None)
     for folder in folders:
         found = folder / CONFIG_NAME
-        if found.is_file() and (read is None or not found.samefile(read)):
+        if os.path.isfile(found) and (read is None or not found.samefile(read)):
             return found
     return None
 
@@ -127,39 +175,85 @@ def _config_path(named: str | Path | None) -> Path | None:
     variable = os.environ.get(CONFIG_VARIABLE)
     if named or variable:
         path = Path(named or variable or "").expanduser()
-        if not path.is_file():
+        if not os.path.isfile(path):
             message = f"there is no configuration file {path}"
-            raise rejected("config_missing", message, path="--config" if named else CONFIG_VARIABLE)
+            hint = "name a file that exists"
+            raise rejected("config_missing", message, path="--config" if named else CONFIG_VARIABLE, hint=hint)
         return path
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
     places = (home / "tidemill" / CONFIG_NAME, Path("/etc/tidemill") / CONFIG_NAME)
-    return next((each for each in places if each.is_absolute() and each.is_file()), None)
+    return next((each for each in places if each.is_absolute() and os.path.isfile(each)), None)
 
 
-def _read_file(path: Path) -> _ConfigFile:
+def _read_file(path: Path, problems: _Problems) -> _ConfigFile:
+    import tomllib
+
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise rejected("config_unreadable", f"{path} cannot be read: {error.strerror}", path=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise rejected("config_unreadable", f"{path} is not TOML: {error}", path=str(path)) from None
+        hint = "let this user read it, or name another file with --config"
+        message = f"{path} cannot be read: {error.strerror}"
+        raise rejected("config_unreadable", message, path=str(path), hint=hint) from None
+    except (ValueError, RecursionError) as error:
+        hint = f"docs/{REFERENCE} shows one"
+        raise rejected("config_unreadable", f"{path} is not TOML: {error}", path=str(path), hint=hint) from None
+    found = _fitted(raw, _ConfigFile, f"{path}: ", problems)
+    return found if isinstance(found, _ConfigFile) else _ConfigFile()
+
+
+def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
+    """A value of the file as its type wants it; what does not fit is recorded and left out (`UNSET`)."""
+    below = place if place.endswith(": ") else f"{place}."
+    if isinstance(value, dict) and get_origin(wanted) is dict:
+        pairs = {key: _fitted(each, get_args(wanted)[1], f"{below}{key}", problems) for key, each in value.items()}
+        return {key: each for key, each in pairs.items() if each is not msgspec.UNSET}
     try:
-        return msgspec.convert(raw, _ConfigFile)
-    except msgspec.ValidationError as error:
-        hint = "the keys are listed in docs/reference/configuration.md"
-        raise rejected("config_invalid", f"{path}: {error}", path=str(path), hint=hint) from None
+        if isinstance(value, dict) and isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+            return wanted(**_fields(value, wanted, below, problems))
+        return msgspec.convert(value, wanted)
+    except (ValueError, TypeError) as error:
+        message, _, at = str(error).partition(" - at `$")
+        path = f"{place.removesuffix(': ')}{at.removesuffix('`')}"
+        problems.add(
+            path,
+            message[:1].lower() + message[1:],
+            f"docs/{REFERENCE} lists the keys and what they hold",
+        )
+    return msgspec.UNSET
 
 
-def _imports(file: tuple[str, ...] | None, flags: Sequence[str]) -> ImportGrants | None:
+def _fields(table: dict[str, Any], wanted: type[msgspec.Struct], below: str, problems: _Problems) -> dict[str, Any]:
+    fields = {field.name: field.type for field in msgspec.structs.fields(wanted)}
+    for key in table:
+        if key not in fields:
+            problems.add(f"{below}{key}", f"there is no key {key!r} here", offered(key, fields))
+    found = {
+        key: _fitted(value, fields[key], f"{below}{key}", problems) for key, value in table.items() if key in fields
+    }
+    for field in msgspec.structs.fields(wanted):
+        if field.required and field.name not in found:
+            hint = f'write {field.name} = ["…"]'
+            problems.add(f"{below}{field.name}", f"{field.name} is missing", hint)
+            found[field.name] = ()
+        elif field.required and found[field.name] is msgspec.UNSET:
+            found[field.name] = ()
+    return {key: value for key, value in found.items() if value is not msgspec.UNSET}
+
+
+def _listed_imports(file: tuple[str, ...] | None) -> ImportGrants | None:
     variable = os.environ.get(IMPORTS_VARIABLE)
     listed = [each.strip() for each in variable.split(",")] if variable is not None else file
-    if listed is None and not flags:
-        return None
-    with _blaming(IMPORTS_VARIABLE if variable is not None else "imports"):
-        return ImportGrants.read([*filter(None, listed or ()), *flags])
+    return None if listed is None else ImportGrants.read(filter(None, listed))
 
 
-def _switch(variable: str, code: str, subject: str, default: T) -> bool | T:
+def _imports(listed: ImportGrants | None, flags: ImportGrants) -> ImportGrants | None:
+    """Flags add to what is listed; without either the command decides."""
+    if listed is None:
+        return flags if flags.patterns else None
+    return ImportGrants((*listed.patterns, *flags.patterns))
+
+
+def _switch(variable: str, subject: str, default: T, *, code: str) -> bool | T:
     match os.environ.get(variable, ""):
         case "on":
             return True
@@ -171,13 +265,7 @@ def _switch(variable: str, code: str, subject: str, default: T) -> bool | T:
             raise rejected(code, f"{subject} on or off, not {other!r}", path=variable, hint=f"write {variable}=on")
 
 
-def _mail_server(file: str, where: str) -> Server | None:
-    url = os.environ.get(SMTP_VARIABLE) or file
-    with _blaming(SMTP_VARIABLE if os.environ.get(SMTP_VARIABLE) else f"{where}: smtp"):
-        return server_at(url) if url else None
-
-
-def _secrets_folder(file: str, where: str) -> Path | None:
+def _secrets_folder(file: str) -> Path | None:
     text = os.environ.get(SECRETS_VARIABLE) or file
     if not text:
         return None
@@ -185,21 +273,16 @@ def _secrets_folder(file: str, where: str) -> Path | None:
     if not os.access(folder, os.X_OK) or not folder.is_dir():
         message = f"there is no folder {text} that this user may look into"
         hint = "name a folder that holds a file for each secret"
-        path = SECRETS_VARIABLE if os.environ.get(SECRETS_VARIABLE) else f"{where}: secrets_folder"
-        raise rejected("secrets_folder_invalid", message, path=path, hint=hint)
+        raise rejected("secrets_folder_invalid", message, hint=hint)
     return folder
-
-
-def _secret_grants() -> dict[str, SecretGrant]:
-    with _blaming(SECRET_GRANTS_VARIABLE):
-        return read_secret_grants(os.environ.get(SECRET_GRANTS_VARIABLE, ""))
 
 
 def _databases(file: Mapping[str, str], where: str) -> dict[str, tuple[str, str]]:
     """The databases by the name that documents use: `crm` is `TIDEMILL_DATABASE_CRM`, or a key of `[databases]`."""
     found = {name: (url, f"{where}: databases.{name}") for name, url in file.items()}
     if STORE in found:
-        raise rejected("database_name_invalid", f"{STORE!r} means the store that holds the run", path=found[STORE][1])
+        message, hint = f"{STORE!r} means the store that holds the run", "give it another name, such as crm"
+        raise rejected("database_name_invalid", message, path=found[STORE][1], hint=hint)
     variables: dict[str, str] = {}
     for variable in sorted(each for each in os.environ if each.startswith(DATABASE_PREFIX)):
         name = variable.removeprefix(DATABASE_PREFIX).lower()
@@ -217,12 +300,3 @@ def _name_problem(name: str, others: dict[str, str]) -> str:
     if name in others:
         return f"{others[name]} names the same database"
     return "" if name else "the database has no name"
-
-
-@contextmanager
-def _blaming(place: str) -> Iterator[None]:
-    """Set the path of a refusal to where the value was given."""
-    try:
-        yield
-    except Rejected as refusal:
-        raise Rejected([msgspec.structs.replace(each, path=place) for each in refusal.problems]) from None

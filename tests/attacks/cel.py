@@ -291,7 +291,7 @@ SHAPES = each(
     (nested(300), Refused("condition_shape")),
     (inside("AND", *["true"] * 501), Refused("condition_shape")),
     (inside("AND", *["true"] * 500), Gives(True)),
-    (inside("OR", *[inside("AND", *["false"] * 400)] * 400), Gives(False)),
+    (inside("OR", *[inside("AND", *["false"] * 400)] * 400), Refused("condition_too_large")),
     (inside("XOR", "true"), Refused("condition_shape")),
     (inside("NOT", "true", "false"), Refused("condition_shape")),
     (inside("AND", "output.n", "true"), NO_BOOL),

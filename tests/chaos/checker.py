@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ TENANT = "default"
 PYTHON = "python@1"
 AWAITED = ("decide", "signal", "cancel")
 """Acts without which a run cannot end as planned."""
+
+
+_WATCHDOG = re.compile(r"the event loop (?:was|has been) blocked for .*\n(?: +.*\n)*")
+"""What the watchdog says of a process that was stopped or had to wait for the disk, with the stack that it saw."""
 
 
 @dataclass
@@ -236,9 +241,9 @@ class Checker:
                 seen["effects that ended after they were taken over"] += ends.get(before.nonce, 0) > after.at_ns
 
     def _said(self) -> Iterator[str]:
-        """Nobody has anything to complain of, whatever happens to the others."""
+        """Nobody has anything to complain of, whatever happens to the others, but that it was stopped for a while."""
         for file in sorted(self._storm.folder.glob("*.err")):
-            if text := file.read_text():
+            if text := _WATCHDOG.sub("", file.read_text()):
                 yield f"{file.stem} wrote {text[-2_000:]}"
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     AnyEvent,

@@ -177,4 +177,4 @@ def test_three_processes_and_the_command_line_share_a_file(place: Place) -> None
         assert worker.wait(20) == 0
         assert '"finished": 0' not in worker.out.read_text(), "it did nothing"
     assert place.said() == ""
-    assert "locked" not in "".join(process.out.read_text() for process in place.processes)
+    assert "is locked" not in "".join(process.out.read_text() for process in place.processes)

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+import msgspec
+
 from tests.docs.pages import ROOT
 from tidemill.kernel.document import fields, normalize
 from tidemill.kernel.document.fields import Table
+from tidemill.settings import _ConfigFile
 
 SOURCE = ROOT / "src" / "tidemill"
 
@@ -114,3 +117,21 @@ DOCUMENT_TABLES: tuple[Table, ...] = (
 def document_keys() -> set[str]:
     """Every key that a document may have, in every spelling."""
     return {key for table in DOCUMENT_TABLES for key in table.entries}
+
+
+def setting_keys(shape: type[msgspec.Struct] = _ConfigFile, before: str = "") -> list[str]:
+    """Every key of `tidemill.toml`; a table that the operator fills with names has one."""
+    found = []
+    for field in msgspec.structs.fields(shape):
+        name = f"{before}{field.name}"
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found += setting_keys(field.type, f"{name}.")
+        else:
+            found.append("secrets.NAME" if name == "secrets" else name)
+    return found
+
+
+def setting_variables() -> set[str]:
+    """Every variable that the source reads; one with a name of the operator's in it ends in NAME."""
+    words = {word for name in modules() for word in re.findall(r'"(TIDEMILL_[A-Z_]+)"', (SOURCE / name).read_text())}
+    return {f"{word}NAME" if word.endswith("_") else word for word in words} - {"TIDEMILL_"}

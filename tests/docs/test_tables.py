@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from types import FunctionType
 from typing import get_args
 
-from tests.docs.listings import document_keys, error_codes, law_names, modules
+from tests.docs.listings import document_keys, error_codes, law_names, modules, setting_keys, setting_variables
 from tests.docs.pages import Page, codes_of, read_page, rows_of
 from tests.simulation.faults import FAULTS
 from tidemill.expressions.scope import RESERVED
@@ -64,6 +64,15 @@ def test_every_error_code_is_listed_once_and_exists() -> None:
     assert set(listed) == error_codes()
     assert max(listed.values()) == 1
     assert len(listed) > 80
+
+
+def test_every_setting_is_listed_once() -> None:
+    """Each key of the operator's file and each variable of the source, and nothing else."""
+    page = read_page("docs/reference/configuration.md")
+    keys = Counter(code.strip("[]") for code in column(page, 0, "## Keys and variables") if "TIDEMILL" not in code)
+    assert keys - Counter(["tidemill.toml"]) == Counter(setting_keys())
+    variables = {code for number in (0, 1) for code in column(page, number) if code.startswith("TIDEMILL_")}
+    assert variables == setting_variables()
 
 
 def test_every_event_is_listed_with_its_own_fields() -> None:

@@ -37,6 +37,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """There are no other threads."""
 
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """Do at once what would be done in a thread."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
 
 class SimAmbient:
     """Everything a process takes from its machine, seeded. `skew_ms` is how wrong its wall clock is."""

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.handlers.control import WAITING
 from tidemill.kernel.model import NodeType
 
@@ -59,7 +59,7 @@ class Script:
             return self._undo(rng)
         if name == "sleep" and rng.random() < 0.9:
             self._behaved["wait"] += 1
-            return Pause(on="timer", for_ms=rng.choice((0, 10, 700, 5_000, 40_000)))
+            return Wait(on="timer", for_ms=rng.choice((0, 10, 700, 5_000, 40_000)))
         if rng.random() < self._trouble:
             return self._misbehave(rng, context, nonce)
         value = _value(rng, nonce)
@@ -69,7 +69,7 @@ class Script:
             if rng.random() < self._trouble / 2:
                 value["next_nodes"] = ["nowhere"]
         if rng.random() < 0.5:
-            return Return(value)
+            return Done(value)
         self._behaved["async"] += 1
         return self._later(rng, value)
 
@@ -87,13 +87,13 @@ class Script:
             case "hang":
                 return self._hang()
             case "pause":
-                return Pause(on="timer", for_ms=1)
+                return Wait(on="timer", for_ms=1)
             case _:
-                return Return({"undone": True})
+                return Done({"undone": True})
 
-    async def _later(self, rng: random.Random, value: Any) -> Ended:
+    async def _later(self, rng: random.Random, value: Any) -> HandlerOutcome:
         await asyncio.sleep(rng.choice((0.0, 0.001, 0.02, 0.5, 2.0, 9.0)))
-        return Return(value)
+        return Done(value)
 
     def _misbehave(self, rng: random.Random, context: NodeContext, nonce: str) -> Any:
         kind = rng.choice(
@@ -124,9 +124,9 @@ class Script:
             case "exit":
                 raise SystemExit(3)
             case "nan":
-                return Return({"x": float("nan")})
+                return Done({"x": float("nan")})
             case "big":
-                return Return({**_value(rng, nonce), "big": BIG})
+                return Done({**_value(rng, nonce), "big": BIG})
             case "skip":
                 return Skip("not needed")
             case "hang":
@@ -134,15 +134,15 @@ class Script:
             case _:
                 return self._checkpointed(rng, context, nonce)
 
-    async def _hang(self) -> Ended:
+    async def _hang(self) -> HandlerOutcome:
         await asyncio.sleep(60)
-        return Return(None)
+        return Done(None)
 
-    async def _checkpointed(self, rng: random.Random, context: NodeContext, nonce: str) -> Ended:
+    async def _checkpointed(self, rng: random.Random, context: NodeContext, nonce: str) -> HandlerOutcome:
         assert context.checkpoint is not None
         await context.checkpoint({"at": 1})
         await asyncio.sleep(rng.choice((0.0, 4.0)))
-        return Return(_value(rng, nonce))
+        return Done(_value(rng, nonce))
 
 
 def _value(rng: random.Random, nonce: str) -> dict[str, Any]:

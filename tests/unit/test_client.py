@@ -131,10 +131,10 @@ def test_functions_are_called_by_name_and_plain_ones_may_block() -> None:
 
 
 def test_own_node_types() -> None:
-    def twice(context: tidemill.NodeContext) -> tidemill.Return:
+    def twice(context: tidemill.NodeContext) -> tidemill.Done:
         if context.config == 13:
             raise tidemill.Fail("unlucky", "not this one")
-        return tidemill.Return(2 * context.config)
+        return tidemill.Done(2 * context.config)
 
     handler = tidemill.Handler(tidemill.NodeType(name="twice", config_schema={"type": "integer"}), twice)
     with tidemill.open(handlers=[handler]) as mill:

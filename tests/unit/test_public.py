@@ -18,6 +18,13 @@ def test_every_name_is_there() -> None:
     assert tidemill.__version__ == version("tidemill")
 
 
+@pytest.mark.parametrize(
+    ("before", "now"), [("Return", "Done"), ("Pause", "Wait"), ("Asked", "ApprovalRequest"), ("Child", "ChildRun")]
+)
+def test_names_of_the_first_version_still_work(before: str, now: str) -> None:
+    assert getattr(tidemill, before) is getattr(tidemill, now)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tidemill.nothing

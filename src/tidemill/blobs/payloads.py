@@ -24,19 +24,29 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_value(value: Any) -> bytes:
+    text = encode_text(value)
+    check_text(value, text)
+    return text
+
+
+def encode_text(value: Any) -> bytes:
+    """The text of a value for `check_text`, which takes much longer."""
     try:
-        text = _ENCODER.encode(value)
+        return _ENCODER.encode(value)
     except RecursionError:
         raise NotJson("the value is nested too deeply or contains itself") from None
     except UnicodeEncodeError as error:
         raise NotJson(f"a string is not valid Unicode: {error.reason}") from None
     except (TypeError, ValueError, msgspec.EncodeError) as error:
         raise NotJson(f"the value is not JSON: {error}") from None
+
+
+def check_text(value: Any, text: bytes) -> None:
+    """Refuse a value whose text others could not read, or would read as another value."""
     if b"null" in text:
         _refuse_nan(value, "", 0)
     if len(text) > DEPTH_MAX and text.count(b"[") + text.count(b"{") > DEPTH_MAX:
         _refuse_deep(value)
-    return text
 
 
 def encode_given(value: Any) -> bytes:

@@ -48,7 +48,9 @@ def warn_of_ignored_config(*folders: Path | None) -> None:
     """Say that a configuration file of the current folder or the document's grants nothing."""
     found = ignored_config(*(folder for folder in (Path.cwd(), *folders) if folder is not None))
     if found is not None:
-        print(f"tidemill: {sanitize(str(found))} is ignored: name it with --config to use it", file=sys.stderr)
+        print(
+            f"tidemill: {sanitize(str(found.resolve()))} is ignored: name it with --config to use it", file=sys.stderr
+        )
 
 
 def load_apps(names: Sequence[str]) -> App:

@@ -16,7 +16,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.engine.compiled import CompiledWorkflow, filled_in
+from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
@@ -116,7 +116,8 @@ class Catalog:
         # Imported here, because the compiler is large and only publishing needs it.
         from tidemill.kernel.compile.compiler import compile_document
 
-        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._unusable)
+        filled = await filled_in(document, tenant, self._blobs)
+        return await off_loop(filled, compile_document, filled, self._types, self._unusable)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; returns the digests of both."""

@@ -6,20 +6,40 @@ collected afterwards.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
-from tidemill.expressions.conditions import Condition, compiled
+from tidemill.expressions.conditions import Condition, compiled, is_small
 from tidemill.kernel.document.normalize import borrowed_in
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.template import Template
+
+
+_T = TypeVar("_T")
+
+LOOP_ITEMS = 200
+LOOP_TEXT = 2_000
+"""Documents with more values or characters are compiled in a thread; so much takes some milliseconds."""
+
+_COMPILING = ThreadPoolExecutor(2, "tidemill-compile")
+"""Few threads, because each competes with the event loop for the interpreter's lock."""
+
+
+async def off_loop(document: Any, work: Callable[..., _T], *given: Any) -> _T:
+    """Do work in proportion to a document: in a thread if the document is large."""
+    if is_small(document, LOOP_ITEMS, LOOP_TEXT):
+        return work(*given)
+    return await asyncio.get_running_loop().run_in_executor(_COMPILING, work, *given)
 
 
 CONTENT_BYTES_MAX = 8 * 1024 * 1024
@@ -32,9 +52,9 @@ async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
 
 
 async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
-    if not borrowed_in(document):
+    if not await off_loop(document, borrowed_in, document):
         return document
-    copy, problems = deepcopy(document), []
+    copy, problems = await off_loop(document, _copied, document), []
     for borrowed in borrowed_in(copy):
         if borrowed.digest is None:
             problems.append(borrowed.misspelt())
@@ -51,13 +71,19 @@ async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
     return copy
 
 
-async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
+def _copied(document: Any) -> Any:
     try:
-        if b"config_ref" not in encode_value(document):
-            return document
-    except NotJson:
+        return deepcopy(document)
+    except RecursionError:
+        raise rejected("too_deep", "the document is nested too deep") from None
+
+
+async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
+    nodes = document.get("nodes") if isinstance(document, dict) else None
+    each = nodes.values() if isinstance(nodes, dict) else nodes if isinstance(nodes, list) else ()
+    if not any(isinstance(node, dict) and "config_ref" in node for node in each):
         return document
-    normal, problems = normalise(document)
+    normal, problems = await off_loop(document, normalise, document)
     if problems:
         return document
     for number, node in enumerate(normal["nodes"]):
@@ -115,6 +141,14 @@ class CompiledWorkflow:
             known = self._templates[name] = compile_template(source)
         return known
 
+    def is_ready(self, node: Node) -> bool:
+        """Whether a node is compiled, or can be in some milliseconds."""
+        return node.id in self._programs or is_small(_expressions(node), LOOP_ITEMS, LOOP_TEXT)
+
+    async def compile_apart(self, node: Node) -> CompiledNode:
+        """Compile a node in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(_COMPILING, self.program, node)
+
     def program(self, node: Node) -> CompiledNode:
         known = self._programs.get(node.id)
         if known is None:
@@ -124,6 +158,18 @@ class CompiledWorkflow:
     @property
     def outputs(self) -> Template:
         return self._template("", self.workflow.outputs)
+
+
+def _expressions(node: Node) -> list[Any]:
+    """What is compiled of a node."""
+    found = [node.config, node.when]
+    if node.map is not None:
+        found.append(node.map.over)
+    if node.loop is not None:
+        found.append(node.loop.condition)
+    if node.branch is not None:
+        found += [rule.condition for rule in node.branch.rules]
+    return found
 
 
 def _compile(node: Node) -> CompiledNode:

@@ -17,7 +17,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.children import ChildRunMessenger, DescendantLimit
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RetentionTask
@@ -130,6 +130,7 @@ class Engine:
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         input_bytes_max: int = 1_048_576,
+        descendants_max: int = 10_000,
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         unusable_types: Sequence[str] = (),
@@ -144,8 +145,9 @@ class Engine:
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
+        isolation = isolation or NoSandbox()
         self.context = ServiceContext(
-            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max
+            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation
         )
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user)
@@ -157,19 +159,23 @@ class Engine:
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
-        self._runtime = ProcessRuntime(another, isolation or NoSandbox(), secrets or ChainedSecrets(), broadcaster)
+        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None
         self.retention: RetentionTask | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, audit_every_ms)
+            self._add_worker(worker, handlers, audit_every_ms, descendants_max)
             if archive is not None:
                 self.retention = RetentionTask(self.maintenance.retention_sweep(), ambient)
 
-    def _add_worker(self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int) -> None:
+    def _add_worker(
+        self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int, descendants_max: int
+    ) -> None:
         context = self.context
-        messenger = ChildRunMessenger(self.run_cache, self.turns, self.catalog, context.blobs)
+        messenger = ChildRunMessenger(
+            self.run_cache, self.turns, self.catalog, context.blobs, DescendantLimit(context.store, descendants_max)
+        )
         self.worker = Worker(
             store=context.store,
             runs=self.run_cache,

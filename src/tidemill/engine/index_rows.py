@@ -152,6 +152,11 @@ def retention_term(day: int, retention: Retention) -> str:
     return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
 
 
+def root_term(run_id: str) -> str:
+    """The term by which all runs below a root run are counted."""
+    return f"root:{run_id}"
+
+
 def run_terms(
     state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
 ) -> tuple[str, ...]:
@@ -166,6 +171,8 @@ def run_terms(
         terms.append(f"rollback:{state.rollback}")
     if state.parent is not None:
         terms.append(f"parent:{state.parent[0]}")
+    if state.root:
+        terms.append(root_term(state.root))
     if state.forked_from is not None:
         terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:
@@ -341,6 +348,12 @@ def marked_suspect(row: Row, code: str) -> Row:
     body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
     terms = (*(term for term in row.terms if term != SUSPECT), *([SUSPECT] if code else []))
     return msgspec.structs.replace(row, terms=terms, body=body)
+
+
+def marked_stuck(row: Row, reason: str) -> Row:
+    """A run's row with the reason why nothing happens, and the term for it."""
+    body = _ENCODE(msgspec.structs.replace(read_run_row(row), stuck=True, stuck_reason=reason))
+    return msgspec.structs.replace(row, terms=tuple(dict.fromkeys((*row.terms, "stuck"))), body=body)
 
 
 def read_run_row(row: Row) -> RunRow:

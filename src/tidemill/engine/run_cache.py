@@ -19,9 +19,11 @@ from tidemill.engine.index_rows import IndexedFacts
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.evolve import evolve
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import SnapshotFormatUnknown, State, adopt, decode_state
-from tidemill.stores.contract import Store, Stream, Tail
+from tidemill.stores.contract import Lease, Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
 
@@ -201,3 +203,12 @@ def _fold(state: State, tail: Tail) -> int:
     for record in fresh:
         evolve(state, decode_event(record))
     return len(fresh)
+
+
+def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
+    """Whether a cached state is recent enough to do a job: it includes the event that called for it."""
+    if entry is None or not task.seq or entry.state.seq < task.seq:
+        return False
+    if task.kind != "run":
+        return task.kind != "outputs"
+    return attempt_status(entry.state, task.node, task.visit, task.index, lease.token) == "current"

@@ -331,6 +331,10 @@ class TurnLoop:
     def _as_error(self, error: Exception) -> TidemillError:
         return error if isinstance(error, TidemillError) else self.report(error)
 
+    async def put_job(self, stream: Stream, put: JobSpec, seq: int) -> None:
+        """Insert a job unless it exists."""
+        await self._store.commit([Commit(stream=stream, expected=None, jobs=(_job(put, seq),))])
+
     async def mark_stuck(self, stream: Stream, reason: str) -> None:
         """Show in lists, `why` and `show` why a run makes no progress. Its next event removes the mark."""
         try:

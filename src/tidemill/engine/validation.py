@@ -6,18 +6,23 @@ names the field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, encode_given
+from tidemill.blobs.payloads import NotJson, encode_given, encode_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.events import Payload
+
+DEFAULTS_BYTES_MAX = 16 << 20
+PROPERTY_BYTES = 256
+"""What looking at one property counts as."""
 
 
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, bytes_max: int | None = None) -> Payload:
@@ -36,29 +41,54 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
         return {} if inputs is None else inputs
     if inputs is None:
         inputs = schema.get("default", {})
-    return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema)
+    return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema, DefaultsBudget())
 
 
-def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
+class DefaultsBudget:
+    """Bounds what defaults add to a value: a short schema can repeat a long default for every item of a list."""
+
+    def __init__(self) -> None:
+        self._left = DEFAULTS_BYTES_MAX
+        self._sizes: dict[int, int] = {}
+
+    def visit(self) -> None:
+        self._spend(PROPERTY_BYTES)
+
+    def add(self, default: Any) -> None:
+        size = self._sizes.get(id(default))
+        if size is None:
+            size = self._sizes[id(default)] = len(msgspec.json.encode(default))
+        self._spend(size)
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            message = "the defaults of the schema add too much to the inputs"
+            raise rejected("inputs_too_large", message, path="/inputs", hint="shorten the defaults, or the lists")
+
+
+def _filled(value: Any, schemas: list[Any], root: Any, budget: DefaultsBudget) -> Any:
     """Complete a value with the defaults of all schemas that apply; `root` resolves references, not in a default."""
     parts = _applied(schemas, root)
     if isinstance(value, list):
         items = [part["items"] for part in parts if "items" in part]
-        return [_filled(each, items, root) for each in value] if items else value
+        return [_filled(each, items, root, budget) for each in value] if items else value
     if not isinstance(value, dict):
         return value
     properties: dict[str, list[Any]] = {}
     for part in parts:
         for name, below in part.get("properties", {}).items():
+            budget.visit()
             properties.setdefault(name, []).append(below)
     found = dict(value)
     for name, below in properties.items():
         if name in value:
-            found[name] = _filled(value[name], below, root)
+            found[name] = _filled(value[name], below, root, budget)
         else:
             defaults = [part["default"] for part in _applied(below, root) if "default" in part]
             if defaults:
-                found[name] = _filled(defaults[0], below, None)
+                budget.add(defaults[0])
+                found[name] = _filled(defaults[0], below, None, budget)
     return found
 
 
@@ -80,12 +110,14 @@ async def packed(
     tenant: str, value: Any, blobs: Blobs, *, code: str, path: str, bytes_max: int | None = None
 ) -> Payload:
     try:
-        text = encode_given(value)
+        # Its size is known long before all of it is looked at.
+        size = 0 if bytes_max is None else len(encode_text(value))
+        text = encode_given(value) if bytes_max is None or size <= bytes_max else b""
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
-    if bytes_max is not None and len(text) > bytes_max:
-        message = f"the value has {len(text)} bytes of JSON, and at most {bytes_max} are accepted"
-        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises limits.input_bytes"
+    if bytes_max is not None and size > bytes_max:
+        message = f"the value has {size} bytes of JSON, and at most {bytes_max} are accepted"
+        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises `input_bytes` under `[limits]`"
         raise rejected("inputs_too_large", message, path=path, hint=hint)
     await check_described(tenant, text, blobs, path=path)
     return await as_payload(blobs, tenant, text)
@@ -102,6 +134,11 @@ RUN_ID_BYTES_MAX = 200
 WORDS_MAX = 2_000
 LABELS_MAX = 100
 LABEL_LENGTH_MAX = 200
+PROSE = frozenset(("reason", "comments", "message"))
+"""Fields that may have several lines; all others are names."""
+# A lone surrogate is a valid str in Python, but cannot be stored.
+_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOT_IN_PROSE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_run_id(run_id: Any) -> None:
@@ -122,8 +159,9 @@ def check_command_id(command_id: Any) -> None:
 def check_words(limit: int = WORDS_MAX, **fields: Any) -> None:
     """Refuse names and reasons that cannot be stored, each under its field."""
     for field, value in fields.items():
-        if not _is_text(value, limit):
-            message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
+        if not _is_text(value, limit, lines=field in PROSE):
+            message = f"{field} is not text of at most {limit} characters without control characters"
+            hint = "pass shorter text, in valid Unicode"
             raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
 
 
@@ -154,13 +192,13 @@ def check_labels(labels: Any) -> dict[str, str]:
         raise rejected("labels_invalid", message, path="/labels", hint=hint)
     for entry in (*labels.keys(), *labels.values()):
         if not _is_text(entry, LABEL_LENGTH_MAX):
-            message = f"a label's key and value are text of at most {LABEL_LENGTH_MAX} characters"
+            message = f"a label's key and value are one line of at most {LABEL_LENGTH_MAX} characters"
             raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")
     return dict(labels)
 
 
-def _is_text(value: Any, limit: int) -> bool:
+def _is_text(value: Any, limit: int, *, lines: bool = False) -> bool:
+    """Whether a value is short text without control characters, on one line or on several."""
     if type(value) is not str or len(value) > limit:
         return False
-    # A lone surrogate is a valid str in Python, but cannot be stored.
-    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return value.isprintable() or not (_NOT_IN_PROSE if lines else _NOT_IN_A_LINE).search(value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
 from functools import lru_cache
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 ITEMS_MAX = 1000
 """Items of lists and objects that a condition may reach and still be decided in this process."""
 
-TEXT_REACH_MAX = 1 << 16
+TEXT_REACH_MAX = 1 << 15
 """Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
+
+LOOP_SECONDS = 0.01
+"""Time that the parts of conditions take on the event loop before others may run."""
 
 DEADLINE_MS = 5000
 """Default deadline of a request."""
@@ -77,8 +81,24 @@ class EvaluationRequest(msgspec.Struct, frozen=True):
 
 
 _T = TypeVar("_T")
-EvaluationSteps = Generator[EvaluationRequest, bool, _T]
-"""A computation that yields each request and is resumed with its answer."""
+EvaluationSteps = Generator[EvaluationRequest | None, bool, _T]
+"""A computation that yields each request and is resumed with its answer; after None, when others have run."""
+
+
+class LoopShare:
+    """Tells when many conditions, each of which ends soon, have taken enough time of the event loop together."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + LOOP_SECONDS
+
+    def is_spent(self) -> bool:
+        """Whether it is time to let others run; begins the next share if so."""
+        if perf_counter() < self._until:
+            return False
+        self._until = perf_counter() + LOOP_SECONDS
+        return True
 
 
 def decide_leaf(leaf: SimpleCondition, scope: Scope) -> EvaluationSteps[bool]:
@@ -113,9 +133,16 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             if items < 0:
                 return False
             waiting.extend(each)
-        elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
-            # Native code crashes on it, and `protocol.packed` refuses it with a message.
-            return False
+        elif kind is bytes:
+            text -= len(each)
+            if text < 0:
+                return False
+        elif kind is int and (bits := each.bit_length()) > 64:
+            # Writing it takes time that grows faster than its length. Native code crashes on a very long one, and
+            # `protocol.packed` refuses it with a message.
+            text -= bits
+            if text < 0 or bits > WRITABLE_BITS_MAX:
+                return False
     return True
 
 
@@ -135,6 +162,8 @@ def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Pr
 
 NESTING_MAX = 20
 PARTS_MAX = 500
+LEAVES_MAX = 2000
+"""Conditions within a composite one, counted with repetition."""
 
 Operator = Literal["AND", "OR", "NOT"]
 
@@ -168,8 +197,28 @@ class Verdict(msgspec.Struct, frozen=True):
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:
     """Compile a condition, or report every problem with it; nothing is evaluated."""
     problems: list[Problem] = []
+    if (leaves := leaf_count(raw)) > LEAVES_MAX:
+        message = f"a condition is made of at most {LEAVES_MAX} others, and this one of {leaves}"
+        hint = "decide it in a node before, such as a python function, and ask for the result"
+        return None, [Problem(code="condition_too_large", message=message, path=path, hint=hint)]
     condition = _parsed(raw, path, problems, 0)
     return (None if problems else condition), problems
+
+
+def leaf_count(raw: Json) -> int:
+    """Count the conditions within one; a part that occurs many times is looked at once."""
+    return _leaves(raw, {}, 0) if isinstance(raw, dict) and raw.get("type") == "composite" else 1
+
+
+def _leaves(raw: Json, known: dict[int, int], depth: int) -> int:
+    parts = raw.get("conditions") if isinstance(raw, dict) and raw.get("type") == "composite" else None
+    if not isinstance(parts, list) or depth > NESTING_MAX:
+        # Composites that are nested too deeply are refused later.
+        return 1
+    count = known.get(id(raw))
+    if count is None:
+        count = known[id(raw)] = sum(_leaves(part, known, depth + 1) for part in parts)
+    return count
 
 
 def compiled(raw: Json) -> Condition:
@@ -205,10 +254,10 @@ def meaning(condition: Condition) -> Hashable:
     return msgspec.json.encode(condition.normal(), order="sorted")
 
 
-def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
+def decide(condition: Condition, scope: Scope, share: LoopShare | None = None) -> EvaluationSteps[Verdict]:
     """Decide a condition, yielding requests for other processes; raise `ExpressionError` if it has no answer."""
     if isinstance(condition, Composite):
-        return (yield from _decide_parts(condition, scope))
+        return (yield from _decide_parts(condition, scope, share or LoopShare()))
     value = yield from decide_leaf(condition, scope)
     # Only a schema can add a reason.
     because: Callable[[Scope], str] | None = getattr(condition, "because", None)
@@ -216,13 +265,15 @@ def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
     return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{reason}")
 
 
-def _decide_parts(composite: Composite, scope: Scope) -> EvaluationSteps[Verdict]:
+def _decide_parts(composite: Composite, scope: Scope, share: LoopShare) -> EvaluationSteps[Verdict]:
     """Ask the parts until one decides: a true one for OR, a false one for AND, the only one for NOT."""
     operator, parts, deciding = composite.operator, composite.parts, composite.operator == "OR"
     asked: list[Verdict] = []
     for number, part in enumerate(parts, start=1):
+        if share.is_spent():
+            yield None
         try:
-            verdict = yield from decide(part, scope)
+            verdict = yield from decide(part, scope, share)
         except ExpressionError as error:
             error.path = f"/conditions/{number - 1}{error.path}"
             raise

@@ -34,6 +34,10 @@ class ExpressionError(Exception):
         return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
 
 
+class LoopBudgetSpent(Exception):
+    """A rendering takes more than it may on the event loop; it is begun again elsewhere."""
+
+
 class Explanation(str):
     """A message that carries its hint through a library that only transports strings."""
 

@@ -23,6 +23,13 @@ STEPS_MAX = 1_000_000
 RENDER_MS_MAX = 1000
 """Processor time of one rendering, checked between steps, so the last step may exceed it."""
 
+LOOP_MS_MAX = 20
+LOOP_STEPS_MAX = 50_000
+LOOP_TEXT_MAX = 1 << 16
+LOOP_VALUES_MAX = 10_000
+"""What a rendering may take on the event loop: processor time, steps, characters that a filter works on at once, values
+that are printed at once. A rendering that needs more is begun again in a child process, with the limits above."""
+
 RANGE_MAX = 100_000
 """Numbers in one `range()`."""
 
@@ -34,6 +41,9 @@ WRITABLE_BITS_MAX = 14_280
 
 SOURCE_MAX = 1 << 18
 """Characters in the source of one template string."""
+
+SOURCE_PARTS_MAX = 5000
+"""Names, constants, operators, filters and tags in one template string: a second of compiling it."""
 
 PATTERN_MAX = 1000
 """Characters in a regular expression of a template."""

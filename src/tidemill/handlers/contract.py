@@ -26,7 +26,7 @@ from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Statement
 
 
-class Return(msgspec.Struct, frozen=True, gc=False):
+class Done(msgspec.Struct, frozen=True, gc=False):
     """The visit succeeded. `next_nodes` is an agent's choice of branches, where the node has such a branch."""
 
     value: Any
@@ -35,7 +35,7 @@ class Return(msgspec.Struct, frozen=True, gc=False):
     """A statement that the store executes in the transaction that records the value."""
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ApprovalRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An approval request."""
 
     title: str
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     url: str = ""
 
 
-class Child(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ChildRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A child run; its outputs end the wait."""
 
     workflow: str
@@ -62,7 +62,7 @@ class Child(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class Pause(msgspec.Struct, frozen=True, gc=False):
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """Wait for a timer, a signal, an approval or a child run, without occupying a worker."""
 
     on: str
@@ -72,8 +72,8 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
     """An absolute time, instead of `for_ms`."""
     resume: bool = False
     """Call the handler again after the wait, with its result in `context.resumed`."""
-    approval: Asked | None = None
-    child: Child | None = None
+    approval: ApprovalRequest | None = None
+    child: ChildRun | None = None
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
@@ -138,7 +138,10 @@ class CapabilityMissing(Fail):
     """The worker lacks something: it releases the job to others; if there are none, the attempt fails."""
 
 
-Ended = Return | Pause | Skip
+HandlerOutcome = Done | Wait | Skip
+
+# Names of version 0.1, for one more release.
+Return, Pause, Asked, Child = Done, Wait, ApprovalRequest, ChildRun
 
 Checkpointer = Callable[[Any], Awaitable[None]]
 Reader = Callable[[Any], Awaitable[bytes]]
@@ -206,6 +209,8 @@ class NodeContext(msgspec.Struct):
     """Secrets by name. Their values are masked in everything that the attempt records."""
     workflow: str = ""
     """The name of the workflow."""
+    timeout_ms: int | None = None
+    """How long this attempt may take before it is cancelled."""
 
     @property
     def forbidden_at(self) -> Callable[[str], str] | None:
@@ -251,7 +256,7 @@ def enable_node_log() -> None:
         NODE_LOG.setLevel(logging.DEBUG)
 
 
-Call = Callable[[NodeContext], Ended | Awaitable[Ended]]
+Call = Callable[[NodeContext], HandlerOutcome | Awaitable[HandlerOutcome]]
 Step = Callable[[NodeContext], Awaitable[None] | None]
 
 
@@ -319,20 +324,20 @@ def node_type(name: Any = None, **described: Any) -> Any:
 
 def _with_outcome(function: Callable[[NodeContext], Any]) -> Call:
     @wraps(function)
-    def call(context: NodeContext) -> Ended | Awaitable[Ended]:
+    def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
         result = function(context)
         return _await_outcome(result) if inspect.isawaitable(result) else ended(result)
 
     return call
 
 
-async def _await_outcome(result: Awaitable[Any]) -> Ended:
+async def _await_outcome(result: Awaitable[Any]) -> HandlerOutcome:
     return ended(await result)
 
 
-def ended(result: Any) -> Ended:
-    """Convert what a handler returned to an outcome: a plain value becomes `Return`."""
-    return result if isinstance(result, (Return, Pause, Skip)) else Return(result)
+def ended(result: Any) -> HandlerOutcome:
+    """Convert what a handler returned to an outcome: a plain value becomes `Done`."""
+    return result if isinstance(result, (Done, Wait, Skip)) else Done(result)
 
 
 # Description of exceptions.

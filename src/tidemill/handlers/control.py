@@ -14,7 +14,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.tasks import find_all
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return
+from tidemill.handlers.contract import ApprovalRequest, ChildRun, Done, Fail, Handler, HandlerOutcome, NodeContext, Wait
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 # Input and output.
@@ -72,7 +72,7 @@ OUTPUT = NodeType(
 )
 
 
-def read_input(context: NodeContext) -> Ended:
+def read_input(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config or {}
     path = config.get("path", "$")
     try:
@@ -83,14 +83,14 @@ def read_input(context: NodeContext) -> Ended:
         raise Fail("nothing_found", f"the inputs have nothing at {path}", hint="give it a default")
     value = found[0] if found else config["default"]
     check_value(value, config.get("schema"), "the input")
-    return Return(value)
+    return Done(value)
 
 
-def write_output(context: NodeContext) -> Ended:
+def write_output(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config or {}
     value = config["value"] if "value" in config else value_before(context)
     check_value(value, config.get("schema"), "the output")
-    return Return(value)
+    return Done(value)
 
 
 def value_before(context: NodeContext) -> Any:
@@ -144,24 +144,24 @@ SLEEP = NodeType(
 )
 
 
-def value(context: NodeContext) -> Ended:
-    return Return(context.config)
+def value(context: NodeContext) -> HandlerOutcome:
+    return Done(context.config)
 
 
-def fail(context: NodeContext) -> Ended:
+def fail(context: NodeContext) -> HandlerOutcome:
     """Fail with the configured kind; after `attempts` failures of this visit or item, return `value`."""
     config: dict[str, Any] = context.config or {}
     failing = config.get("attempts")
     if failing is not None and context.attempt > failing:
-        return Return(config.get("value"))
+        return Done(config.get("value"))
     kind, message = config.get("kind", "failed"), config.get("message", "the node is told to fail")
     raise Fail(kind, message, retryable=config.get("retryable", False))
 
 
-def sleep(context: NodeContext) -> Ended:
+def sleep(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config
     ms = config["ms"] if "ms" in config else round(config["seconds"] * 1000)
-    return Pause(on="timer", for_ms=ms)
+    return Wait(on="timer", for_ms=ms)
 
 
 PLAIN = (Handler(VALUE, value), Handler(FAIL, fail), Handler(SLEEP, sleep))
@@ -270,16 +270,16 @@ WAIT_UNTIL = NodeType(
 )
 
 
-def human(context: NodeContext) -> Ended:
+def human(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
     for asked in (approvers, config.get("escalate_to", ())):
         for problem in _too_few(asked, quorum):
             raise Fail("config_invalid", problem.message, hint=problem.hint)
     seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
-    return Pause(
+    return Wait(
         on="human",
-        approval=Asked(
+        approval=ApprovalRequest(
             title=config.get("title") or context.node,
             description=config.get("description", ""),
             form=config.get("form"),
@@ -294,18 +294,18 @@ def human(context: NodeContext) -> Ended:
     )
 
 
-def signal(context: NodeContext) -> Ended:
+def signal(context: NodeContext) -> HandlerOutcome:
     """Wait for a signal, by default one with the node's id as its name."""
-    return Pause(on="signal", name=(context.config or {}).get("name", context.node))
+    return Wait(on="signal", name=(context.config or {}).get("name", context.node))
 
 
-def workflow(context: NodeContext) -> Ended:
-    return Pause(on="child", child=Child(**{"inputs": {}} | context.config))
+def workflow(context: NodeContext) -> HandlerOutcome:
+    return Wait(on="child", child=ChildRun(**{"inputs": {}} | context.config))
 
 
-def wait_until(context: NodeContext) -> Ended:
+def wait_until(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config
-    return Pause(on="timer", until_ms=int(config["at_ms"]) if "at_ms" in config else _moment_ms(config["at"]))
+    return Wait(on="timer", until_ms=int(config["at_ms"]) if "at_ms" in config else _moment_ms(config["at"]))
 
 
 def _moment_ms(text: str) -> int:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import site
-import sysconfig
 from collections.abc import Iterator, Sequence
-from importlib.metadata import EntryPoint, distributions
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.errors import rejected
 from tidemill.expressions.schema import check_schema
 from tidemill.handlers.contract import Handler, handler_of, text_of
 from tidemill.kernel.model import NodeType
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "tidemill.nodes"
 
@@ -56,13 +58,34 @@ def installed() -> DiscoveredNodeTypes:
 
 def _entry_points() -> Iterator[EntryPoint]:
     """The entry points of what was installed, never of the current folder or a document's."""
-    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    places = site.getsitepackages()
     places += [site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    places = [place for place in dict.fromkeys(places) if os.path.isabs(place) and _offers_nodes(place)]
+    if not places:
+        return
+    from importlib.metadata import distributions
+
     names = set()
-    for each in distributions(path=[place for place in dict.fromkeys(places) if os.path.isabs(place)]):
+    for each in distributions(path=places):
         if each.name not in names:
             names.add(each.name)
             yield from (point for point in each.entry_points if point.group == GROUP)
+
+
+def _offers_nodes(place: str) -> bool:
+    """Whether a distribution in a folder may offer node types; importing the reader of metadata takes longer."""
+    try:
+        found = [each.path for each in os.scandir(place) if each.name.endswith((".dist-info", ".egg-info", ".egg"))]
+        return any(path.endswith(".egg") or GROUP.encode() in _entry_points_of(path) for path in found)
+    except OSError:
+        return os.path.exists(place)
+
+
+def _entry_points_of(folder: str) -> bytes:
+    try:
+        return Path(folder, "entry_points.txt").read_bytes()
+    except OSError:
+        return b""
 
 
 def handlers_in(target: Any) -> list[Handler]:

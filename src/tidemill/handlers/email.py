@@ -15,14 +15,25 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers import smtp
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    object_schema,
+)
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, time_ms
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 from tidemill.net.http_client import check_secrets
 
 _UNENCRYPTED = "credentials are not sent over an unencrypted connection"
-HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
+HINT = (
+    'name one under `server`, or the operator writes `smtp = "smtp://user:password@host:587"` in tidemill.toml, '
+    "or sets TIDEMILL_SMTP_URL"
+)
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
 _ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": smtp.RECIPIENTS_MAX}]}
@@ -87,7 +98,7 @@ EMAIL = NodeType(
     title="Email",
     icon="mail",
     description="Sends a message over SMTP.",
-    secret_fields=("server.username", "server.password", "server.access_token", "headers"),
+    secret_fields=("server.username", "server.password", "server.access_token"),
     check=_check,
     config_schema=object_schema(
         ("from",),
@@ -120,22 +131,22 @@ def email_handler(
 ) -> Handler:
     """The node type; `operators` is the server for nodes that name none, and is exempt from the egress policy."""
 
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         named = context.config.get("server")
         server = operators if named is None else _configured_server(named)
         if server is None:
             raise CapabilityMissing("smtp_server_missing", "no mail server is named", hint=HINT)
         allowed = dialer if named is not None else dialer.opening(server.host, server.port)
-        if named is not None and context.forbidden_at is not None:
-            scheme = "smtps" if server.tls == "tls" else "smtp"
-            check_secrets(context.forbidden_at, f"{scheme}://{server.host}:{server.port}")
         message = await smtp.message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
+            if context.forbidden_at is not None:
+                scheme = "smtps" if server.tls == "tls" else "smtp"
+                check_secrets(context.forbidden_at, f"{scheme}://{server.host}:{server.port}")
             reply = await smtp.deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
-        return Return({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
+        return Done({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
 
     return Handler(EMAIL, work)
 

@@ -9,8 +9,8 @@ with its time limit, its attempt and the worker. Its output is passed on live, a
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -18,27 +18,30 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
-    Ended,
+    Done,
     Fail,
     Handler,
+    HandlerOutcome,
     NodeContext,
-    Return,
     ending,
     object_schema,
     truncate,
 )
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.net.http_client import origin_hint
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
+from tidemill.security.grants import SHELL_ORIGIN
 
 # Run a command.
 
@@ -177,7 +180,7 @@ PRIVATE = "TIDEMILL_"
 OUTPUT_BYTES = 1_048_576
 QUOTED_MAX = 500
 OUT_OF_MEMORY_RETRIES = 2
-HINT = "an operator can enable it for a worker: TIDEMILL_SHELL=on"
+HINT = f"the operator writes `shell = true` in {CONFIG_FILE}, or sets TIDEMILL_SHELL=on"
 _OFF = "commands are not enabled here"
 _EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -188,7 +191,9 @@ _STATUS = _INTEGER | {"minimum": 0, "maximum": 255}
 _STATUSES = {"type": "array", "items": _STATUS, "minItems": 1, "maxItems": 256}
 
 FOLDER_PREFIX = "tidemill-shell-"
-"""Of temporary folders; the number of the process follows."""
+"""Of temporary folders; each is locked while its command runs."""
+UNLOCKED_SECONDS = 60
+"""A younger folder may not be locked yet."""
 _PR_SET_DUMPABLE = 4
 
 SHELL = NodeType(
@@ -233,34 +238,53 @@ SHELL = NodeType(
 def shell_handler(*, enabled: bool = False) -> Handler:
     """The node type; unless it is enabled, it refuses everything."""
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         if not enabled:
             raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
         config: dict[str, Any] = context.config
+        if context.forbidden_at is not None and (secret := context.forbidden_at(SHELL_ORIGIN)):
+            message = f"the secret {secret} may not be given to commands"
+            raise Fail("origin_not_allowed", message, hint=origin_hint(secret, SHELL_ORIGIN))
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()
             finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or (lambda source, text: None))
         duration_ms = round((time.monotonic() - began) * 1_000)
         _check_status(finished, config, context.attempt)
-        return Return(_output(finished, config.get("parse", "text"), duration_ms))
+        return Done(_output(finished, config.get("parse", "text"), duration_ms))
 
     def check(config: Json) -> Iterator[ConfigProblem]:
         if not enabled:
-            yield ConfigProblem("", _OFF, HINT)
+            yield ConfigProblem("", _OFF, HINT, code="shell_disabled")
         yield from _check(config)
 
     return Handler(msgspec.structs.replace(SHELL, check=check), call, open=_open if enabled else None)
 
 
 def _open() -> None:
-    """Hide the environment of this process from commands, and remove the folders of workers that were killed."""
+    """Hide the environment of this process from commands."""
     with suppress(OSError, AttributeError):
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def remove_leftovers() -> None:
+    """Remove the temporary folders of workers that were killed; those of living ones are locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        with suppress(OSError):
-            if pid.isdecimal() and folder.lstat().st_uid == os.geteuid() and not Path(f"/proc/{pid}").exists():
+        with suppress(OSError), _opened(folder) as fd:
+            found = os.fstat(fd)
+            if found.st_uid == os.geteuid() and time.time() - found.st_ctime > UNLOCKED_SECONDS:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _opened(folder: str | Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _check(config: Json) -> Iterator[ConfigProblem]:
@@ -310,9 +334,11 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
         _require_folder(cwd)
         yield cwd
         return
-    made = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+    made = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     try:
-        yield made
+        with _opened(made) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield made
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, made, ignore_errors=True))
 

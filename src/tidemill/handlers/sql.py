@@ -4,7 +4,8 @@ On the run's own store a dry run gives the answer, and the transaction that reco
 exactly once. On other databases it is executed at least once; a statement can deduplicate by `:effect_key`.
 The operator names databases in environment variables and documents only refer to them by name, so the egress policy
 does not apply. Scanning takes time linear in the text, because any author of a workflow can write it. Also the SQLite
-databases; those of PostgreSQL are in `sql_postgres.py`, because its driver loads slowly.
+databases, whose statements `sql_child.py` executes in processes that can be killed; those of PostgreSQL are in
+`sql_postgres.py`, because its driver loads slowly.
 """
 
 from __future__ import annotations
@@ -12,38 +13,37 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import threading
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import apsw
 import msgspec
 
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import CONFIG_FILE, Rejected, Unavailable
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
-    Cancelled,
     CapabilityMissing,
-    Ended,
+    Done,
     Fail,
     Handler,
+    HandlerOutcome,
     NodeContext,
-    Return,
     object_schema,
 )
+from tidemill.handlers.sql_child import ANSWER_BYTES_MAX, FRAME_MAX, PROCESS_MB_MAX, ROWS_MAX, SQL_HINT
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.net.http_client import origin_hint
+from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
+from tidemill.processes.supervised import ExitReport
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
-from tidemill.stores.optional import TransactionalStatements, bound
+from tidemill.stores.optional import KILLED_WORKER, TransactionalStatements, bound
 from tidemill.stores.sql_text import Dialect, is_nothing, is_several
 
 # Databases.
 
-ROWS_MAX = 10_000
-ANSWER_BYTES_MAX = 4_194_304
-SQL_HINT = "try the statement by hand with the same parameters"
-MISSING_HINT = "add it to parameters"
+CHILD = "tidemill.handlers.sql_child"
 
 Parameters = list[Any] | dict[str, Any]
 
@@ -54,8 +54,11 @@ class Database(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
-        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`."""
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
+        """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`.
+
+        `timeout_ms` is when the caller will cancel it, for a server that goes on when this process dies.
+        """
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
@@ -69,7 +72,7 @@ class LateDatabase:
         self._make = make
         self._made: Database | None = None
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
         database = self._made
         if database is None:
             try:
@@ -81,7 +84,7 @@ class LateDatabase:
                 raise CapabilityMissing("driver_missing", message, hint=hint) from error
             # A concurrent statement may have made one meanwhile.
             database = self._made = self._made or database
-        return await database.run(text, parameters)
+        return await database.run(text, parameters, timeout_ms)
 
     async def close(self) -> None:
         if self._made is not None:
@@ -135,7 +138,8 @@ _SECRET = re.compile(r"{[{%].*\bsecrets\b")
 NOT_SAID = StoreSqlGrants()
 NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
-NOT_ENABLED_HINT = "the operator writes [sql] store = true into tidemill.toml, or sets TIDEMILL_SQL_STORE=on"
+NOT_ENABLED_HINT = f"the operator writes `store = true` under `[sql]` in {CONFIG_FILE}, or sets TIDEMILL_SQL_STORE=on"
+SECRET_ON_STORE = "a secret must not be written into the store"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
@@ -149,7 +153,7 @@ def sql_handler(
 ) -> Handler:
     """The node type; `own` is the store, if it takes statements of a `dialect`; `has_own`: workers have one."""
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         config: dict[str, Any] = context.config
         name, text = config.get("database", STORE), config["statement"]
         # A list by position, or an object by name, with the effect key if the statement uses it.
@@ -161,17 +165,21 @@ def sql_handler(
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
             if not grants.enabled:
-                raise Fail(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
-            shared = tuple(table.lower() for table, users in grants.tables.items() if context.workflow in users)
+                raise CapabilityMissing(NOT_ENABLED, NOT_ENABLED_MESSAGE, hint=NOT_ENABLED_HINT)
+            if len(context.secrets):
+                # Of a database that a template chooses this is known only now.
+                raise Fail("secret_not_allowed", SECRET_ON_STORE, hint="leave it out")
+            shared = tuple(table.lower() for table in grants.shared_with(context.workflow))
             body = msgspec.json.encode(parameters)
-            return await _dry_run(own, Statement(text=text, parameters=body, owner=context.workflow, shared=shared))
+            mine: dict[str, Any] = {"owner": context.workflow, "shared": shared, "effect_key": context.effect_key}
+            return await _dry_run(own, Statement(text=text, parameters=body, **mine))
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
         if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
-            hint = f'the operator adds "database:{name}" to the origins of [secrets.{secret}] in tidemill.toml'
-            raise Fail("origin_not_allowed", f"the secret {secret} may not be sent to the database {name}", hint=hint)
-        return Return(await database.run(text, parameters))
+            message = f"the secret {secret} may not be sent to the database {name}"
+            raise Fail("origin_not_allowed", message, hint=origin_hint(secret, f"database:{name}"))
+        return Done(await database.run(text, parameters, context.timeout_ms))
 
     async def close() -> None:
         for database in databases.values():
@@ -182,20 +190,21 @@ def sql_handler(
         if is_template(text):
             message = "the statement is a constant: values that are written into it could change what it does"
             yield ConfigProblem(
-                "/statement", message, "write :name and give it under parameters", "statement_not_constant"
+                "/statement", message, "write :name and give it under parameters", code="statement_not_constant"
             )
         if is_template(name):
             return
         if name == STORE and _SECRET.search(msgspec.json.encode(config.get("parameters")).decode()):
-            message = "a secret must not be written into the store"
-            yield ConfigProblem("/parameters", message, "leave it out", "secret_not_allowed")
+            yield ConfigProblem("/parameters", SECRET_ON_STORE, "leave it out", code="secret_not_allowed")
         if name == STORE and grants.enabled is False:
-            yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, NOT_ENABLED)
+            yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, code=NOT_ENABLED)
         elif name == STORE and not has_own:
             hint = "name a database, or use a store with SQL"
             yield ConfigProblem("/database", "this store takes no statements", hint)
         elif name != STORE and name not in databases:
-            yield ConfigProblem("/database", f'there is no database "{name}"', _hint(databases))
+            yield ConfigProblem(
+                "/database", f'there is no database "{name}"', _hint(databases), code="database_unknown"
+            )
         elif not is_template(text):
             spoken = databases[name].dialect if name in databases else dialect
             if is_several(text, spoken):
@@ -230,90 +239,71 @@ SQL = NodeType(
 )
 
 
-async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Return:
+async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Done:
     if own is None:
         raise Fail("database_unknown", "this store takes no statements", hint="name a database")
     try:
         statement = await own.dry_run(statement)
     except Rejected as refused:
-        raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint or SQL_HINT) from refused
+        first = refused.problems[0]
+        code = first.code if first.code == KILLED_WORKER else "sql_failed"
+        raise Fail(code, first.message, hint=first.hint or SQL_HINT) from refused
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
-    return Return(msgspec.json.decode(statement.answer), statement=statement)
+    return Done(msgspec.json.decode(statement.answer), statement=statement)
 
 
 def _hint(databases: Mapping[str, Database]) -> str:
     known = ", ".join(sorted([STORE, *databases]))
-    return f"known: {known}; an operator names one with TIDEMILL_DATABASE_NAME=sqlite:///file or postgresql://…"
+    line = '`NAME = "sqlite:////path/file.db"` or `NAME = "postgresql://…"` under `[databases]`'
+    return f"known: {known}; the operator writes {line} in {CONFIG_FILE}, or sets TIDEMILL_DATABASE_NAME"
 
 
 # SQLite.
 
-BUSY_MS = 5_000
-PROGRESS_STEPS = 10_000
+CHILDREN_MAX = 4
+IDLE_SECONDS = 60
+TIME_MAX_SECONDS = 600
+"""Of a statement, whatever its node says: others wait for its place."""
 
 
 class SqliteDatabase:
-    """A SQLite file. It must exist: a statement never creates one."""
+    """A SQLite file, which must exist: a statement never creates one. Statements are executed in child processes."""
 
     dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._pool = Pool(CHILDREN_MAX, idle_seconds=IDLE_SECONDS)
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
-        stop = threading.Event()
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
+        spec = ChildSpec(module=CHILD, flags=("-I", "-B"), env=minimal_environment(), cwd="/")
+        call = msgspec.json.encode((str(self._path.absolute()), text, bound(parameters)))
         try:
-            return await asyncio.to_thread(self._execute, text, parameters, stop)
-        finally:
-            # A cancelled caller must not leave a running statement behind.
-            stop.set()
+            # A caller that is cancelled leaves it without an answer, so that the child is killed.
+            async with self._pool.child(spec) as child:
+                async with asyncio.timeout(TIME_MAX_SECONDS):
+                    await child.send(call)
+                    answer = await child.receive(FRAME_MAX)
+                if answer is None:
+                    raise _no_answer(await child.exit_report())
+                child.reusable = answer[:1] == b"k"
+        except TimeoutError:
+            message = f"the statement took longer than {TIME_MAX_SECONDS} s"
+            raise Fail("timeout", message, hint="do it in parts") from None
+        except (StartFailed, RuntimeError) as error:
+            message = f"no process could be started for a statement: {error}"
+            raise Fail("database_unavailable", message, retryable=True) from error
+        if answer[1:2] == b"-":
+            raise Fail(**msgspec.json.decode(answer[2:]))
+        return msgspec.json.decode(answer[2:])
 
     async def close(self) -> None:
-        """Nothing to close: each statement opens the file, which may be replaced at any time."""
-
-    def _execute(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
-        try:
-            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
-        except apsw.CantOpenError:
-            raise Fail("database_unavailable", f"{self._path.name} cannot be opened", retryable=True) from None
-        try:
-            connection.set_busy_timeout(BUSY_MS)
-            connection.set_progress_handler(stop.is_set, PROGRESS_STEPS)
-            with connection:
-                answer = _answer(connection, text, parameters)
-                if stop.is_set():
-                    raise Cancelled("the caller of the statement was cancelled")
-                return answer
-        except apsw.BusyError as error:
-            raise Fail("database_busy", str(error), retryable=True) from error
-        except apsw.Error as error:
-            raise Fail("sql_failed", str(error), hint=SQL_HINT) from error
-        finally:
-            connection.close()
+        await self._pool.close()
 
 
-def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> Any:
-    answer = AnswerBuilder("hex({})")
-    statements = 0
-
-    def trace(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
-        nonlocal statements
-        statements += 1
-        if statements == 1:
-            answer.set_columns([column[0] for column in cursor.get_description()])
-        return statements == 1
-
-    before = connection.total_changes()
-    cursor = connection.cursor()
-    cursor.exec_trace = trace
-    try:
-        for row in cursor.execute(text, bound(parameters)):
-            answer.add(row)
-    except apsw.ExecTraceAbort:
-        raise Fail("sql_failed", "there is more than one statement") from None
-    except KeyError as error:
-        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
-    except (OverflowError, TypeError, ValueError) as error:
-        raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
-    return answer.build(connection.total_changes() - before)
+def _no_answer(report: ExitReport) -> Fail:
+    how = signal.Signals(-report.status).name if report.status < 0 else f"status {report.status}"
+    hint = f"it may need more than {PROCESS_MB_MAX} MiB of memory, or the machine has too little"
+    message = f"the process of the statement died ({how})"
+    return Fail("database_unavailable", message, retryable=True, hint=hint, unknown_outcome=True)

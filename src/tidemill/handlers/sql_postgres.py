@@ -24,7 +24,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql import MISSING_HINT, SQL_HINT, AnswerBuilder, Parameters
+from tidemill.handlers.sql import AnswerBuilder, Parameters
+from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
 from tidemill.stores.sql_text import Dialect, is_copy, with_placeholders
 
@@ -37,6 +38,13 @@ CONNECTIONS_MAX = 8
 CONNECT_SECONDS = 10
 """How long a statement may wait for a connection, unless the URL says otherwise (`connect_timeout`)."""
 IDLE_SECONDS = 60
+TIMEOUT_GRACE_MS = 1_000
+"""How much later than the worker the server ends a statement: it does so only if the worker has died."""
+_TIMEOUT = """
+SELECT set_config('statement_timeout', %(ms)s::text, true)
+WHERE current_setting('statement_timeout') = '0'
+   OR current_setting('statement_timeout')::interval > %(ms)s * interval '1 millisecond'
+"""
 
 _AS_TEXT = (
     *("interval", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
@@ -61,7 +69,7 @@ class PostgresDatabase:
         self._url = url
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[TupleRow]] | None = None
 
-    async def run(self, text: str, parameters: Parameters) -> Any:
+    async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
         if is_copy(text):
             raise Fail("sql_failed", "COPY is not supported", hint="write INSERT or SELECT")
         try:
@@ -71,6 +79,8 @@ class PostgresDatabase:
         pool = await self._opened()
         try:
             async with pool.connection() as connection, connection.transaction():
+                if timeout_ms is not None:
+                    await connection.execute(_TIMEOUT, {"ms": timeout_ms + TIMEOUT_GRACE_MS})
                 return await _answer(connection, text, bound(parameters))
         except PoolTimeout:
             # The pool does not say why. If the server can be reached, all connections are in use.

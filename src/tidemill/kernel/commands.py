@@ -36,6 +36,7 @@ class Start(Command, frozen=True, kw_only=True):
     parent: tuple[str, str, int, int] | None = None
     close: str = ""
     depth: int = 0
+    root: str = ""
 
 
 class Pause(Command, frozen=True, kw_only=True):
@@ -156,6 +157,7 @@ class Result(ToActivation, frozen=True, kw_only=True):
     """When the handler was called, by the store's clock; 0 is the time of the commit."""
     duration_ms: int = 0
     waited_ms: int = 0
+    blocked_ms: int = 0
     chance: float = 0.5
     """A number in [0, 1) for the jitter of a retry."""
     late: bool = False

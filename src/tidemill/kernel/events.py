@@ -326,6 +326,8 @@ class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="Nod
     token: int = 0
     undoable: bool = False
     """The node has a compensator."""
+    blocked_ms: int = 0
+    """How long the attempt blocked the worker's loop, if it was noticed."""
 
 
 class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFailed"):
@@ -345,6 +347,8 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
     """The worker was lost: the retry does not count for the retry policy."""
     reads: tuple[Reading, ...] = ()
     """What the failed condition had read."""
+    blocked_ms: int = 0
+    """As in `NodeCompleted`."""
 
 
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):
@@ -415,6 +419,8 @@ class RunCreated(Event, frozen=True, array_like=True, kw_only=True, tag="RunCrea
     """Of a child run: what happens when its parent no longer waits for it, `cancel` or `abandon`."""
     depth: int = 0
     """Number of ancestors of a child run."""
+    root: str = ""
+    """The run above a child run that has no parent; empty for a root, and for children of earlier versions."""
 
 
 class RunPaused(Event, frozen=True, array_like=True, kw_only=True, tag="RunPaused"):

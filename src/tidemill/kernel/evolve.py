@@ -47,7 +47,7 @@ def _run_created(state: State, event: events.RunCreated) -> None:
     state.inputs, state.labels, state.submitted_by = event.inputs, event.labels, event.submitted_by
     state.correlation_id, state.trace, state.tag_used = event.correlation_id, event.trace, event.tag_used
     state.parent, state.forked_from = event.parent, event.forked_from
-    state.close, state.depth = event.close, event.depth
+    state.close, state.depth, state.root = event.close, event.depth, event.root
     state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
     state.counter = event.counter
     state.blobs += type(event.inputs) is BlobRef

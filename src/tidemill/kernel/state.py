@@ -129,6 +129,7 @@ class State(msgspec.Struct, array_like=True, gc=False):
     parent: tuple[str, str, int, int] | None = None
     close: str = ""
     depth: int = 0
+    root: str = ""
     forked_from: tuple[str, int] | None = None
     revision: int = 0
     """Number of patches applied."""
@@ -301,7 +302,7 @@ def find_activation(state: State, key: str) -> Activation | None:
     return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 """First byte of a snapshot. Raise it whenever the fields of `State` change; a test checks this.
 
 It stays below 0x80, because snapshots of earlier versions start as msgpack arrays do: 0xdc, or 0x90 to 0x9f.

@@ -212,7 +212,7 @@ def _entry(host: str, port: int) -> str:
 
 
 def _refused(message: str, entry: str) -> CallFailed:
-    hint = f"an operator can allow it: TIDEMILL_EGRESS_ALLOW={entry}"
+    hint = f'the operator adds "{entry}" to `egress` in tidemill.toml, or to TIDEMILL_EGRESS_ALLOW'
     return CallFailed("egress_refused", message, hint=hint)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.errors import shorten
 from tidemill.net.egress import TOO_SLOW, CallFailed, Egress, Limits, shown
 
@@ -258,8 +259,12 @@ def check_secrets(forbidden_at: Callable[[str], str], origin: str) -> None:
     """Refuse to send a secret to an origin that it was not granted for."""
     if name := forbidden_at(origin):
         message = f"the secret {name} may not be sent to {origin}"
-        hint = f'the operator adds "{origin}" to the origins of [secrets.{name}] in tidemill.toml'
-        raise CallFailed("origin_not_allowed", message, hint=hint)
+        raise CallFailed("origin_not_allowed", message, hint=origin_hint(name, origin))
+
+
+def origin_hint(secret: str, origin: str) -> str:
+    line = f'"{origin}" to `origins` under `[secrets.{secret}]`'
+    return f"the operator adds {line} in {CONFIG_FILE}, or to TIDEMILL_SECRET_GRANTS where that names the secret"
 
 
 def without_key(repeatable: bool | None) -> bool | None:

@@ -25,13 +25,23 @@ START_MS = 30_000
 DYING_MS = 1_000
 """Time limit for the exit report after a child has closed its wire."""
 
+_INSTALLED = tuple(sys.path)
+"""Where modules are found before folders of documents and apps are added."""
+
 _BOOT = (
     "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
     "main(socket.socket(fileno=int(sys.argv[1])))"
 )
 
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""The only environment variables of a child that needs none: where the interpreter's libraries are."""
+
 OnText = Callable[[str, str], object]
 """Receives a line of output with the name of its stream."""
+
+
+def minimal_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
 
 
 class StartFailed(Exception):
@@ -48,6 +58,8 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None means the worker's environment."""
     cwd: str | None = None
     memory_bytes_max: int | None = None
+    user_code: bool = False
+    """Whether it finds modules wherever this process does; otherwise only what is installed."""
 
 
 class ChildProcess(SupervisedProcess):
@@ -55,6 +67,8 @@ class ChildProcess(SupervisedProcess):
 
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter
+    retirement: asyncio.TimerHandle | None = None
+    """When the pool will end it, if it stays idle."""
     reusable = False
     """Whether another call may use it; the caller sets it after a clean end."""
 
@@ -64,11 +78,12 @@ class ChildProcess(SupervisedProcess):
         self._lines = _splitters(lambda source, text: self._boot_output.append(text))
         self._wire, theirs = socket.socketpair()
         self._wire.setblocking(False)
-        paths = [os.path.abspath(each) for each in sys.path]
+        paths = [os.path.abspath(each) for each in (sys.path if spec.user_code else _INSTALLED)]
         boot = _BOOT.format(module=spec.module)
         launch = LaunchSpec(
             program=sys.executable,
-            argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
+            # `-P`: without it, the current folder would come before what is installed.
+            argv=[sys.executable, "-P", *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
             env=spec.env,
             fds=(theirs.fileno(),),
             memory_bytes_max=spec.memory_bytes_max,
@@ -144,10 +159,13 @@ class ChildProcess(SupervisedProcess):
 
 
 class Pool:
-    """Warm children, each with one call at a time. A pool belongs to one event loop until it is closed."""
+    """Warm children, each with one call at a time; it ends those that are idle for long, if it is told how long.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    A pool belongs to one event loop until it is closed.
+    """
+
+    def __init__(self, size: int, *, idle_seconds: float | None = None) -> None:
+        self._size, self._idle_seconds = size, idle_seconds
         self._turns = asyncio.Semaphore(size)
         self._idle: list[ChildProcess] = []
         self._busy: set[ChildProcess] = set()
@@ -167,7 +185,7 @@ class Pool:
             finally:
                 self._busy.discard(child)
                 if child.reusable and not self.closing:
-                    self._idle.append(child)
+                    self._rest(child)
                 else:
                     await self._end(child)
 
@@ -189,11 +207,27 @@ class Pool:
         for _ in range(self._size):
             turns.release()
 
-    async def _end(self, child: ChildProcess) -> None:
+    def _rest(self, child: ChildProcess) -> None:
+        self._idle.append(child)
+        if self._idle_seconds is not None:
+            loop = asyncio.get_running_loop()
+            child.retirement = loop.call_later(self._idle_seconds, self._retire, child)
+
+    def _retire(self, child: ChildProcess) -> None:
+        if child in self._idle:
+            self._idle.remove(child)
+            self._begin_end(child)
+
+    def _begin_end(self, child: ChildProcess) -> asyncio.Task[None]:
+        if child.retirement is not None:
+            child.retirement.cancel()
         task = asyncio.create_task(child.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-        await asyncio.shield(task)
+        return task
+
+    async def _end(self, child: ChildProcess) -> None:
+        await asyncio.shield(self._begin_end(child))
 
     async def _take(self, spec: ChildSpec) -> ChildProcess:
         dead = [each for each in self._idle if not each.alive()]
@@ -205,6 +239,8 @@ class Pool:
         for child in reversed(self._idle):
             if child.spec == spec:
                 self._idle.remove(child)
+                if child.retirement is not None:
+                    child.retirement.cancel()
                 return child
         if len(self._idle) + len(self._busy) >= self._size:
             await self._end(self._idle.pop(0))

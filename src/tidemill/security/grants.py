@@ -18,8 +18,12 @@ from tidemill.errors import rejected
 _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
-_ORIGIN = re.compile(r"(?:https?|smtps?)://(?:\*\.)?[^/*?#@\s]+|database:[\w-]+")
+_HOST = r"(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[\w.-]+)"
+_ORIGIN = re.compile(rf"(?:https?|smtps?)://{_HOST}(?::(?:\d{{1,5}}|\*))?|database:[\w-]+|shell")
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
+SHELL_ORIGIN = "shell"
+"""The origin that stands for commands: they can send a secret anywhere, and print it in any form."""
+_ANY_PORT = ":*"
 
 
 class ImportGrants(msgspec.Struct, frozen=True):
@@ -63,20 +67,20 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a secret may be sent, and which workflows may use it."""
 
     origins: tuple[str, ...]
-    """`https://host`, `https://host:8443`, `https://*.host`, `smtp://host:587` or `database:NAME`."""
+    """`https://host`, `https://*.host`, `http://host:*`, `smtp://host`, `database:NAME`, `shell`."""
     workflows: tuple[str, ...]
     """Names of workflows; `*` stands for any text."""
 
     def __post_init__(self) -> None:
-        wrong = next((each for each in self.origins if not _ORIGIN.fullmatch(each)), None)
+        wrong = next((each for each in self.origins if not _is_origin(each)), None)
         if wrong is not None:
-            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587 or database:NAME")
+            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587, database:NAME or shell")
 
     def serves(self, workflow: str) -> bool:
         return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
 
     def reaches(self, origin: str) -> bool:
-        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`)."""
+        """Whether the secret may be sent to an origin (`https://host:port`, `database:NAME`, `shell`)."""
         return any(_same_origin(pattern, origin) for pattern in self.origins)
 
 
@@ -84,18 +88,34 @@ class _Origin(NamedTuple):
     scheme: str
     host: str
     port: int | None
+    """None is any port, in a grant."""
 
 
 def _origin(text: str) -> _Origin:
-    parts = urlsplit(text)
-    return _Origin(parts.scheme, (parts.hostname or "").removesuffix("."), parts.port or PORTS.get(parts.scheme))
+    parts = urlsplit(text.removesuffix(_ANY_PORT))
+    port = None if text.endswith(_ANY_PORT) else parts.port or PORTS[parts.scheme]
+    return _Origin(parts.scheme, (parts.hostname or "").removesuffix("."), port)
+
+
+def _is_origin(text: str) -> bool:
+    if not _ORIGIN.fullmatch(text):
+        return False
+    try:
+        return _is_name(text) or bool(_origin(text).host)
+    except ValueError:
+        return False
+
+
+def _is_name(origin: str) -> bool:
+    """Whether an origin is no address: a database, or commands."""
+    return origin == SHELL_ORIGIN or origin.startswith("database:")
 
 
 def _same_origin(pattern: str, origin: str) -> bool:
-    if pattern.startswith("database:") or origin.startswith("database:"):
+    if _is_name(pattern) or _is_name(origin):
         return pattern == origin
     wanted, given = _origin(pattern), _origin(origin)
-    if (wanted.scheme, wanted.port) != (given.scheme, given.port):
+    if wanted.scheme != given.scheme or wanted.port not in (None, given.port):
         return False
     if wanted.host.startswith("*."):
         return given.host.endswith(wanted.host[1:])
@@ -128,4 +148,9 @@ class StoreSqlGrants(msgspec.Struct, frozen=True):
     enabled: bool | None = None
     """None where the operator has not said: nothing is executed then, and a document is not refused for it."""
     tables: Mapping[str, tuple[str, ...]] = {}
-    """By name of a table: workflows that may use it beside the one that made it."""
+    """By name of a table: workflows that may use it beside the one that made it; `*` stands for any text."""
+
+    def shared_with(self, workflow: str) -> tuple[str, ...]:
+        """Tables of others that a workflow may use."""
+        granted = self.tables.items()
+        return tuple(table for table, names in granted if any(fnmatchcase(workflow, name) for name in names))

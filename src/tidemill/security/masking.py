@@ -133,6 +133,7 @@ def _forms(value: str) -> Iterable[str]:
     raw = value.encode("utf-8", "surrogatepass")
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)
+    yield from (form for form in (value.lower(), value.upper(), value[::-1]) if len(form) >= PIECE_MIN)
     yield from _in_urls(raw)
     yield from _parts(value)
     yield from (form for form in (html.escape(value), *_written_twice(value)) if len(form) >= VALUE_MIN)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import CONFIG_FILE, TidemillError, Unavailable
 from tidemill.security.grants import SecretGrant
 
 PREFIX = "TIDEMILL_SECRET_"
@@ -46,8 +46,11 @@ class SecretNotGranted(TidemillError):
     def __init__(self, name: str, workflow: str) -> None:
         super().__init__(name)
         self.message = f"the operator has not granted the secret {name} to the workflow {workflow}"
-        self.hint = f'the operator writes [secrets.{name}] origins = ["https://…"] workflows = ["{workflow}"] '
-        self.hint += "into tidemill.toml"
+        lines = (
+            f'`workflows = ["{workflow}"]` and `origins = ["https://HOST"]`, the place that it is sent to (or "shell"),'
+        )
+        self.hint = f"the operator writes {lines} under `[secrets.{name}]` in {CONFIG_FILE}, or sets "
+        self.hint += f"TIDEMILL_SECRET_GRANTS={name}=https://HOST@{workflow}"
 
     def __str__(self) -> str:
         return self.message

@@ -95,6 +95,9 @@ class Statement(Value, frozen=True, kw_only=True):
     """Tables of others that it may use."""
     took_ms: int = 0
     """How long its dry run took."""
+    effect_key: str = ""
+    """Of the activation that it belongs to. If a process is lost while it executes the statement, the next dry run
+    under the same key is refused (`statement_killed_worker`)."""
 
 
 class Commit(Value, frozen=True):
@@ -234,6 +237,8 @@ class JobView(Value, frozen=True, kw_only=True):
     owner: str = ""
     void: bool = False
     """The holder is known to be dead: the lease does not count."""
+    expired: int = 0
+    """As in `Lease`."""
 
 
 class Backlog(Value, frozen=True, kw_only=True):

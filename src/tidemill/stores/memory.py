@@ -74,8 +74,9 @@ class Work:
     def view(self) -> JobView:
         job = msgspec.structs.replace(self.job, ready_at_ms=self.ready_at_ms)
         if not self.token:
-            return JobView(job=job, token=0)
-        return JobView(job=job, token=self.token, lease_expires_at_ms=self.expires_at_ms, owner=self.owner)
+            return JobView(job=job, token=0, expired=self.expired)
+        until = self.expires_at_ms
+        return JobView(job=job, token=self.token, lease_expires_at_ms=until, owner=self.owner, expired=self.expired)
 
 
 class _Lane:

@@ -60,6 +60,10 @@ def bound(parameters: Any) -> Any:
     return [msgspec.json.encode(each).decode() if isinstance(each, (list, dict)) else each for each in parameters]
 
 
+KILLED_WORKER = "statement_killed_worker"
+"""The code of a refused statement during which a process was lost."""
+
+
 class TransactionalStatements(Protocol):
     async def dry_run(self, statement: Statement) -> Statement:
         """Execute a statement and roll it back; returns it with its answer. Raises `Rejected` when it fails."""

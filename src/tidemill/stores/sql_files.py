@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
 from tidemill.errors import rejected
+
+FOLDER = Path(__file__).parent / "sql"
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 def migrations(dialect: str) -> tuple[Migration, ...]:
     found = (
         Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8"))
-        for entry in (files("tidemill.stores") / "sql" / dialect).iterdir()
+        for entry in (FOLDER / dialect).iterdir()
         if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name))
     )
     return tuple(sorted(found, key=lambda each: each.number))
@@ -66,7 +68,7 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$(?=\n*(?:-- name: |\Z))", re.MU
 
 
 def statements(dialect: str) -> Mapping[str, str]:
-    text = (files("tidemill.stores") / "sql" / dialect / "statements.sql").read_text(encoding="utf-8")
+    text = (FOLDER / dialect / "statements.sql").read_text(encoding="utf-8")
     found = {name: " ".join(body.split()) for name, body in _NAMED.findall(text)}
     if len(found) != text.count("-- name: "):
         raise ValueError(f"a statement of {dialect} is written twice, or does not end with a semicolon")

@@ -83,10 +83,9 @@ def rows_of(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def table_refusal(table: str, owner: str | None, workflow: str) -> str:
     """Why a table is not the statement's, with the operator's line that would grant it."""
-    if owner is None:
-        return f"no such table: {table}"
-    grant = f'[sql.tables] {table} = ["{workflow}"]'
-    return f"the table {table} belongs to the workflow {owner}; the operator grants it in tidemill.toml: {grant}"
+    grant = f'`{table} = ["{workflow}"]` under `[sql.tables]`'
+    whose = "was made by no workflow" if owner is None else f"belongs to the workflow {owner}"
+    return f"the table {table} {whose}; the operator grants it in tidemill.toml: {grant}"
 
 
 def answer_of(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int, hex_as: str = "hex({})") -> bytes:

@@ -240,6 +240,15 @@ class JobLaws:
         await sut.store.release([lease], delay_ms=LONG_MS)
         assert (await sut.views())["a"].job.ready_at_ms >= before + LONG_MS
 
+    async def test_the_audit_sees_how_many_leases_expired(self, sut: StoreUnderTest) -> None:
+        await sut.put(job())
+        await sut.expired(owner="dead")
+        assert (await sut.views())["a"].expired == 0, "it may still be renewed"
+        lease = await sut.take()
+        assert (await sut.views())["a"].expired == lease.expired == 1
+        await sut.store.release([lease])
+        assert (await sut.views())["a"].expired == 1
+
     async def test_the_audit_sees_an_expired_lease_until_it_is_taken_over(self, sut: StoreUnderTest) -> None:
         await sut.put(job())
         lease = await sut.expired(owner="dead")

@@ -180,10 +180,16 @@ class NaiveStore:
         views = []
         for task in sorted((task for task in self.tasks if task.stream == stream), key=lambda task: task.job.key):
             job = msgspec.structs.replace(task.job, ready_at_ms=task.ready_at)
-            views.append(c.JobView(job=job, token=0))
+            views.append(c.JobView(job=job, token=0, expired=task.expired))
             if task.token is not None:
                 expires_at = task.expires_at
-                views[-1] = c.JobView(job=job, token=task.token, lease_expires_at_ms=expires_at, owner=task.owner)
+                views[-1] = c.JobView(
+                    job=job,
+                    token=task.token,
+                    lease_expires_at_ms=expires_at,
+                    owner=task.owner,
+                    expired=task.expired,
+                )
         return views
 
     async def backlog(self) -> list[c.Backlog]:

@@ -1,9 +1,8 @@
-import sys
+import os
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,12 +15,14 @@ from tidemill.handlers import discovery
 def _entry_points_read_once() -> Iterator[None]:
     """Reading what all installed packages offer takes longer than most commands."""
 
+    read = discovery._entry_points
+
     @cache
-    def found(group: str, path: tuple[str, ...]) -> Any:
-        return entry_points(group=group)
+    def found(path: str | None) -> list[EntryPoint]:
+        return list(read())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "entry_points", lambda group: found(group, tuple(sys.path)))
+        patch.setattr(discovery, "_entry_points", lambda: found(os.environ.get("PYTHONPATH")))
         yield
 
 

@@ -17,6 +17,7 @@ import pytest
 import tidemill
 from tests.e2e.cli.golden_world import forget
 from tests.fixtures.command_line import EXAMPLES, SECONDS_MAX, Ended, InProcessCli, environment, process
+from tests.fixtures.grants import enable_sql
 from tidemill.cli import main
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
@@ -130,6 +131,7 @@ def test_small_examples(
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    enable_sql(monkeypatch)
     with tidemill.open(f"sqlite:///{tmp_path}/runs.db" if name == "ledger" else "memory://") as mill:
         view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
     assert (view.status, view.outputs) == ("COMPLETED", outputs)

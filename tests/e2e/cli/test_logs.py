@@ -111,7 +111,8 @@ def test_lines_are_followed_while_another_process_works(folder: Path) -> None:
     follower = subprocess.Popen(
         [*COMMAND, "runs", "logs", run_id, "-f"], stdout=subprocess.PIPE, env=environment(), cwd=folder, text=True
     )
-    worker = subprocess.Popen([*COMMAND, "worker"], stdout=subprocess.DEVNULL, env=environment(), cwd=folder)
+    works = [*COMMAND, "worker", "--allow-import", "talker_fns"]
+    worker = subprocess.Popen(works, stdout=subprocess.DEVNULL, env=environment(), cwd=folder)
     try:
         assert follower.stdout is not None
         assert follower.stdout.readline().split() == ["a", "step", "0"]

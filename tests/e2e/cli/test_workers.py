@@ -173,8 +173,8 @@ def test_code_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://ada:secret@db:5432/mill?x=1", "postgresql://ada:…@db:5432/mill?x=1"),
-        ("redis://:secret@db/0", "redis://:…@db/0"),
+        ("postgresql://ada:secret@db:5432/mill?x=1", "postgresql://ada:***@db:5432/mill?x=1"),
+        ("redis://:secret@db/0", "redis://:***@db/0"),
         ("sqlite:///mill.db", "sqlite:///mill.db"),
     ],
 )

@@ -183,7 +183,7 @@ def test_the_work_of_one_that_stands_still_is_taken_over_when_it_is_taken_for_de
 
 def test_a_type_that_only_one_of_them_knows(here: Here) -> None:
     place, mill = here
-    special = tidemill.Handler(tidemill.NodeType(name="special"), lambda context: tidemill.Return(0))
+    special = tidemill.Handler(tidemill.NodeType(name="special"), lambda context: tidemill.Done(0))
     plain = place.worker()
     with tidemill.open(place.url, handlers=[special], work=False) as client:
         run_id = start(client, {"name": "odd", "nodes": [{"id": "b", "type": "special"}]})

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from tests.fixtures.approvers import refused, signal, waits
+from tests.fixtures.child_processes import until
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.faulty_store import after_s, following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.memory import MemoryBlobs
+from tidemill.bootstrap import engine_at
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CONTENT_BYTES_MAX
 from tidemill.errors import Rejected, Unavailable
+from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.document.normalize import borrowed_in, with_stand_ins
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import ConfigProblem, NodeType, Workflow
 from tidemill.stores.contract import Stream
 
 
@@ -387,3 +391,30 @@ def test_a_condition_that_holds_itself_is_looked_at_once() -> None:
 def test_a_digest_is_that_of_the_bytes() -> None:
     found = borrowed_in(branching(by_code("cas://" + digest_of(b"x"))))
     assert [each.digest for each in found] == [digest_of(b"x")]
+
+
+async def test_a_large_document_is_compiled_in_a_thread() -> None:
+    """The event loop goes on meanwhile: what it does lets the compiler end."""
+    threads: list[str] = []
+    going_on = threading.Event()
+
+    def check(config: Any) -> list[ConfigProblem]:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        if config["wait"]:
+            assert going_on.wait(60)
+        return []
+
+    checked = Handler(NodeType(name="checked", check=check), lambda context: Done(1))
+    async with engine_at("memory://", handlers=[checked]) as engine:
+        await engine.publish(document(node("a", type="checked", config={"wait": False}), name="small"))
+        nodes = [node(f"n{number}", type="checked", config={"wait": number == 0}) for number in range(200)]
+        publishing = asyncio.create_task(engine.publish(document(*nodes, name="large")))
+        await until(lambda: len(threads) > 1)
+        run = await engine.result(await engine.start("small"))
+        assert run.status == "COMPLETED" and not publishing.done()
+        going_on.set()
+        assert (await publishing).version == 1
+        text = json.dumps(document(*nodes, name="text"))
+        assert (await engine.publish(text)).version == (await engine.publish(text.encode())).version == 1
+    assert threads[0] == "MainThread"
+    assert set(threads[1:]) == {"tidemill-compile"}

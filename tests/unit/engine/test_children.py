@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tidemill
 from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
@@ -24,6 +26,7 @@ from tidemill.kernel.events import (
     RunRetried,
 )
 from tidemill.kernel.evolve import replay
+from tidemill.settings import Limits, Settings
 
 
 async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any) -> str:
@@ -163,6 +166,108 @@ async def test_a_child_that_cannot_be_started_fails_its_node_and_says_why(mill: 
     assert "mum.c.1" in run.error["message"]
     assert await mill.of("mum", ChildStarted) == []
     assert await mill.events("mum.c.1") == []
+
+
+async def _refusals(mill: Cluster, run_id: str) -> set[tuple[str, ...]]:
+    """The causes of all failures of children below a root."""
+    rows = await mill.rows(f"root:{run_id}")
+    failed = [each for run in (run_id, *(row.run_id for row in rows)) for each in await mill.of(run, NodeFailed)]
+    return {each.error.causes for each in failed if each.error.code == "child_failed"}
+
+
+@simulated
+async def test_a_workflow_that_starts_itself_twice_stays_within_the_limit(mill: Cluster) -> None:
+    worker = await mill.process(descendants_max=200)
+    await _publish(worker, child("one", "kid"), child("two", "kid"))
+    run_id = await worker.start("kid", key="r")
+    assert await ended(mill, run_id) == "FAILED"
+    # A closed parent closes its children, so fewer may be left to be started.
+    assert 1 <= len(await mill.rows("root:r")) <= 200
+    await worker.run(document(child("c", "nobody"), name="other"), key="other")
+    assert [row.run_id for row in await mill.rows("root:other")] == []
+
+
+@pytest.mark.parametrize(("most", "items"), [(1, 5), (7, 20), (150, 200), (200, 200)])
+@simulated
+async def test_the_child_beyond_the_limit_fails_its_node(mill: Cluster, most: int, items: int) -> None:
+    worker = await mill.process(descendants_max=most)
+    await _publish(worker, node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
+    maps = {"over": list(range(items)), "tolerate": items}
+    run = await worker.run(document(child("m", "kid", inputs="{{ item }}", map=maps)), key="mum")
+    assert len(await mill.rows("root:mum")) == most
+    assert sum(isinstance(each, dict) for each in run.nodes["m"]["output"]) == items - most
+    refused = [each.error for each in await mill.of("mum", NodeFailed)]
+    assert len(refused) == items - most, "none is tried again"
+    for error in refused:
+        assert (error.code, error.causes, error.retryable) == ("child_failed", ("too_many_descendants",), False)
+        assert "max_descendants" in error.hint
+
+
+@simulated
+async def test_grandchildren_count_for_their_root(mill: Cluster) -> None:
+    worker = await mill.process(descendants_max=5)
+    await _publish(worker, node("a", config=1), name="leaf")
+    await _publish(worker, *(child(f"c{number}", "leaf") for number in range(2)), name="twig")
+    run = await worker.run(document(child("x", "twig"), child("y", "twig", "x")), key="r")
+    assert run.status == "FAILED"
+    assert ("child_failed", "too_many_descendants") in await _refusals(mill, "r")
+    assert len(await mill.rows("root:r")) == 5
+    assert (await mill.state("r.x.1.c0.1")).root == "r"
+    # Another root has a budget of its own.
+    assert (await worker.run(document(child("x", "twig")), key="s")).status == "COMPLETED"
+
+
+@simulated
+async def test_starting_children_rarely_counts_them(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = await mill.process()
+    counts: list[Any] = []
+    count = mill.store.count
+
+    async def counted(*args: Any, **options: Any) -> int:
+        counts.append(args)
+        return await count(*args, **options)
+
+    monkeypatch.setattr(mill.store, "count", counted)
+    await _publish(worker, node("a", config=1))
+    run = await worker.run(document(child("m", "kid", map={"over": list(range(300))})), key="mum")
+    assert run.status == "COMPLETED"
+    assert len([args for args in counts if args[2] == ["root:mum"]]) <= 300 / 100 + 1
+
+
+@simulated
+async def test_several_workers_exceed_the_limit_by_little(mill: Cluster) -> None:
+    workers = [await mill.process(f"w{number}", descendants_max=100, concurrency=4) for number in range(3)]
+    await _publish(workers[0], node("a", config="{{ inputs }}"), outputs="{{ a.output }}")
+    maps = {"over": list(range(160)), "tolerate": 160}
+    await workers[0].run(document(child("m", "kid", inputs="{{ item }}", map=maps)), key="mum")
+    # Two further workers: one percent and one run that they need not count, and four jobs in hand.
+    assert 100 <= len(await mill.rows("root:mum")) <= 100 + 2 * (2 + 4)
+
+
+@simulated
+async def test_a_child_of_an_earlier_version_counts_as_a_root(mill: Cluster) -> None:
+    worker = await mill.process(descendants_max=3)
+    await _publish(worker, signal("s"), child("c", "leaf", "s"), name="twig")
+    await _publish(worker, node("a", config=1), name="leaf")
+    run_id = await worker.start(document(child("x", "twig")), key="r")
+    stream = mill.stream("r.x.1")
+    await waits(mill, stream.key, "s")
+    entry = worker.engine.run_cache.get(stream)
+    assert entry is not None
+    entry.state.root = ""
+    await worker.engine.signal(stream.key, "s")
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert (await mill.state("r.x.1.c.1")).root == "r.x.1"
+
+
+@simulated
+async def test_a_fork_of_a_child_is_a_root(mill: Cluster) -> None:
+    worker = await mill.process()
+    await _publish(worker, node("a", config=1))
+    await worker.run(document(child("x", "kid")), key="r")
+    forked = await worker.engine.fork("r.x.1", node="a", key="f")
+    await worker.end("f")
+    assert forked and ((await mill.state("f")).root, (await mill.state("f")).parent) == ("", None)
 
 
 @simulated
@@ -406,3 +511,20 @@ async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Cluste
     answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
     assert isinstance(answer, ChildEnded)
     assert len(await mill.of("mum.c.1", RunRetried)) == 1
+
+
+def test_the_operator_sets_the_limit(tmp_path: Path) -> None:
+    settings = Settings(limits=Limits(max_descendants=2))
+    with tidemill.open(f"sqlite:///{tmp_path}/t.db", settings=settings) as mill:
+        mill.publish(document(node("a", config=1), name="kid"))
+        mill.publish(document(*(child(f"c{number}", "kid") for number in range(3)), name="mum"))
+        run = mill.result(mill.start("mum", key="r"), timeout_s=60)
+        assert run.error is not None and run.error["causes"] == ["too_many_descendants"]
+        assert "under `[limits]`" in run.error["hint"]
+        assert len(mill.find(["root:r"])[0]) == 2
+
+
+def test_a_document_cannot_raise_it(tmp_path: Path) -> None:
+    with tidemill.open(f"sqlite:///{tmp_path}/t.db") as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish(document(child("c", "kid"), limits={"max_descendants": 1_000_000}))
+    assert refused.value.problems[0].code == "unknown_key"

@@ -13,7 +13,7 @@ from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.errors import Rejected, Unavailable
-from tidemill.handlers.contract import Handler, Return
+from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.codec import encode_event
 from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JOB_FORMAT, JobBody
@@ -174,8 +174,8 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster
 @simulated
 async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Cluster) -> None:
     """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""
-    fine = Handler(NodeType(name="odd"), lambda context: Return(1))
-    broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Return(1))
+    fine = Handler(NodeType(name="odd"), lambda context: Done(1))
+    broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Done(1))
     client = await mill.process("client", work=False, more=[fine])
     run_id = await client.start(document(node("a", type="odd", config="{{ inputs.x }}"), name="odd"), {"x": 1})
     worker = await mill.process("w1", more=[broken])

@@ -15,7 +15,7 @@ from tidemill.engine.maintenance import reconciler
 from tidemill.engine.worker.worker import INTERNAL_TRIES_MAX
 from tidemill.errors import InternalError, Unavailable, internal_error
 from tidemill.kernel.commands import Done, Result
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import NodeFailed
 
 LARGE = "x" * 100_000

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.handler_harness import called
 from tidemill.errors import Problem, Rejected
-from tidemill.handlers.contract import Asked, Child, Fail, Pause, Return
+from tidemill.handlers.contract import ApprovalRequest, ChildRun, Done, Fail, Wait
 from tidemill.handlers.control import PLAIN, WAITING
 from tidemill.kernel.compile.compiler import compile_document
 
@@ -19,7 +19,7 @@ TYPES = {handler.type.name: [handler.type] for handler in PLAIN}
 
 @pytest.mark.parametrize("config", [None, 0, "text", [1, {"a": None}], {"x": {"y": 2.5}}])
 async def test_value_returns_its_config(config: Any) -> None:
-    assert await called(HANDLERS["value"], config) == Return(config)
+    assert await called(HANDLERS["value"], config) == Done(config)
 
 
 async def test_fail_fails_with_its_kind() -> None:
@@ -44,7 +44,7 @@ async def test_fail_may_stop_failing(attempts: int, fails: int) -> None:
             outcomes.append(await called(HANDLERS["fail"], {"attempts": attempts, "value": "v"}, attempt=attempt))
         except Fail:
             outcomes.append(None)
-    assert outcomes == [None] * fails + [Return("v")] * (5 - fails)
+    assert outcomes == [None] * fails + [Done("v")] * (5 - fails)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ async def test_fail_may_stop_failing(attempts: int, fails: int) -> None:
     [({"seconds": 5}, 5_000), ({"ms": 7}, 7), ({"seconds": 0.25}, 250), ({"seconds": 0}, 0), ({"ms": 0}, 0)],
 )
 async def test_sleep_asks_for_a_timer(config: Any, ms: int) -> None:
-    assert await called(HANDLERS["sleep"], config) == Pause(on="timer", for_ms=ms)
+    assert await called(HANDLERS["sleep"], config) == Wait(on="timer", for_ms=ms)
 
 
 BAD_CONFIGS = [
@@ -115,9 +115,9 @@ def _refused(type_: str, config: Any) -> tuple[Problem, ...]:
 
 
 async def test_people_are_asked_for_everything_that_is_configured() -> None:
-    assert await called(HANDLERS_OF_WAITING["human"], WHOLE) == Pause(
+    assert await called(HANDLERS_OF_WAITING["human"], WHOLE) == Wait(
         on="human",
-        approval=Asked(
+        approval=ApprovalRequest(
             title="Pay?",
             description="An invoice",
             form={"type": "object"},
@@ -134,8 +134,8 @@ async def test_people_are_asked_for_everything_that_is_configured() -> None:
 
 @pytest.mark.parametrize("config", [None, {}])
 async def test_without_a_config_anyone_decides_and_there_is_no_hurry(config: Any) -> None:
-    assert await called(HANDLERS_OF_WAITING["human"], config, node="ship") == Pause(
-        on="human", approval=Asked(title="ship", quorum=1, on_timeout="fail")
+    assert await called(HANDLERS_OF_WAITING["human"], config, node="ship") == Wait(
+        on="human", approval=ApprovalRequest(title="ship", quorum=1, on_timeout="fail")
     )
 
 
@@ -152,7 +152,7 @@ async def test_without_a_config_anyone_decides_and_there_is_no_hurry(config: Any
 )
 async def test_time_to_decide(config: Any, ms: int | None) -> None:
     asked = await called(HANDLERS_OF_WAITING["human"], config)
-    assert isinstance(asked, Pause) and asked.approval is not None
+    assert isinstance(asked, Wait) and asked.approval is not None
     assert asked.approval.timeout_ms == ms
 
 
@@ -171,13 +171,13 @@ async def test_more_people_than_are_asked_cannot_agree(approvers: list[str], quo
 )
 async def test_a_role_may_have_any_number_of_people(approvers: list[str], quorum: int) -> None:
     asked = await called(HANDLERS_OF_WAITING["human"], {"approvers": approvers, "quorum": quorum})
-    assert isinstance(asked, Pause) and asked.approval is not None and asked.approval.quorum == quorum
+    assert isinstance(asked, Wait) and asked.approval is not None and asked.approval.quorum == quorum
 
 
 async def test_a_number_that_was_computed_is_a_number_of_people() -> None:
     """Templates divide into doubles, and a schema takes 2.0 for an integer: so does the handler."""
     asked = await called(HANDLERS_OF_WAITING["human"], {"quorum": 2.0})
-    assert isinstance(asked, Pause) and asked.approval is not None
+    assert isinstance(asked, Wait) and asked.approval is not None
     assert asked.approval.quorum == 2 and type(asked.approval.quorum) is int
 
 
@@ -266,16 +266,16 @@ def test_a_path_leads_to_a_node_that_exists(field: str) -> None:
 
 @pytest.mark.parametrize(("config", "name"), [(None, "n"), ({}, "n"), ({"name": "paid"}, "paid")])
 async def test_a_signal_is_called_like_its_node_by_default(config: Any, name: str) -> None:
-    assert await called(HANDLERS_OF_WAITING["signal"], config) == Pause(on="signal", name=name)
+    assert await called(HANDLERS_OF_WAITING["signal"], config) == Wait(on="signal", name=name)
 
 
 async def test_a_child_is_asked_for() -> None:
     whole = {"workflow": "kid@3", "inputs": {"x": 1}, "close": "abandon", "labels": {"k": "v"}}
-    assert await called(HANDLERS_OF_WAITING["workflow"], whole) == Pause(
-        on="child", child=Child(workflow="kid@3", inputs={"x": 1}, close="abandon", labels={"k": "v"})
+    assert await called(HANDLERS_OF_WAITING["workflow"], whole) == Wait(
+        on="child", child=ChildRun(workflow="kid@3", inputs={"x": 1}, close="abandon", labels={"k": "v"})
     )
-    assert await called(HANDLERS_OF_WAITING["workflow"], {"workflow": "kid"}) == Pause(
-        on="child", child=Child(workflow="kid", inputs={}, close="cancel", labels={})
+    assert await called(HANDLERS_OF_WAITING["workflow"], {"workflow": "kid"}) == Wait(
+        on="child", child=ChildRun(workflow="kid", inputs={}, close="cancel", labels={})
     )
 
 
@@ -300,7 +300,7 @@ NEW_YEAR_MS = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1_000)
 )
 async def test_a_moment(config: Any, ms: int) -> None:
     pause = await called(HANDLERS_OF_WAITING["wait_until"], config)
-    assert isinstance(pause, Pause) and pause == Pause(on="timer", until_ms=ms)
+    assert isinstance(pause, Wait) and pause == Wait(on="timer", until_ms=ms)
     assert type(pause.until_ms) is int
 
 

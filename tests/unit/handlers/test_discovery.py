@@ -14,7 +14,7 @@ import tidemill
 from tests.fixtures.command_line import process
 from tidemill.bootstrap import built_in_types, engine_at, node_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.handlers.discovery import handlers_in, installed
 from tidemill.kernel.model import NodeType
 
@@ -59,6 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder, known = tmp_path / "site", set(sys.modules)
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     yield folder
     for name in set(sys.modules) - known:
         if (folder / f"{name}.py").exists():
@@ -133,8 +134,8 @@ def test_a_broken_one_is_told_and_the_rest_goes_on(
     assert problem.code == "unknown_node_type" and warning[:200] in problem.hint
 
 
-def call(context: NodeContext) -> Return:
-    return Return(None)
+def call(context: NodeContext) -> Done:
+    return Done(None)
 
 
 def test_an_installed_type_cannot_take_the_place_of_a_built_in_one(site: Path) -> None:

@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, error, output
 from tests.fixtures.handler_harness import called
 from tests.fixtures.worker_processes import alive, until
 from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing, Fail, Return
-from tidemill.handlers.shell import DRAINING_MS, shell_handler
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail
+from tidemill.handlers.shell import DRAINING_MS, FOLDER_PREFIX, remove_leftovers, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.observability.capture import OUTPUT_SINK
 
@@ -40,7 +41,7 @@ time.sleep(60)
 
 async def ran(*argv: str, **config: Any) -> dict[str, Any]:
     ended = await called(SHELL, {"argv": list(argv), **config})
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     assert isinstance(ended.value, dict)
     return ended.value
 
@@ -94,6 +95,7 @@ def listening() -> list[tuple[str, str]]:
 @pytest.fixture
 def mill(monkeypatch: pytest.MonkeyPatch) -> Iterator[tidemill.Tidemill]:
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    give_secrets(monkeypatch, TOKEN="swordfish")
     with tidemill.open("memory://") as opened:
         yield opened
 
@@ -114,7 +116,7 @@ def test_a_document_is_refused_where_commands_are_off(said: str | None, monkeypa
     with pytest.raises(Rejected) as refused:
         compile_document(document(["true"]), built_in_types())
     (problem,) = refused.value.problems
-    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config")
+    assert (problem.code, problem.path) == ("shell_disabled", "/nodes/0/config")
     assert "TIDEMILL_SHELL=on" in problem.hint
 
 
@@ -390,6 +392,34 @@ asyncio.run(called(shell_handler(enabled=True), {{"argv": {argv!r}}}))
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 
+def test_a_worker_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tidemill.handlers.shell.UNLOCKED_SECONDS", -1)
+    script = """
+import asyncio
+from tests.fixtures.handler_harness import called
+from tidemill.handlers.shell import shell_handler
+asyncio.run(called(shell_handler(enabled=True), {"argv": ["sh", "-c", "echo left > file; sleep 600"]}))
+"""
+    root = Path(__file__).resolve().parents[3]
+    other = tmp_path / f"{FOLDER_PREFIX}elsewhere"
+    other.symlink_to(root)
+
+    def folders() -> list[Path]:
+        return [each.parent for each in tmp_path.glob(f"{FOLDER_PREFIX}*/file")]
+
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root) as worker:
+        until(lambda: len(folders()) == 1, "the command runs")
+        remove_leftovers()
+        assert len(folders()) == 1, "the folder of a living worker was removed"
+        worker.kill()
+    with tidemill.open("memory://"):
+        until(lambda: not folders(), "the folder is gone")
+    assert other.is_symlink() and root.is_dir()
+
+
 async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     running = asyncio.create_task(failed(*stubborn(tmp_path / "pid")))
     pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
@@ -400,8 +430,7 @@ async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 
-def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "swordfish")
+def test_a_run_keeps_what_a_command_says(mill: tidemill.Tidemill) -> None:
     view = went(mill, ["sh", "-c", "echo $T; echo loud >&2"], env={"T": "{{ secrets.TOKEN }}"})
     assert output(view)["stdout"] == "***\n"
     lines = {(each.source, each.text.strip()) for each in mill.logs(view.run_id)}

@@ -14,10 +14,12 @@ import apsw
 import pytest
 
 import tidemill
+from tests.fixtures.grants import grant_tables
 from tests.pace import allowed
-from tidemill.bootstrap import databases_here
+from tidemill.bootstrap import databases
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
+from tidemill.settings import read_settings
 from tidemill.stores.contract import Statement
 from tidemill.stores.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.sqlite.transactional import Statements
@@ -38,7 +40,8 @@ def asks(statement: str, database: str = "store", **config: Any) -> dict[str, An
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    grant_tables(monkeypatch, tmp_path, orders="asking", seats="asking")
     path = tmp_path / "runs.db"
     with tidemill.open(f"sqlite:///{path}", work=False):
         pass
@@ -74,7 +77,6 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT * FROM nowhere", "no such table"),
         ("SELECT missing FROM orders", "no such column"),
         ("INSERT INTO orders (id) VALUES (1), (1)", "UNIQUE"),
-        ("SELECT 1{{ '; SELECT 2' }}", "more than one statement"),
         ("SELECT body FROM records", "a table of the store's own"),
         ("DELETE FROM jobs", "a table of the store's own"),
         ("INSERT INTO sqlite_master (name) VALUES (1)", "m"),
@@ -85,19 +87,22 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT * FROM pragma_user_version", "pragma"),
         ("CREATE TABLE tidemill_new (n)", "tidemill_"),
         ("ALTER TABLE orders RENAME TO tidemill_new", "tidemill_"),
-        ("{{ '-- nothing' }}", "there is no statement"),
         ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "only tables and indexes"),
         ("COMMIT", "the store's own affair"),
         ("SAVEPOINT mine", "the store's own affair"),
         ("PRAGMA synchronous = OFF", "pragmas are not allowed"),
         ("ATTACH DATABASE ':memory:' AS other", "other files cannot be attached"),
-        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "longer than"),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
+            "it takes more than 200 ms",
+        ),
         ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10001) SELECT i FROM n", "10000 rows"),
         ("SELECT x'00ff' AS raw", "holds bytes"),
+        ("SELECT length(hex(hex(hex(hex('" + "x" * 9_000 + "')))))", "too big"),
         ("SELECT 9e999 AS much", "JSON does not have"),
         ("SELECT 1 AS a, 2 AS a", "two columns"),
-        ("SELECT length(randomblob(500000000))", "too big"),
-        ("SELECT load_extension('x')", "extensions"),
+        ("SELECT length(randomblob(500000000))", "the function randomblob is not for"),
+        ("SELECT load_extension('x')", "the function load_extension is not for"),
         ("CREATE TEMP TABLE records (n)", "only"),
         ("CREATE TEMP VIEW jobs AS SELECT 1", "only"),
         ("CREATE TEMP TRIGGER t AFTER INSERT ON main.orders BEGIN DELETE FROM records; END", "only"),
@@ -172,6 +177,41 @@ def test_several_statements_are_refused_when_they_are_published(
         mill.publish(asks("INSERT INTO orders (customer) VALUES ('a'); DROP TABLE orders", database))
     (problem,) = refused.value.problems
     assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/statement")
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT 1{{ '; SELECT 2' }}", "{{ '-- nothing' }}", "SELECT '{{ inputs.name }}'"]
+)
+@pytest.mark.parametrize("database", ["store", "crm", "{{ inputs.where }}"])
+def test_a_statement_is_a_constant(store: Path, monkeypatch: pytest.MonkeyPatch, statement: str, database: str) -> None:
+    """Whatever data would change in it, an author must not let them."""
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", "sqlite:///nowhere.db")
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish(asks(statement, database))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("statement_not_constant", "/nodes/0/config/statement")
+    assert "parameters" in problem.hint
+
+
+def test_sql_on_the_store_is_off_until_it_is_granted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEMILL_CONFIG")
+    document = asks("SELECT 1 AS one")
+    with pytest.raises(Rejected) as refused:
+        ran(store, document)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("sql_not_enabled", "/nodes/0/config/database")
+    assert "`store = true` under `[sql]`" in problem.hint and "TIDEMILL_SQL_STORE=on" in problem.hint
+    # A client that does no work does not know what its workers may do. The worker refuses.
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill:
+        mill.publish(document)
+        run = mill.start("asking")
+    with tidemill.open(f"sqlite:///{store}") as mill:
+        assert mill.result(run).error["code"] == "sql_not_enabled"
+    monkeypatch.setenv("TIDEMILL_SQL_STORE", "on")
+    assert ran(store, document).outputs["ask"]["rows"] == [{"one": 1}]
+    monkeypatch.setenv("TIDEMILL_SQL_STORE", "off")
+    with pytest.raises(Rejected, match="not enabled SQL"):
+        ran(store, document)
 
 
 def test_a_comment_alone_is_refused_when_it_is_published(store: Path) -> None:
@@ -368,6 +408,6 @@ async def test_without_its_driver_a_database_is_left_to_other_workers(monkeypatc
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "tidemill.handlers.sql_postgres", raising=False)
     with pytest.raises(CapabilityMissing) as lacking:
-        await databases_here()["crm"].run("SELECT 1", [])
+        await databases(read_settings())["crm"].run("SELECT 1", [])
     assert lacking.value.code == "driver_missing"
     assert lacking.value.hint == 'pip install "tidemill[postgres]"'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -236,6 +238,64 @@ def test_a_run_uses_it_and_a_time_out_ends_the_statement_on_the_server(
         assert refused.value.problems[0].path == "/nodes/0/config/statement"
     left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill'"
     assert server.asked(left) == [(0,)], "a closed engine still holds connections"
+
+
+ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill' AND state = 'active'"
+SLEEPING = "SELECT pg_sleep(600)::text AS slept"
+
+
+def awaited(server: Server, active: int) -> bool:
+    """Whether so many statements run on the server, within a generous time."""
+    deadline = time.monotonic() + 60
+    while server.asked(ACTIVE) != [(active,)]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_cancelled_run_ends_its_statement_on_the_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", server.url)
+    with tidemill.open(f"sqlite:///{tmp_path}/runs.db") as mill:
+        mill.publish(asking(SLEEPING))
+        run = mill.start("asking", {})
+        assert awaited(server, 1), "it never began"
+        mill.cancel(run)
+        assert mill.result(run, timeout_s=60).status == "CANCELLED"
+        assert awaited(server, 0), "the statement goes on without anybody who waits for it"
+
+
+KILLED = """
+import sys, tidemill
+with tidemill.open(sys.argv[1]) as mill:
+    mill.run({"name": "asking", "nodes": [{"id": "ask", "type": "sql", "timeout_seconds": 3,
+              "config": {"database": "crm", "statement": sys.argv[2]}}]})
+"""
+
+
+def test_the_server_ends_the_statement_of_a_worker_that_was_killed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", server.url)
+    command = [sys.executable, "-c", KILLED, f"sqlite:///{tmp_path}/runs.db", SLEEPING]
+    with subprocess.Popen(command) as worker:
+        assert awaited(server, 1), "it never began"
+        worker.kill()
+    assert awaited(server, 0), "the statement goes on for as long as it likes"
+
+
+async def test_the_operators_shorter_time_limit_stays(server: Server) -> None:
+    database = PostgresDatabase(f"{server.url}?options=-c%20statement_timeout%3D300ms")
+    asked = "SELECT current_setting('statement_timeout') AS most"
+    for timeout_ms, most in ((None, "300ms"), (60_000, "300ms"), (0, "300ms")):
+        assert (await database.run(asked, [], timeout_ms))["rows"] == [{"most": most}]
+    await database.close()
+    database = PostgresDatabase(server.url)
+    for timeout_ms, most in ((None, "0"), (2_000, "3s"), (None, "0")):
+        assert (await database.run(asked, [], timeout_ms))["rows"] == [{"most": most}]
+    await database.close()
 
 
 def test_the_password_is_nowhere_in_what_a_run_leaves_behind(

@@ -23,7 +23,7 @@ from tidemill.kernel.state import (
     encode_state,
 )
 
-FORM = "999a5ce65faa29e5"
+FORM = "f3972bc15fa5dcbf"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 

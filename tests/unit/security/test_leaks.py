@@ -16,12 +16,24 @@ from urllib.parse import quote
 import pytest
 
 from tests.fixtures.command_line import InProcessCli
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import Asked, Blob, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import (
+    ApprovalRequest,
+    Blob,
+    ChildRun,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    Skip,
+    Wait,
+)
 from tidemill.kernel.model import NodeType
-from tidemill.security.secrets import MASKED, PREFIX
+from tidemill.security.secrets import MASKED
 
 CANARY = 'canary/4f9c+Zq "quoted" ümlaut'
 TOKEN = "tok-77a1b2c3d4e5f6"
@@ -49,7 +61,7 @@ class Reason(Exception):
     pass
 
 
-async def echo(context: NodeContext) -> Ended:
+async def echo(context: NodeContext) -> HandlerOutcome:
     """Say it in every way there is, then end as the config asks."""
     secret, token = context.config["token"], context.secrets["TOKEN"]
     for value in (secret, token):
@@ -66,13 +78,13 @@ async def echo(context: NodeContext) -> Ended:
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
     match context.config["how"]:
         case "value":
-            return Return({"said": secret, token: [basic, (token,), Boxed(secret)], "url": quote(secret, safe="")})
+            return Done({"said": secret, token: [basic, (token,), Boxed(secret)], "url": quote(secret, safe="")})
         case "large":
-            return Return({"padding": "x" * LARGE, "said": [secret, token]})
+            return Done({"padding": "x" * LARGE, "said": [secret, token]})
         case "blob":
             files = [Blob(f"said {each}".encode(), "text/plain") for each in (secret, token)]
             bits = Blob(iter([b"\x00" * LARGE, *(bytes([byte]) for byte in token.encode())]))
-            return Return({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
+            return Done({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
         case "fail":
             try:
                 raise Reason(f"cause {secret}")
@@ -83,13 +95,14 @@ async def echo(context: NodeContext) -> Ended:
         case "skip":
             return Skip(f"because of {secret} and {token}")
         case "ask":
-            return Pause(
-                "human", approval=Asked(title=f"{token}?", description=secret, timeout_ms=50, on_timeout="approve")
+            return Wait(
+                "human",
+                approval=ApprovalRequest(title=f"{token}?", description=secret, timeout_ms=50, on_timeout="approve"),
             )
         case "signal":
-            return Pause("signal", name=f"for-{token}", for_ms=50)
+            return Wait("signal", name=f"for-{token}", for_ms=50)
         case "child":
-            return Pause("child", child=Child(workflow="nobody", inputs={"given": secret}, labels={"by": token}))
+            return Wait("child", child=ChildRun(workflow="nobody", inputs={"given": secret}, labels={"by": token}))
         case _:
             raise AssertionError(context.config)
 
@@ -153,8 +166,7 @@ def test_a_secret_is_nowhere_in_what_is_left(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for name, value in SECRETS.items():
-        monkeypatch.setenv(PREFIX + name, value)
+    give_secrets(monkeypatch, **SECRETS)
     file = tmp_path / "mill.db"
     url = f"sqlite:///{file}"
     run_id, seen = asyncio.run(tell(url))

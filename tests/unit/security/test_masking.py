@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import msgspec
 import pytest
 
 import tidemill
 from tests.fixtures import canaries
 from tests.fixtures.canaries import CANARIES
+from tests.fixtures.grants import enable_sql, give_secrets, grant_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.attempts.results import transactional
-from tidemill.engine.turn import PendingCommand, TurnLoop, still_valid
+from tidemill.engine.turn import PendingCommand, still_valid
+from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status
 from tidemill.handlers.llm.openai import refusal
@@ -28,7 +29,7 @@ from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.net.http_client import Answer
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import MASKED, PREFIX
-from tidemill.stores.contract import Statement, StatementRefused, Stream
+from tidemill.stores.contract import Statement, StatementRefused
 
 SECRET = 'tøken "quoted"/with+signs&äll\\sorts\n of=things'
 PLAIN = "s3cr3t-Canary-0042"
@@ -210,8 +211,7 @@ def test_nothing_of_a_secret_is_left_where_a_text_is_cut(
     isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(CANARIES) == 20
-    for name, value in CANARIES.items():
-        monkeypatch.setenv(PREFIX + name, value)
+    give_secrets(monkeypatch, **CANARIES)
     with tidemill.open(f"sqlite:///{tmp_path}/mill.db") as mill:
         view = mill.run(flow(isolation))
         lines = [line.text for line in mill.logs(view.run_id)]
@@ -245,23 +245,23 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
     assert "by hand" in error.hint
 
 
-def test_no_command_carries_a_secret_of_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret, asked, ask = CANARIES["CANARY_0"], list[PendingCommand](), TurnLoop.ask
-    monkeypatch.setenv(f"{PREFIX}CANARY_0", secret)
-
-    def noted(self: TurnLoop, stream: Stream, asks: PendingCommand) -> None:
-        asked.append(asks)
-        ask(self, stream, asks)
-
-    monkeypatch.setattr(TurnLoop, "ask", noted)
-    config = {"database": "store", "statement": "SELECT length(?) AS n", "parameters": ["{{ secrets.CANARY_0 }}"]}
+def test_no_statement_on_the_store_is_given_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where the document says that it is the store, nor where that shows only when it is rendered."""
+    secret = CANARIES["CANARY_0"]
+    give_secrets(monkeypatch, CANARY_0=secret)
+    enable_sql(monkeypatch)
+    config = {"database": "store", "statement": "SELECT upper(?) AS n", "parameters": ["{{ secrets.CANARY_0 }}"]}
     with tidemill.open(f"sqlite:///{tmp_path}/mill.db") as mill:
-        view = mill.run(document(node("n", type="sql", config=config)))
-    assert view.outputs["n"]["rows"] == [{"n": len(secret)}], view.error
-    (bearing,) = [each for each in asked if each.statement is not None]
-    assert bearing.statement is not None and secret in bearing.statement.statement.parameters.decode()
-    shown = [repr(each) for each in asked] + [repr(msgspec.msgpack.encode(each.command)) for each in asked]
-    assert [text for text in shown if secret in text] == []
+        with pytest.raises(Rejected) as refused:
+            mill.run(document(node("n", type="sql", config=config)))
+        late = {**config, "database": "{{ inputs.where }}"}
+        view = mill.run(document(node("n", type="sql", config=late)), {"where": "store"})
+    assert [(each.code, each.path) for each in refused.value.problems] == [
+        ("secret_not_allowed", "/nodes/0/config/parameters")
+    ]
+    assert view.nodes["n"]["error"]["code"] == "secret_not_allowed"
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert secret.encode() not in left and secret.upper().encode() not in left
 
 
 def _status(text: str) -> str:
@@ -293,7 +293,8 @@ def test_whoever_quotes_marks_where_it_was_cut(quoted: Callable[[str], str], bor
 
 
 @pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
-def test_a_secret_that_is_not_there_is_told_with_what_to_do(isolation: str) -> None:
+def test_a_secret_that_is_not_there_is_told_with_what_to_do(isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant_secrets(monkeypatch, "NOWHERE")
     with tidemill.open("memory://") as mill:
         config = {"function": f"{HERE}:strange", "isolation": isolation, "args": {"name": "NOWHERE"}}
         view = mill.run(document(node("ask", type="python", config=config), name="missing"))

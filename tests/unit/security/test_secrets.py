@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.grants import grant_secrets
 from tidemill.bootstrap import engine_at
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Handler, Return
+from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.model import NodeType
 from tidemill.security.secrets import (
     PREFIX,
@@ -128,7 +129,8 @@ async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
 ) -> None:
     (tmp_path / "BYTES").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("TIDEMILL_SECRETS", str(tmp_path))
-    asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda _: Return("called"))
+    grant_secrets(monkeypatch, "BYTES")
+    asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda _: Done("called"))
     async with engine_at("memory://", handlers=[asks]) as engine:
         node = {"id": "a", "type": "asks", "config": {"token": config}, "retry": {"backoff_seconds": 0}}
         await engine.publish({"name": "w", "nodes": [node]})

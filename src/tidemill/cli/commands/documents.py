@@ -22,7 +22,7 @@ from tidemill.cli.render.terminal import (
     sanitize,
     supports_unicode,
 )
-from tidemill.cli.user_code import importable, load_apps
+from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
@@ -126,7 +126,9 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
             print_refusal(refusal.problems)
         return main.REFUSED
     try:
-        document, unchecked = with_stand_ins(read_source(file).document)
+        source = read_source(file)
+        warn_of_ignored_config(source.folder)
+        document, unchecked = with_stand_ins(source.document)
         compiled = compile_document(document, types.by_name, types.unusable_types)
     except Rejected as refusal:
         _print_refused(file, refusal.problems, as_json)

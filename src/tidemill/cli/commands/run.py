@@ -47,7 +47,7 @@ from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.settings import read_settings
+from tidemill.settings import Settings, read_settings
 
 POLL_SECONDS = 0.5
 LINE_BYTES_MAX = 65_536
@@ -275,8 +275,11 @@ def run(options: RunOptions) -> int:
             message = "--stream prints parts as they come, --json and --quiet nothing but the end"
             raise rejected("option_invalid", message, hint="drop one of them")
         source, inputs = read_source(options.file), read_inputs(options.given)
-        with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
-            view, board = _run(options, source, inputs, out)
+        settings = read_settings(imports=options.imports)
+        warn_of_ignored_config(source.folder)
+        folders = importable(source.folder) if options.apps or settings.may_import else nullcontext()
+        with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
+            view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
         problems = refusal.problems if isinstance(refusal, Rejected) else (refusal.problem,)
         report_problems(problems, as_json=options.as_json)
@@ -294,12 +297,12 @@ def run(options: RunOptions) -> int:
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
 
 
-def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, RunProgress]:
+def _run(
+    options: RunOptions, settings: Settings, source: Source, inputs: dict[str, Any], out: TextIO
+) -> tuple[RunView, RunProgress]:
     """Work on one run only: this process may lack the code that other runs of the store need."""
     run_id = options.resume or RealAmbient().new_id()
     app = load_apps(options.apps)
-    settings = read_settings(imports=options.imports)
-    warn_of_ignored_config(source.folder)
     mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings)
     try:
         reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)

@@ -16,13 +16,13 @@ import time
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 import msgspec
 
-from tidemill.bootstrap import engine_at
+from tidemill.bootstrap import engine_at, without_password
 from tidemill.cli import main, options
 from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.tables import names
@@ -34,7 +34,7 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.security.grants import ImportGrants
-from tidemill.settings import read_settings
+from tidemill.settings import Settings, read_settings
 
 _TRIED = "it is tried until it does"
 
@@ -132,12 +132,18 @@ class WorkOptions:
 
 def work(options: WorkOptions) -> int:
     try:
+        settings = read_settings(imports=options.imports)
+        if settings.imports is None:
+            # A person who publishes to a shared store need not be the operator of its workers.
+            settings = msgspec.structs.replace(settings, imports=ImportGrants())
+        # Before the current folder can be searched for modules.
+        _import_before_work()
         with (
-            importable(),
+            importable() if options.apps or settings.may_import else nullcontext(),
             StatusLines(as_json=options.as_json) as status_lines,
             reserve_stdout() if options.as_json else nullcontext(),
         ):
-            engine = _engine(options)
+            engine = _engine(options, settings)
             main.start_collector()
             _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
@@ -145,7 +151,15 @@ def work(options: WorkOptions) -> int:
     return main.OK
 
 
-def _engine(options: WorkOptions) -> Engine:
+def _import_before_work() -> None:
+    """Import what the first nodes need: imported by them, it would block the loop of all runs."""
+    import_module("tidemill.kernel.compile.compiler")
+    import_module("tidemill.net.transport")
+    import_module("tidemill.expressions.cel.evaluate")
+    import_module("tidemill.expressions.jsonpath.parser").read_query("$")
+
+
+def _engine(options: WorkOptions, settings: Settings) -> Engine:
     if options.store == PRIVATE_STORE:
         hint = "name a store that lasts: --store URL, or TIDEMILL_STORE"
         raise rejected(
@@ -157,11 +171,8 @@ def _engine(options: WorkOptions) -> Engine:
     queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
     if not all(queues):
         raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
-    app, settings = load_apps(options.apps), read_settings(imports=options.imports)
+    app = load_apps(options.apps)
     warn_of_ignored_config()
-    if settings.imports is None:
-        # A person who publishes to a shared store need not be the operator of its workers.
-        settings = msgspec.structs.replace(settings, imports=ImportGrants())
     return engine_at(
         options.store,
         functions=app.functions,
@@ -252,14 +263,6 @@ def _in_loop(main: Coroutine[Any, Any, None]) -> None:
         # Tasks that were released are unfinished by design, so asyncio need not report them.
         loop.set_exception_handler(lambda *_: None)
         loop.close()
-
-
-def without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:…@{host}"))
 
 
 @click.group(cls=CommandGroup, help=GROUPS["workers"], invoke_without_command=True)

@@ -13,6 +13,7 @@ from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import print_warnings
 from tidemill.cli.session import StoreSession, plain
+from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
 from tidemill.engine.versions import LATEST, split_reference
@@ -139,7 +140,9 @@ def patch_command(
 
 def publish(session: StoreSession, file: str, *, author: str, message: str) -> int:
     def ask(mill: Tidemill) -> Published:
-        return mill.publish(read_source(file).document, author=author, message=message)
+        source = read_source(file)
+        warn_of_ignored_config(source.folder)
+        return mill.publish(source.document, author=author, message=message)
 
     return session.ask_and_print(ask, print_published)
 

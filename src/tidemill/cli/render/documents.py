@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +23,7 @@ from tidemill.cli.render.terminal import DIM, Styler, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
+from tidemill.version import __version__
 
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
@@ -98,7 +98,7 @@ class NodeTypeDetails(NamedTuple):
             "type": self.type.key,
             **{name: getattr(self.type, name) for name in shown},
             # What comes with Tidemill has no version but Tidemill's.
-            "version": self.type.version or (version("tidemill") if self.offer.origin == BUILT_IN else ""),
+            "version": self.type.version or (__version__ if self.offer.origin == BUILT_IN else ""),
             "origin": self.offer.origin,
             "waits": self.type.waits,
             "capabilities": msgspec.structs.asdict(self.type.capabilities),

@@ -168,8 +168,12 @@ def _changes(event: Mapping[str, Any]) -> str:
     return dotted(*(f"{name} {names(event[name])}" for name in ("added", "removed", "changed") if event.get(name)))
 
 
+def _blocked(event: Mapping[str, Any]) -> str:
+    return f"blocked its worker's loop for {duration(event['blocked_ms'])}" if event.get("blocked_ms") else ""
+
+
 _REASON = _text("reason")
-_FAILED = (_attempt, _error, _retry, _taken)
+_FAILED = (_attempt, _error, _retry, _taken, _blocked)
 _REOPENED: tuple[Part, ...] = (lambda event: f"again: {names(each.node for each in event['nodes'])}", _REASON)
 _DECIDED = (_vote, _text("comments"))
 
@@ -185,7 +189,7 @@ _WORDS: dict[str, tuple[Part, ...]] = {
     "LoopContinued": (lambda event: f"pass {event['iteration'] + 1} begins at {event['entry']}",),
     "NodeExpanded": (lambda event: f"{event['count']:,} items", _admission),
     "NodeWaiting": (lambda event: f"for {event['on']} {event.get('name') or ''}".rstrip(), _until, _decision),
-    "NodeCompleted": (_taken, _decision, _output),
+    "NodeCompleted": (_taken, _decision, _output, _blocked),
     "NodeProgressed": (
         _attempt,
         lambda event: f"{event['fraction']:.0%}" if event["fraction"] is not None else "",

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.blobs.contract import BlobInfo
+from tidemill.cli.render.board import duration
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import pretty, reference, say
 from tidemill.cli.render.tables import (
@@ -350,6 +351,7 @@ def print_worker(shown: WorkerDetails) -> None:
             ("queues", names(worker.queues) or "all"),
             ("types", ", ".join(worker.types)),
             ("lacks", "; ".join(worker.lacks)),
+            ("blocked", _blocked(worker)),
             ("holds", f"{worker.holding} of {worker.concurrency}"),
             ("finished", f"{worker.finished:,}"),
         )
@@ -364,6 +366,16 @@ def print_worker(shown: WorkerDetails) -> None:
         print_rows(columns, worker.held)
     if (more := worker.holding - len(worker.held)) > 0:
         print_hint(f"and {counted(more, 'job')} more")
+
+
+def _blocked(worker: WorkerView) -> str:
+    """The last time that something blocked its loop."""
+    found = worker.blocked
+    if found is None:
+        return ""
+    place = where({"node": found.node, "visit": found.visit, "index": found.index}) if found.node else ""
+    by = " of ".join(filter(None, (place, found.run_id)))
+    return f"{duration(found.ms)}{by and f' by {by}'}, {age(found.at_ms)}"
 
 
 def _job(job: Held) -> str:

@@ -8,6 +8,7 @@ The outputs of a run are no attempt: they have no node, are not retried after a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
@@ -29,8 +30,9 @@ from tidemill.engine.attempts.rendering import (
     Values,
     assembled,
     attempt_of,
+    check_list_size,
+    checked,
     context_of,
-    encoded,
     hidden,
     item_of,
     masked,
@@ -42,31 +44,30 @@ from tidemill.engine.attempts.rendering import (
 )
 from tidemill.engine.attempts.results import (
     MARKED,
+    KnownFiles,
     TransactionalStatement,
     as_payload,
     asked_for,
-    check_files,
     child_id,
-    read_described,
     stored_value,
     transactional,
-    wrong_files,
 )
-from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, missing_for
+from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
-from tidemill.engine.compiled import CompiledNode
+from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import run_steps
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
+from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
 from tidemill.expressions.scope import Scope
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
+from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Error, Payload, Route
+from tidemill.kernel.decide.retries import worker_killer
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import peek_at
@@ -79,6 +80,9 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+
+CHECKED_HERE_MAX = 1 << 18
+"""The text of a longer result is looked through in a thread."""
 
 
 class Attempt:
@@ -110,6 +114,11 @@ class Attempt:
         self._in_task = False
         self._output: AttemptOutput | None = None
 
+    @property
+    def lost(self) -> int:
+        """How many workers in a row were lost with it."""
+        return self._act.lost
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 
@@ -117,11 +126,15 @@ class Attempt:
         `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
+            if self.phase == "assemble" and self._visit.map is not None:
+                check_list_size(self._visit.map)
             if self._state.blobs:
                 await self._load()
             match self.phase:
                 case "call" | "expand":
-                    program = self._flow.program(self._node)
+                    program = (
+                        self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
+                    )
                     if program.when is not None and self._is_first:
                         answer = await self._admission(program.when)
                         if not isinstance(answer, Admission):
@@ -158,6 +171,10 @@ class Attempt:
 
     # Load and render
 
+    async def _compile(self) -> CompiledNode:
+        await self._enter_task()
+        return await self._flow.compile_apart(self._node)
+
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
@@ -183,18 +200,26 @@ class Attempt:
         scope, inputs = self._scope(), self._state.inputs
         return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
-    def _render(self, template: Template) -> Any:
+    async def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
             assert self._visit.map is not None
             item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
-        return rendered(template, scope, self._tools.runtime.handler_host.schema(self._handler))
+        value = await self._filled(template, scope)
+        return rendered(value, self._tools.runtime.handler_host.schema(self._handler))
+
+    async def _filled(self, template: Template, scope: Scope) -> Any:
+        try:
+            return template.render_on_loop(scope)
+        except LoopBudgetSpent:
+            await self._enter_task()
+            return await render_apart(template, scope, self._tools.runtime.isolation)
 
     # Call
 
     async def _call(self, program: CompiledNode) -> Result:
-        config = self._render(program.config) if program.constant is None else decode_value(program.constant)
+        config = await self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
             # The start is durable before the handler is called; a superseded attempt does nothing.
@@ -204,13 +229,13 @@ class Attempt:
         self.called, self.started_ms = True, self._tools.clock()
         output = self._output
         assert output is not None, "it speaks through its context"
-        ended: Ended | Awaitable[Ended] | BaseException
+        ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
         try:
             call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
         except BaseException as error:
             ended = error
         else:
-            if not isinstance(ended, (Return, Pause, Skip)):
+            if not isinstance(ended, (Done, Wait, Skip)):
                 await self._enter_task(ended)
                 try:
                     ended = await bounded(ended, self._node.timeout_ms, call_context)
@@ -244,7 +269,7 @@ class Attempt:
         return result
 
     def _context(self, config: Any) -> NodeContext:
-        task, tenant = self.task, self.lease.stream.tenant
+        task = self.task
         place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
@@ -259,7 +284,7 @@ class Attempt:
             secrets=self._disclosed,
             voice=self._output,
             checkpoint=self._checkpoint,
-            read=partial(read_described, self._tools.blobs, tenant),
+            read=lambda described: self._files().read(described),
         )
 
     async def _checkpoint(self, value: Any) -> None:
@@ -269,19 +294,24 @@ class Attempt:
     def mask(self) -> Mask:
         return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
 
-    async def _ended(self, ended: Ended | BaseException) -> Result:
+    async def _ended(self, ended: HandlerOutcome | BaseException) -> Result:
         match ended:
-            case Return(value, chosen, statement):
+            case Done(value, chosen, statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 try:
-                    text = encoded(value, self.mask)
+                    text = encode_text(value)
+                    if len(text) > CHECKED_HERE_MAX:
+                        await self._enter_task()
+                        text = await asyncio.to_thread(checked, value, text, self.mask)
+                    else:
+                        text = checked(value, text, self.mask)
                 except NotJson as error:
                     found = await self._stored_binary(value, error)
                     if isinstance(found, Failed):
                         return self._result(found)
-                    text = found
+                    return await self._returned(found[0], chosen, made=found[1])
                 return await self._returned(text, chosen)
-            case Pause() | Skip():
+            case Wait() | Skip():
                 task = self.task
                 try:
                     child = child_id(self.lease.stream.key, task.node, task.visit, task.index)
@@ -294,18 +324,21 @@ class Attempt:
             case _:
                 return self._result(failed_by(ended))
 
-    async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
+    async def _stored_binary(self, value: Any, refusal: NotJson) -> tuple[bytes, frozenset[str]] | Failed:
         """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""
         await self._enter_task()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
-        text = await bounded(stored, self._node.timeout_ms)
-        if isinstance(text, Unavailable):
-            raise text
-        if isinstance(text, TimedOut):
+        found = await bounded(stored, self._node.timeout_ms)
+        if isinstance(found, Unavailable):
+            raise found
+        if isinstance(found, TimedOut):
             return timed_out(self._node.timeout_ms or 0)
-        return failed_by(text) if isinstance(text, BaseException) else text
+        return failed_by(found) if isinstance(found, BaseException) else found
 
-    async def _returned(self, text: bytes, chosen: Chosen) -> Result:
+    def _files(self, made: frozenset[str] = frozenset()) -> KnownFiles:
+        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made)
+
+    async def _returned(self, text: bytes, chosen: Chosen, made: frozenset[str] = frozenset()) -> Result:
         if self._handler.type.output_schema is not True:
             try:
                 self._tools.runtime.handler_host.check_output(self._handler, text)
@@ -314,7 +347,7 @@ class Attempt:
         if MARKED in text:
             # The files that a value describes must exist before a fact refers to them.
             await self._enter_task()
-            wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+            wrong = await self._files(made).wrong(text)
             if wrong:
                 return self._result(wrong)
         return await self._finish(text, chosen)
@@ -330,7 +363,7 @@ class Attempt:
 
     async def _expand(self, program: CompiledNode) -> Result:
         assert program.over is not None
-        items = program.over.render(self._scope())
+        items = await self._filled(program.over, self._scope())
         if not isinstance(items, list):
             raise ExpressionError(
                 code="template_failed",
@@ -362,13 +395,13 @@ class Attempt:
                 return self._result(found)
             route = found
         output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
-        return self._result(Done(output, len(text)), route)
+        return self._result(commands.Done(output, len(text)), route)
 
     async def _payload(self, text: bytes) -> Payload | Failed:
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
             return text
         await self._enter_task()
-        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        wrong = await self._files().wrong(text)
         if wrong:
             return wrong
         return text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
@@ -383,7 +416,7 @@ class Attempt:
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
-        program = self._flow.program(self._node)
+        program = self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
         return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
 
@@ -397,6 +430,10 @@ class Attempt:
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._visit.since_ms
+        blocked_ms = 0
+        if duration_ms >= BLOCKED_MS:
+            task = self.task
+            blocked_ms = self._tools.blocked_ms((self.lease.stream.key, task.node, task.visit, task.index))
         return Result(
             node=self.task.node,
             visit=self.task.visit,
@@ -409,6 +446,7 @@ class Attempt:
             worker=self._tools.worker,
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
+            blocked_ms=blocked_ms,
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )
@@ -420,18 +458,21 @@ def _next_step() -> Generator[None, None, None]:
     yield
 
 
-async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
+async def outputs_of(
+    entry: CachedRun, lease: Lease, values: Values, blobs: Blobs, executor: SandboxExecutor
+) -> commands.Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
-    if lease.expired >= LOST_IN_A_ROW_MAX:
-        message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it"
-        return Failed(error=Error("worker_killer", message))
+    killer = worker_killer(lease.expired, "rendered it")
+    if killer is not None:
+        return Failed(error=killer)
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
     fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
-        text = encode_value(entry.flow.outputs.render(scope))
-        await check_files(blobs, tenant, text)
-        return Done(output=await as_payload(blobs, tenant, text), size=len(text))
+        template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
+        text = encode_value(await render(template, scope, executor))
+        await KnownFiles(blobs, tenant, state).check(text)
+        return commands.Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise
     except Exception as error:

@@ -7,7 +7,6 @@ rewind), the state at the visit's completion is restored by folding the log up t
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
@@ -15,21 +14,23 @@ from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, re
 from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
+    KnownFiles,
     TransactionalStatement,
     as_payload,
-    read_described,
     stored_value,
     transactional,
-    wrong_files,
 )
 from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
+from tidemill.engine.compiled import off_loop
 from tidemill.engine.corruption import require_intact, retry_until_repaired
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.expressions.sandbox.pool import render
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext
+from tidemill.kernel import commands
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import CompensationResult, Done, Failed
+from tidemill.kernel.commands import CompensationResult, Failed
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
@@ -71,11 +72,11 @@ class CompensationAttempt:
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
-            context = self._context(state, fetched, output, item)
+            context = await self._context(state, fetched, output, item)
             call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output.capture)
         except BaseException as error:
             return await self._failed(error)
-        if isinstance(answer, Ended):
+        if isinstance(answer, HandlerOutcome):
             return await self._ended(answer)
         try:
             ended = await bounded(answer, self._compensator.timeout_ms, call_context)
@@ -103,7 +104,7 @@ class CompensationAttempt:
         item = items.get(self.task.index)
         return item.output if item is not None and item.output is not None else b"null", items.items
 
-    def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
+    async def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
         task, stream = self.task, self.lease.stream
         scope = scope_of(self._entry.flow.workflow, state, stream.key, self._node, fetched)
         value = decode_value(text_of(output, fetched))
@@ -111,9 +112,9 @@ class CompensationAttempt:
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = rendered(
-            self._entry.flow.undoing(self._node), scope, self._tools.runtime.handler_host.schema(self._handler)
-        )
+        flow, runtime = self._entry.flow, self._tools.runtime
+        template = await off_loop(self._compensator.config, flow.undoing, self._node)
+        config = rendered(await render(template, scope, runtime.isolation), runtime.handler_host.schema(self._handler))
         return NodeContext(
             run_id=stream.key,
             node=task.node,
@@ -123,20 +124,21 @@ class CompensationAttempt:
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
             checkpoint=_refuse_checkpoint,
-            read=partial(read_described, self._tools.blobs, stream.tenant),
+            read=KnownFiles(self._tools.blobs, stream.tenant, state).read,
             undoing=True,
             given=lambda: decode_value(text_of(state.inputs, fetched)),
             voice=self._output,
             secrets=self._disclosed,
             workflow=self._entry.flow.workflow.name,
+            timeout_ms=self._compensator.timeout_ms,
         )
 
-    async def _ended(self, ended: Ended | BaseException) -> CompensationResult:
+    async def _ended(self, ended: HandlerOutcome | BaseException) -> CompensationResult:
         await self._output.flush_and_close()
         match ended:
             case TimedOut():
                 return self._result(timed_out(self._compensator.timeout_ms or 0))
-            case Return(value=value, statement=statement):
+            case Done(value=value, statement=statement):
                 self.statement = transactional(statement, self._disclosed.values_seen)
                 return await self._returned(value)
             case BaseException():
@@ -146,6 +148,7 @@ class CompensationAttempt:
                 return self._result(failed_by(Fail("answer_invalid", message)))
 
     async def _returned(self, value: Any) -> CompensationResult:
+        made: frozenset[str] = frozenset()
         try:
             text = encoded(value, self._output.mask)
         except NotJson as error:
@@ -156,12 +159,13 @@ class CompensationAttempt:
                 raise found from None
             if isinstance(found, BaseException):
                 return await self._ended(found)
-            text = found
-        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+            text, made = found
+        known = KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made)
+        wrong = await known.wrong(text)
         if wrong is not None:
             return self._result(wrong)
         output = await retry_until_stored(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
-        return self._result(Done(output=output, size=len(text)))
+        return self._result(commands.Done(output=output, size=len(text)))
 
     async def _failed(self, error: BaseException) -> CompensationResult:
         """Report a failure; a missing capability is left to another worker if one may have it."""
@@ -172,7 +176,7 @@ class CompensationAttempt:
             await self._tools.runtime.leave(error, missing, self._tools.clock())
         return result
 
-    def _result(self, outcome: Done | Failed) -> CompensationResult:
+    def _result(self, outcome: commands.Done | Failed) -> CompensationResult:
         ambient = self._tools.ambient
         if isinstance(outcome, Failed) and self._output.mask:
             outcome = masked(outcome, self._output.mask)

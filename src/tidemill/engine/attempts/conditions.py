@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.attempts.rendering import SeenNodes
 from tidemill.engine.compiled import CompiledNode
-from tidemill.expressions.conditions import Condition, EvaluationSteps, Verdict, decide
+from tidemill.expressions.conditions import Condition, EvaluationSteps, LoopShare, Verdict, decide
 from tidemill.expressions.errors import ExpressionError, listing
 from tidemill.expressions.scope import References, Scope, merged
 from tidemill.handlers.contract import truncate
@@ -84,9 +84,12 @@ def find_route(
         if node.branch.kind == "agent_driven":
             return _by_agent(node.branch, Route(again, again_reason=why, reads=reads(asked)), scope.output, chosen)
         verdicts: list[Verdict] = []
+        share = LoopShare()
         for number, rule in enumerate(program.rules):
             where = f"rule {number + 1} of {len(program.rules)}"
-            verdicts.append((yield from _ask(rule, scope, asked)))
+            if share.is_spent():
+                yield None
+            verdicts.append((yield from _ask(rule, scope, asked, share)))
             if verdicts[-1].value:
                 reason = f"{where} matched: {verdicts[-1].reason}"
                 return Route(again, node.branch.rules[number].next_nodes, number, reason, why, reads(asked))
@@ -104,9 +107,11 @@ def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -
     return Failed(error=Error(error.code, f"{where}{part}: {error.message}", hint=error.hint), reads=reads)
 
 
-def _ask(condition: Condition, scope: Scope, asked: list[References]) -> EvaluationSteps[Verdict]:
+def _ask(
+    condition: Condition, scope: Scope, asked: list[References], share: LoopShare | None = None
+) -> EvaluationSteps[Verdict]:
     asked.append(condition.references)
-    return (yield from decide(condition, scope))
+    return (yield from decide(condition, scope, share))
 
 
 def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Route | Failed:

@@ -22,9 +22,9 @@ from tidemill.errors import Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import (
-    Ended,
     Fail,
     Handler,
+    HandlerOutcome,
     NodeContext,
     causes_of,
     describe_exception,
@@ -205,7 +205,9 @@ class HandlerHost:
             known = self._schemas[part, handler.type.key] = compile_schema(source)
         return known
 
-    def call(self, handler: Handler, context: NodeContext, sink: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
+    def call(
+        self, handler: Handler, context: NodeContext, sink: Ear
+    ) -> tuple[Context, HandlerOutcome | Awaitable[HandlerOutcome]]:
         """Call a handler with its output captured; an awaitable result must be awaited in the returned context."""
         if handler.type.input_schema is not True:
             schema = self._compiled("input", handler, handler.type.input_schema)
@@ -226,7 +228,7 @@ class HandlerHost:
             if handler.close is not None and (error := await guarded(_run_step(handler.close))) is not None:
                 LOG.error("%s could not be closed", handler.type.key, exc_info=error)
 
-    async def _call_with_lifecycle(self, handler: Handler, context: NodeContext) -> Ended:
+    async def _call_with_lifecycle(self, handler: Handler, context: NodeContext) -> HandlerOutcome:
         await self._open(handler)
         try:
             if handler.prepare is not None:

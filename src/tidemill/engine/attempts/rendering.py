@@ -11,18 +11,18 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
-from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
-from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
+from tidemill.handlers.contract import Checkpointer, NodeContext, ProgressSink, Reader, Skip, Wait
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, items_merged
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.edges_and_joins import ancestors
 from tidemill.kernel.decide.fencing import phase_of
@@ -33,10 +33,6 @@ from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_
 from tidemill.kernel.state import State, Visit, peek_at
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
-
-if TYPE_CHECKING:
-    from tidemill.expressions.templates.template import Template
-
 
 LOG = logging.getLogger(__name__)
 
@@ -138,6 +134,20 @@ def outputs_of(items: MapState) -> list[Payload]:
     """The outputs of the items in index order; a tolerated failure's entry is its error envelope."""
     found = [(items.get(index) or QUEUED_ITEM).output for index in range(items.count)]
     return [output for output in found if output is not None]
+
+
+LIST_BYTES_MAX = 64 << 20
+READ_BYTES_MAX = 128 << 20
+"""Of large values for one attempt, counted as often as they can be read: a handler gets copies."""
+
+
+def check_list_size(items: MapState) -> None:
+    """Refuse a list that would take too much memory, before its parts are loaded; equal ones are stored only once."""
+    outputs = outputs_of(items)
+    if sum(output.size if isinstance(output, BlobRef) else len(output) for output in outputs) > LIST_BYTES_MAX:
+        hint = "return less from each item, or start a child for each of them"
+        message = f"the outputs of the items have more than {LIST_BYTES_MAX} bytes"
+        raise ExpressionError(code="output_too_large", message=message, hint=hint)
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
@@ -267,6 +277,9 @@ def needed_for(
     elif items is not None and not list_known:
         more.append(items.items)
     refs = [*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))]
+    if sum(ref.size for ref in refs) > READ_BYTES_MAX:
+        message = f"the values that the node can see have more than {READ_BYTES_MAX} bytes"
+        raise ExpressionError(code="values_too_large", message=message, hint="depend on fewer nodes, or return less")
     return dict.fromkeys(ref.digest for ref in refs)
 
 
@@ -285,10 +298,30 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
     yield from upstream(workflow, state, node).values()
 
 
-def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
-    """Render a config and check it against its type's schema."""
+def all_payloads(state: State) -> Iterator[Payload]:
+    """Every value that a run has at present: its inputs, and what its nodes were given and returned."""
+    yield state.inputs
+    for visit in items_merged(state.cells).values():
+        yield from _own_payloads(visit)
+        for previous in (visit.past or {}).values():
+            if previous.output is not None:
+                yield previous.output
+        if visit.map is not None:
+            yield visit.map.items
+            for _, item in visit.map.known():
+                yield from _own_payloads(item)
+
+
+def _own_payloads(act: Activation) -> Iterator[Payload]:
+    wait = act.wait
+    found = (act.output, act.checkpoint, act.resumed, *((wait.output, wait.ask) if wait is not None else ()))
+    return (payload for payload in found if payload is not None)
+
+
+def rendered(value: Any, schema: Schema) -> Any:
+    """A rendered config, checked against its type's schema."""
     # Rendering shares structure with the values it read; the handler gets a copy that it may change.
-    config = decode_value(encode_value(template.render(scope)))
+    config = decode_value(encode_value(value))
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
@@ -332,6 +365,8 @@ def context_of(
     # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
     if node.delivery == "at_most_once":
         context.at_most_once = True
+    if node.timeout_ms is not None:
+        context.timeout_ms = node.timeout_ms
     if act.checkpoint is not None:
         context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
     if act.recall and act.resumed is not None:
@@ -345,15 +380,20 @@ def attempt_of(act: Activation) -> int:
 
 def encoded(value: Any, mask: Mask) -> bytes:
     """The JSON text of a value with its secrets masked. Raises NotJson."""
-    text = encode_value(value)
+    return checked(value, encode_text(value), mask)
+
+
+def checked(value: Any, text: bytes, mask: Mask) -> bytes:
+    """The text of a value with its secrets masked. Raises NotJson."""
+    check_text(value, text)
     return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 
-def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
+def hidden(ended: Wait | Skip, mask: Mask) -> Wait | Skip:
     """A wait or skip with its secrets masked."""
     if not mask or not mask.is_in(msgspec.json.encode(ended)):
         return ended
-    shown: Pause | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
+    shown: Wait | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
     return shown
 
 

@@ -14,22 +14,24 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, BlobDamaged, BlobMissing, Blobs, is_digest
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.invocation import failed_by, retry_until_stored
-from tidemill.engine.attempts.rendering import masked
+from tidemill.engine.attempts.rendering import all_payloads, masked
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
+from tidemill.handlers.contract import ApprovalRequest, Blob, ChildRun, Fail, Skip, Wait, is_media_type, truncate
 from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload
+from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
 
@@ -58,7 +60,7 @@ def child_id(run_id: str, node: str, visit: int, index: int) -> str:
     return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
-def asked_for(ended: Pause | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
+def asked_for(ended: Wait | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
     """The outcome of a handler that skips or waits, and the text of its request for a child.
 
     `child` is the id that a child of this activation has. Raises `Fail` when the request is impossible.
@@ -98,7 +100,7 @@ def _word(value: object, field: str, limit: int = WORDS_MAX) -> str:
     return truncate(value, limit)
 
 
-def _request(asked: Asked) -> Request:
+def _request(asked: ApprovalRequest) -> Request:
     if len(asked.approvers) > PRINCIPALS_MAX or len(asked.escalate_to) > PRINCIPALS_MAX:
         raise Fail("answer_invalid", f"more than {PRINCIPALS_MAX} approvers", hint="ask a role")
     if type(asked.quorum) is not int or asked.quorum < 1:
@@ -135,7 +137,7 @@ class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-def _ask(child: Child) -> bytes:
+def _ask(child: ChildRun) -> bytes:
     if not all(isinstance(text, str) for pair in child.labels.items() for text in pair):
         raise Fail("answer_invalid", "a child's labels are text")
     workflow = _word(child.workflow, "workflow")
@@ -180,6 +182,7 @@ UNREADABLE = "blob_file_unreadable"
 _END: Any = object()
 """Marks the end of an iterator, because no future can hold a StopIteration."""
 
+_UNKNOWN_HINT = "return `tidemill.Blob`, or a description as it was given; a run knows the files of its own values"
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
 DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
 """Length of what `files_in` looks for: a chunked reader overlaps its chunks by this much."""
@@ -205,20 +208,70 @@ async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None
     return None
 
 
+@dataclass(frozen=True)
+class KnownFiles:
+    """The files that a run may describe and read.
+
+    They are those that its values describe, those that the attempt at hand has made, and those that are kept. Otherwise
+    a digest in a document or an answer would give its author the bytes of another workflow.
+    """
+
+    blobs: Blobs
+    tenant: str
+    state: State
+    made: frozenset[str] = frozenset()
+
+    async def has(self, digest: str) -> bool:
+        if digest in self.made:
+            return True
+        description = MARKED + f':"{digest}"'.encode()
+        large: dict[str, None] = {}
+        for payload in all_payloads(self.state):
+            if isinstance(payload, BlobRef):
+                large[payload.digest] = None
+            elif description in payload:
+                return True
+        for value in large:
+            with suppress(BlobMissing, BlobDamaged):
+                if description in await self.blobs.get(self.tenant, value):
+                    return True
+        info = await self.blobs.stat(self.tenant, digest)
+        return info is not None and info.kept
+
+    async def check(self, text: bytes) -> None:
+        """Raise `Fail` when a value describes a file that is not there, or that the run does not know."""
+        for digest in files_in(text) if MARKED in text else ():
+            if not await self.has(digest):
+                raise Fail("blob_unknown", f"there is no blob {digest}", hint=_UNKNOWN_HINT)
+        await check_files(self.blobs, self.tenant, text)
+
+    async def wrong(self, text: bytes) -> Failed | None:
+        """Like `check`, as a failure; waits for a blob store that is unreachable."""
+        try:
+            await retry_until_stored(lambda: self.check(text))
+        except Fail as unknown:
+            return failed_by(unknown)
+        return None
+
+    async def read(self, description: Any) -> bytes:
+        """The bytes behind a description or a digest."""
+        digest: Any = description.get(MARK) if isinstance(description, dict) else description
+        if not is_digest(digest):
+            message = "this does not describe a blob"
+            raise Fail("blob_invalid", message, hint='pass {"$blob": "sha256:…", …}, or the digest alone')
+        try:
+            if not await self.has(digest):
+                raise Fail("blob_unknown", f"there is no blob {digest}", hint=_UNKNOWN_HINT)
+            return await self.blobs.get(self.tenant, digest)
+        except Unavailable as error:
+            raise Fail("blob_unavailable", str(error), retryable=True) from error
+
+
 async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
     """Raise `Fail` when a handler's value describes a file that is not there."""
     problem = await unknown_file(blobs, tenant, text)
     if problem is not None:
-        raise Fail(problem.code, problem.sentence, hint="return `tidemill.Blob`, or a description as it was given")
-
-
-async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
-    """Like `check_files`, as a failure; waits for a blob store that is unreachable."""
-    try:
-        await retry_until_stored(lambda: check_files(blobs, tenant, text))
-    except Fail as unknown:
-        return failed_by(unknown)
-    return None
+        raise Fail(problem.code, problem.sentence, hint=_UNKNOWN_HINT)
 
 
 def _path_to(digest: str, value: Any, path: str = "") -> str | None:
@@ -229,8 +282,12 @@ def _path_to(digest: str, value: Any, path: str = "") -> str | None:
     return next((place for place in found if place is not None), None)
 
 
-async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
-    """The JSON text of a value whose blobs are stored. Raises `refusal` if blobs were not the reason for it.
+async def stored_value(
+    blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask
+) -> tuple[bytes, frozenset[str]]:
+    """The JSON text of a value whose blobs are stored, and their digests.
+
+    Raises `refusal` if blobs were not the reason for it.
 
     Secrets are masked in the value, in the names of blobs and in their bytes.
     """
@@ -238,7 +295,8 @@ async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, 
     if not found:
         raise refusal
     known = {key: await described(blobs, tenant, blob, mask) for key, blob in found.items()}
-    return encode_value(mask.value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)])))
+    text = encode_value(mask.value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)])))
+    return text, frozenset(description[MARK] for description in known.values())
 
 
 def _blobs_in(value: Any) -> dict[int, Blob]:
@@ -338,15 +396,3 @@ def _checked(chunk: Any) -> bytes:
 def _not_bytes(thing: Any) -> Fail:
     message = f"a blob holds bytes, not {type(thing).__name__}"
     return Fail("blob_invalid", message, hint="give it bytes, a pathlib.Path, or something that yields bytes")
-
-
-async def read_described(blobs: Blobs, tenant: str, description: Any) -> bytes:
-    """The bytes behind a description or a digest, of the same tenant only."""
-    digest: Any = description.get(MARK) if isinstance(description, dict) else description
-    if not is_digest(digest):
-        message = "this does not describe a blob"
-        raise Fail("blob_invalid", message, hint='pass {"$blob": "sha256:…", …}, or the digest alone')
-    try:
-        return await blobs.get(tenant, digest)
-    except Unavailable as error:
-        raise Fail("blob_unavailable", str(error), retryable=True) from error

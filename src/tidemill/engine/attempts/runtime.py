@@ -79,6 +79,12 @@ class MissingCapabilities:
         return tuple(missing for missing, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
 
 
+Place = tuple[str, str, int, int]
+"""An activation: run, node, visit and index."""
+BLOCKED_MS = 1_000
+"""A loop that does not run for this long is blocked."""
+
+
 class AttemptSuperseded(Exception):
     """The attempt no longer counts, so its handler must not be called."""
 
@@ -134,3 +140,5 @@ class AttemptRuntime(msgspec.Struct, frozen=True):
     clock: Callable[[], int]
     """The store's clock: it dates events, and a worker's own may be wrong by a day."""
     runtime: ProcessRuntime
+    blocked_ms: Callable[[Place], int]
+    """How long an attempt that ends now blocked the loop; asked only if it took longer than `BLOCKED_MS`."""

@@ -40,6 +40,7 @@ ENDING = ".jsonl.gz"
 PIECE_BYTES = 1 << 20
 UNPACKED_BYTES_MAX = 1 << 30
 RATIO_MAX = 500
+HEADER_BYTES_MAX = 1 << 20
 """Entries are JSON lines, which gzip makes about ten times smaller; repeated values shrink more."""
 _STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
 """The suffix of an entry's name behind the run's id; the oldest entries lack the start time."""
@@ -141,7 +142,7 @@ def _line(value: Any) -> bytes:
 
 def decode_archived(name: str, body: bytes) -> ArchivedRun:
     """Read an archived run; refuse an incomplete one."""
-    *lines, last = _unpacked(name, body).splitlines(keepends=True) or [b""]
+    *lines, last = b"".join(_unpacked(name, body)).splitlines(keepends=True) or [b""]
     header = _header(name, lines[0] if lines else b"")
     try:
         whole = msgspec.json.decode(last)["sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
@@ -158,20 +159,27 @@ def decode_archived(name: str, body: bytes) -> ArchivedRun:
 
 
 def decode_header(name: str, body: bytes) -> Header:
-    return _header(name, _unpacked(name, body).partition(b"\n")[0])
+    """Read the first line of an entry, and see that the rest of it is whole, without keeping it."""
+    line, ended = b"", False
+    for piece in _unpacked(name, body):
+        if not ended:
+            found, newline, _ = piece.partition(b"\n")
+            line, ended = line + found, bool(newline)
+            if len(line) > HEADER_BYTES_MAX:
+                raise _damaged(name, "it is not an archived run")
+    return _header(name, line)
 
 
-def _unpacked(name: str, body: bytes) -> bytes:
+def _unpacked(name: str, body: bytes) -> Iterator[bytes]:
     """The text of an entry. The compressed form has its own checksum, so every changed byte is noticed here."""
     if not body:
         raise _damaged(name, "it is empty")
     try:
-        text = b"".join(_pieces(name, body))
+        yield from _pieces(name, body)
     except EOFError:
         raise _damaged(name, "its end is missing") from None
     except (OSError, zlib.error):
         raise _damaged(name, "its bytes have changed") from None
-    return text
 
 
 def _pieces(name: str, body: bytes) -> Iterator[bytes]:

@@ -14,7 +14,16 @@ import zlib
 
 from tidemill.ambient import Ambient
 from tidemill.engine.children import ChildRunMessenger
-from tidemill.engine.index_rows import RUN, SUSPECT, RunRow, marked_suspect, read_run_row, run_row, run_terms
+from tidemill.engine.index_rows import (
+    RUN,
+    SUSPECT,
+    RunRow,
+    marked_stuck,
+    marked_suspect,
+    read_run_row,
+    run_row,
+    run_terms,
+)
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.maintenance.verify import LOG_MISSING, Auditor, Finding, compare
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -22,6 +31,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
 from tidemill.kernel.commands import Repair
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.stores.contract import Commit, JobView, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -94,7 +104,10 @@ class Reconciler:
         for row in page.rows:
             stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
             try:
-                await self._reconcile_run(stream, shown)
+                if await self._is_set_aside(stream):
+                    await self._leave_alone(stream, row, shown)
+                else:
+                    await self._reconcile_run(stream, shown)
             except Exception as error:
                 if isinstance(error, TidemillError) and not isinstance(error, InternalError):
                     raise
@@ -123,6 +136,16 @@ class Reconciler:
         else:
             await self._mark(stream, again, jobs, shown)
             await self._messenger.look_after(stream, again)
+
+    async def _is_set_aside(self, stream: Stream) -> bool:
+        """Whether loading a run may end this process; one that it knows already is harmless."""
+        known = self._runs.get(stream) is not None
+        return not known and any(set_aside(view.expired) for view in await self._store.jobs(stream))
+
+    async def _leave_alone(self, stream: Stream, row: Row, shown: RunRow) -> None:
+        """Mark a run that no worker survives, without loading it."""
+        if shown.stuck_reason != SET_ASIDE:
+            await self._store.commit([Commit(stream=stream, expected=None, rows=(marked_stuck(row, SET_ASIDE),))])
 
     async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
         """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while."""

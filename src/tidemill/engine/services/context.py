@@ -21,6 +21,7 @@ from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
 from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.expressions.sandbox.pool import Isolation
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, CloseDeadLetter
 from tidemill.kernel.decide.completion import ABANDON
@@ -43,6 +44,7 @@ class ServiceContext:
     turns: TurnLoop
     tenant: str
     input_bytes_max: int
+    isolation: Isolation
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
@@ -115,8 +117,8 @@ class ServiceContext:
         if isinstance(answer, Problem):
             raise Rejected(answer)
 
-    async def packed(self, value: Any, *, code: str, path: str) -> Payload:
-        return await packed(self.tenant, value, self.blobs, code=code, path=path)
+    async def packed(self, value: Any, *, code: str, path: str, bytes_max: int | None = None) -> Payload:
+        return await packed(self.tenant, value, self.blobs, code=code, path=path, bytes_max=bytes_max)
 
     async def page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
         if limit < 1:

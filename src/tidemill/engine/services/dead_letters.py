@@ -17,6 +17,7 @@ from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import render
 from tidemill.kernel.commands import CloseDeadLetter, Retry
 from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
@@ -107,7 +108,9 @@ class DeadLetterService:
             item = shared_value(items.items, fetched)[index]
             scope = dataclasses.replace(scope, has_item=True, item=item, index=index)
         try:
-            return flow.program(known).config.render(dataclasses.replace(scope, secrets=RedactedSecrets()))
+            program = flow.program(known) if flow.is_ready(known) else await flow.compile_apart(known)
+            scope = dataclasses.replace(scope, secrets=RedactedSecrets())
+            return await render(program.config, scope, self._context.isolation)
         except ExpressionError:
             return None
 

@@ -288,6 +288,7 @@ class InspectionService:
                 owner=view.owner,
                 lease_expires_at_ms=view.lease_expires_at_ms,
                 expired=view.void,
+                lost=view.expired,
             )
             for view in jobs
         ]

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.catalog import Published
-from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.compiled import CompiledWorkflow, off_loop
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.services.context import ServiceContext, command_name
 from tidemill.engine.validation import check_command_id, check_labels, check_run_id, check_words, checked_inputs
@@ -73,7 +73,8 @@ class PatchService:
         if state.revision:
             patches = [event for event in await self._context.log(run_id) if isinstance(event, RunPatched)]
             for event in patches[: state.revision]:
-                patched, _ = normalise(apply_patch(document, decode_value(await self._context.text(event.patch))))
+                operations = decode_value(await self._context.text(event.patch))
+                patched, _ = await off_loop(document, normalise, apply_patch(document, operations))
                 document = await self._pinned(patched, event.digest)
         copied = {name: getattr(state, name) for name in ("digest", "workflow", "version", "revision")}
         return RunDocument(document=document, **copied)

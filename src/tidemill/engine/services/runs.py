@@ -184,7 +184,9 @@ class RunService:
         if not name or not sent:
             hint = "give it the name that a node waits for"
             raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
-        packed = await self._context.packed(payload, code="payload_not_json", path="/payload")
+        packed = await self._context.packed(
+            payload, code="payload_not_json", path="/payload", bytes_max=self._context.input_bytes_max
+        )
         await self._context.command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
         return sent
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
+from tidemill.engine.worker.watchdog import Blockage
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
@@ -38,6 +39,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     finished: int
     lacks: tuple[str, ...]
     """What it had to leave to others lately, and why."""
+    blocked: Blockage | None = None
+    """The last time that something blocked its loop, and who did."""
 
 
 class WorkerService:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.compiled import off_loop
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.kernel.document.reader import read_document
@@ -24,7 +26,7 @@ class WorkflowService:
     async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
         """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
         if isinstance(document, (str, bytes)):
-            document = read_document(document, format=None)
+            document = await off_loop(document, partial(read_document, format=None), document)
         return await self._context.catalog.publish(self._context.tenant, document, author=author, message=message)
 
     async def show(self, reference: str) -> Workflow:

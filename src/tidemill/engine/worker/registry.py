@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
+from tidemill.engine.worker.watchdog import Blockage
 from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, Row, Store, Stream
@@ -75,6 +76,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How many jobs it has finished since it started."""
     lacks: tuple[MissingCapability, ...] = ()
     """What it recently had to leave to others, because it lacks a capability."""
+    blocked: Blockage | None = None
+    """The last time that something blocked its loop."""
 
     def state(self, now_ms: int) -> State:
         if now_ms - self.beat_ms > self.dead_after_ms:
@@ -153,6 +156,7 @@ class Registry:
             held=tuple(_held(job, options.lease_ms) for job in islice(jobs, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
             lacks=self._missing.known(self._store.now_ms()),
+            blocked=self._worker.watchdog.last,
         )
 
     async def _forever(self) -> None:

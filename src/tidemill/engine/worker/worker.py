@@ -27,7 +27,7 @@ from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
-from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -37,6 +37,7 @@ from tidemill.engine.worker.leases import (
     ReleaseQueue,
     UnrunnableBackoff,
 )
+from tidemill.engine.worker.watchdog import LoopWatchdog
 from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
@@ -52,6 +53,7 @@ from tidemill.kernel.commands import (
     WorkerLost,
 )
 from tidemill.kernel.decide.fencing import attempt_status
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (
@@ -86,7 +88,7 @@ class AttemptLog:
         try:
             text = encoded(value, attempt.mask)
         except NotJson as error:
-            text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
+            text, _ = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         on_stall = partial(self._turns.mark_stuck, lease.stream)
         await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
         payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
@@ -146,6 +148,8 @@ INTERNAL_TRIES_MAX = 4
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
+LOST_APART = 2
+"""Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
 SETTLE_MS = 1_000
 """How long a drain waits, after its grace, for results that are being committed."""
 
@@ -191,12 +195,17 @@ class Worker:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime)
+        self.watchdog = LoopWatchdog(ambient)
+        self._tools = AttemptRuntime(
+            *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
+        )
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._held_jobs: dict[JobKey, HeldJob] = {}
+        self._apart: HeldJob | None = None
+        """The job whose attempt runs apart from others that have lost workers, until it is dropped."""
         self._internal_errors: dict[JobKey, int] = {}
         """How often each job has ended in an internal error."""
         self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
@@ -225,6 +234,7 @@ class Worker:
         if self._options.heart_thread:
             self._thread = LeaseRenewalThread(self._renewer)
             self._thread.start(self._on_renewed)
+            self.watchdog.start()
         else:
             self._tasks.append(asyncio.create_task(self._renewer.renew_in_loop(), name="tidemill-heart"))
 
@@ -250,6 +260,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.watchdog.stop()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
         self.returned += len(left)
@@ -292,6 +303,12 @@ class Worker:
             # A commit took slots for its own jobs during the claim.
             self._releases.give(surplus)
         accepted = [self._acquire(lease) for lease in leases]
+        for held in [held for held in accepted if set_aside(held.lease.expired)]:
+            # Not even the loss of its workers could be recorded: loading the run would end this process too.
+            LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
+            accepted.remove(held)
+            self._release(held, INTERNAL_DELAY_MS_MAX)
+        leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
         unseen = (held.lease for held in accepted if not seen_by(known[held.lease.stream], held.task, held.lease))
@@ -351,7 +368,8 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            self._in_task(held, self._work_on(held, partial(self._messenger.run, held.lease.stream, entry.state, task)))
+            deliver = partial(self._messenger.run, held.lease.stream, entry.state, task, held.lease.expired)
+            self._in_task(held, self._work_on(held, deliver))
         elif task.kind == "undo":
             self._begin_compensation(held, entry)
         elif task.kind == "outputs":
@@ -378,6 +396,9 @@ class Worker:
             self._release_to_others(held)
             return
         attempt = held.attempt = Attempt(self._tools, entry, node, handler, task, lease)
+        if attempt.lost >= LOST_APART:
+            self._begin_apart(held, attempt)
+            return
         work = self._run(held, attempt)
         try:
             waits_for = work.send(None)
@@ -385,6 +406,14 @@ class Worker:
             return
         assert waits_for is None, "an attempt waits only in a task"
         self._in_task(held, work)
+
+    def _begin_apart(self, held: HeldJob, attempt: Attempt) -> None:
+        """Run an attempt that has lost workers only while no other such runs here: the next loss counts for one."""
+        if self._apart is not None and self._held_jobs.get(self._apart.job_key) is self._apart:
+            self._release(held)
+            return
+        self._apart = held
+        self._in_task(held, self._run(held, attempt, apart=True))
 
     def _in_task(self, held: HeldJob, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in its own task; drops the job if the task fails or is cancelled, even before it starts."""
@@ -399,8 +428,10 @@ class Worker:
         held.running = asyncio.create_task(work, context=context)
         held.running.add_done_callback(over)
 
-    async def _run(self, held: HeldJob, attempt: Attempt) -> None:
+    async def _run(self, held: HeldJob, attempt: Attempt, *, apart: bool = False) -> None:
         """Run an attempt to its result. A cancelled one settles nothing: its lease was lost or released."""
+        if apart:
+            await self._releases.settle()
         try:
             result = await attempt.run()
         except InternalError as error:
@@ -422,7 +453,8 @@ class Worker:
         self._settle(held, result)
 
     async def _rendered(self, held: HeldJob, entry: CachedRun) -> AnyCommand:
-        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs))
+        isolation = self._tools.runtime.isolation
+        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs, isolation))
 
     def _begin_compensation(self, held: HeldJob, entry: CachedRun) -> None:
         """Compensate a completed visit or item, or settle the job if that is no longer needed."""
@@ -524,10 +556,7 @@ class Worker:
         return tries
 
     def _release_after_error(self, held: HeldJob, error: InternalError, *, expires: bool = False) -> None:
-        """Release a job after an internal error, with a growing delay; after some tries its run is marked as stuck.
-
-        If its lease `expires`, it is not released.
-        """
+        """Release a job, or let its lease expire, with a growing delay; after some tries its run is marked as stuck."""
         tries = self._count_internal_error(held)
         delay_ms = min(RELEASE_DELAY_MS * 2 ** min(tries - 1, 20), INTERNAL_DELAY_MS_MAX)
         let_go = partial(self._drop, held) if expires else partial(self._release, held, delay_ms)
@@ -567,12 +596,3 @@ class Worker:
                 # The outcome does not matter: if the attempt no longer counts, its result will be discarded.
                 start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
                 self._turns.ask(held.lease.stream, start)
-
-
-def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
-    """Whether a cached state is recent enough to do a job: it includes the event that called for it."""
-    if entry is None or not task.seq or entry.state.seq < task.seq:
-        return False
-    if task.kind != "run":
-        return task.kind != "outputs"
-    return attempt_status(entry.state, task.node, task.visit, task.index, lease.token) == "current"

@@ -61,7 +61,7 @@ def _patterns(tree: ast.Tree) -> Iterator[str]:
 
 
 BUDGET = 400
-"""About 50 ms over the largest values decided here: a thousand items and 64 KiB of text."""
+"""About 20 ms over the largest values decided here: a thousand items and 32 KiB of text."""
 
 NODE, NODE_IN_LOOP, GROWTH, COSTLY = 1, 8, 40, 200
 SHORT_MAX = 64

@@ -7,32 +7,24 @@ from outside is retried once; any other death of a child is reported to the call
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps, is_small
-from tidemill.expressions.errors import ExpressionError, condition_failed
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent, condition_failed
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
-from tidemill.expressions.sandbox.tasks import RunQuery, SandboxTask
-from tidemill.expressions.scope import Json
-from tidemill.processes.child import ChildSpec, Pool, StartFailed
+from tidemill.expressions.sandbox.tasks import RenderTexts, RunQuery, SandboxTask
+from tidemill.expressions.scope import Json, Scope
+from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
+
+if TYPE_CHECKING:
+    from tidemill.expressions.templates.template import Template
 
 _T = TypeVar("_T")
-
-
-class Isolation(Protocol):
-    """Decides conditions in processes that can be killed."""
-
-    async def holds(self, request: EvaluationRequest) -> bool:
-        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-
-    async def close(self) -> None:
-        """End every process; requests in progress get no answer."""
 
 
 class SandboxExecutor(Protocol):
@@ -42,10 +34,24 @@ class SandboxExecutor(Protocol):
         """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
 
 
+class Isolation(SandboxExecutor, Protocol):
+    """Also decides conditions in such processes."""
+
+    async def holds(self, request: EvaluationRequest) -> bool:
+        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
+
+    async def close(self) -> None:
+        """End every process; requests in progress get no answer."""
+
+
 class NoSandbox:
-    """Refuses every request and task, for an engine without child processes."""
+    """Refuses requests and tasks, for an engine without child processes; templates are rendered on the spot."""
 
     async def execute(self, task: SandboxTask) -> Json:
+        if isinstance(task, RenderTexts):
+            from tidemill.expressions.templates.template import render_texts
+
+            return render_texts(task.texts, task.scope)
         raise condition_failed(f"{task.what} needs another process, and there is none")
 
     async def holds(self, request: EvaluationRequest) -> bool:
@@ -68,6 +74,24 @@ async def run_query(path: str, value: Json, executor: SandboxExecutor) -> list[J
     return found
 
 
+async def render(template: Template, scope: Scope, executor: SandboxExecutor) -> Json:
+    """Render a template: here, or in a child process if that takes too long for the event loop."""
+    try:
+        return template.render_on_loop(scope)
+    except LoopBudgetSpent:
+        return await render_apart(template, scope, executor)
+
+
+async def render_apart(template: Template, scope: Scope, executor: SandboxExecutor) -> Json:
+    """Render a template that takes too long for the event loop. Secrets are filled in here."""
+    try:
+        known = await executor.execute(RenderTexts(template.texts(), template.references, scope))
+    except ExpressionError as failure:
+        failure.code = "template_failed"
+        raise
+    return template.render_rest(scope, known)
+
+
 def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
     """Run a computation to its end; return an awaitable if it needs another process."""
     try:
@@ -78,9 +102,13 @@ def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitabl
     return _run_requests(steps, request, isolation)
 
 
-async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest, isolation: Isolation) -> _T:
+async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest | None, isolation: Isolation) -> _T:
     try:
         while True:
+            if request is None:
+                await asyncio.sleep(0)
+                request = steps.send(False)
+                continue
             try:
                 answer = await isolation.holds(request)
             except ExpressionError as failure:
@@ -94,9 +122,6 @@ async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest, 
 
 SIZE = 2
 """Maximum number of children; further callers wait."""
-
-_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""The only environment variables a child gets: where the interpreter's libraries are."""
 
 
 class SandboxPool:
@@ -130,9 +155,13 @@ class SandboxPool:
     ) -> tuple[Answer | None, int]:
         """Send the work to a child; without an answer, return the status with which the child ended."""
         try:
-            kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
             async with self._pool.child(
-                ChildSpec(module="tidemill.expressions.sandbox.child", flags=("-I", "-B"), env=kept, cwd="/")
+                ChildSpec(
+                    module="tidemill.expressions.sandbox.child",
+                    flags=("-I", "-B"),
+                    env=minimal_environment(),
+                    cwd="/",
+                )
             ) as child:
                 async with asyncio.timeout(work.deadline_ms / 1000):
                     await child.send(body)

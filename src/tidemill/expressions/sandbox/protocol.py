@@ -12,8 +12,8 @@ import msgspec
 
 from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
 from tidemill.expressions.errors import ExpressionError, condition_failed
-from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RunQuery, SandboxTask
-from tidemill.expressions.scope import Absent, Json, Scope, Seen
+from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RenderTexts, RunQuery, SandboxTask
+from tidemill.expressions.scope import NOTHING, Absent, Json, References, Scope, Seen
 
 FRAME_MAX = 1 << 26
 """Bytes of a condition together with the values that it reads."""
@@ -48,15 +48,28 @@ class _SentNode(msgspec.Struct, omit_defaults=True):
     absent: str | None = None
 
 
-class _SentRequest(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"):
-    leaf: Json
-    deadline_ms: int
+class _SentScope(msgspec.Struct, kw_only=True, omit_defaults=True):
     nodes: dict[str, _SentNode]
     inputs: Json = None
     run: dict[str, Json] = {}
     iteration: int = 0
     has_output: bool = False
     output: Json = None
+    has_item: bool = False
+    item: Json = None
+    index: int = 0
+
+
+class _SentRequest(msgspec.Struct, kw_only=True, tag="errand"):
+    leaf: Json
+    deadline_ms: int
+    scope: _SentScope
+
+
+class _SentRender(msgspec.Struct, kw_only=True, tag="render"):
+    texts: list[tuple[str, str]]
+    deadline_ms: int
+    scope: _SentScope
 
 
 class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
@@ -64,7 +77,7 @@ class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
     rows: list[Json]
 
 
-_Sent = _SentRequest | _SentFilterRows | Jq | RunQuery
+_Sent = _SentRequest | _SentFilterRows | _SentRender | Jq | RunQuery
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
@@ -92,6 +105,9 @@ def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
             return _SentFilterRows(
                 errand=_sent_request(EvaluationRequest(work.leaf, work.scope, work.deadline_ms)), rows=work.rows
             )
+        case RenderTexts():
+            scope = _sent_scope(work.references, work.scope)
+            return _SentRender(texts=work.texts, deadline_ms=work.deadline_ms, scope=scope)
         case Jq() | RunQuery():
             return work
         case _:
@@ -99,18 +115,24 @@ def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
 
 
 def _sent_request(request: EvaluationRequest) -> _SentRequest:
-    references, scope = request.leaf.references, request.scope
+    scope = _sent_scope(request.leaf.references, request.scope)
+    return _SentRequest(leaf=request.leaf.normal(), deadline_ms=request.deadline_ms, scope=scope)
+
+
+def _sent_scope(references: References, scope: Scope) -> _SentScope:
     roots, names = references.roots, scope.nodes if references.dynamic else references.nodes
     shows_output = scope.has_output and not roots.isdisjoint(("output", "current"))
-    return _SentRequest(
-        leaf=request.leaf.normal(),
-        deadline_ms=request.deadline_ms,
+    shows_item = scope.has_item and not roots.isdisjoint(("item", "index"))
+    return _SentScope(
         nodes={node: _sent(seen) for node in names if (seen := scope.nodes.get(node)) is not None},
         inputs=scope.inputs if "inputs" in roots else None,
         run=dict(scope.run) if "run" in roots else {},
         iteration=scope.iteration,
         has_output=shows_output,
         output=scope.output if shows_output else None,
+        has_item=shows_item,
+        item=scope.item if shows_item and "item" in roots else None,
+        index=scope.index,
     )
 
 
@@ -129,6 +151,8 @@ def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
         case _SentFilterRows():
             request = _received_request(sent.errand)
             return FilterRows(request.leaf, request.scope, sent.rows, request.deadline_ms)
+        case _SentRender():
+            return RenderTexts(sent.texts, NOTHING, _received_scope(sent.scope), sent.deadline_ms)
         case Jq() | RunQuery():
             return sent
         case _:
@@ -138,7 +162,11 @@ def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
 def _received_request(sent: _SentRequest) -> EvaluationRequest:
     condition = compiled(sent.leaf)
     assert not isinstance(condition, Composite)
-    scope = Scope(
+    return EvaluationRequest(condition, _received_scope(sent.scope), sent.deadline_ms)
+
+
+def _received_scope(sent: _SentScope) -> Scope:
+    return Scope(
         nodes={
             node: (Seen(each.output, each.meta) if each.absent is None else Absent(each.absent, each.meta))
             for node, each in sent.nodes.items()
@@ -148,8 +176,10 @@ def _received_request(sent: _SentRequest) -> EvaluationRequest:
         iteration=sent.iteration,
         has_output=sent.has_output,
         output=sent.output,
+        has_item=sent.has_item,
+        item=sent.item,
+        index=sent.index,
     )
-    return EvaluationRequest(condition, scope, sent.deadline_ms)
 
 
 def answer_of(value: bytes | ExpressionError, *, retire: bool = False) -> Answer:

@@ -1,4 +1,4 @@
-"""Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
+"""Sandbox tasks other than conditions: filter rows, run a jq program, evaluate a JSONPath query, render templates.
 
 A task is executed in a killable child process with a deadline; its result is JSON. jq runs only there, because its
 library shows the environment, reads imported files and holds the interpreter's lock: the child has no environment, and
@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.expressions.conditions import SimpleCondition
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
-from tidemill.expressions.scope import Json, Scope
+from tidemill.expressions.scope import Json, References, Scope
 
 TASK_MS = 10_000
 """What a task may take, unless it says otherwise."""
@@ -53,7 +53,18 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
     deadline_ms: int = TASK_MS
 
 
-SandboxTask = FilterRows | Jq | RunQuery
+class RenderTexts(msgspec.Struct, frozen=True):
+    """Templates by place, which take longer than they may on the event loop."""
+
+    what: ClassVar[str] = "the template"
+    texts: list[tuple[str, str]]
+    references: References
+    scope: Scope
+    deadline_ms: int = TASK_MS
+    """Of the process; rendering itself has its own limit, of processor time."""
+
+
+SandboxTask = FilterRows | Jq | RunQuery | RenderTexts
 
 Judge = Callable[[SimpleCondition, Scope], bool]
 """Decides a condition over a scope."""
@@ -68,6 +79,10 @@ def execute(task: SandboxTask, judge: Judge) -> bytes:
             return run_jq(task.program, bytes(task.value), each=task.each)
         case RunQuery():
             return msgspec.json.encode(find_all(task.query, msgspec.json.decode(task.value)))
+        case RenderTexts():
+            from tidemill.expressions.templates.template import render_texts
+
+            return msgspec.json.encode(render_texts(task.texts, task.scope))
 
 
 def find_all(query: str, value: Json) -> list[Json]:

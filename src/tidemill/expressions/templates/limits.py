@@ -4,6 +4,9 @@ Steps are the same on every machine but some take microseconds, so processor tim
 read only when something is charged: loops, filters and Jinja's functions must get their items from here. Operations
 that can multiply a value (`"x" * 10**10`, `s.replace("", s)`) check their bound first. Results leave through
 `to_json_value`, which converts or refuses what JSON does not have; nothing after it checks again.
+
+A rendering on the event loop has a smaller budget. What exceeds it raises `LoopBudgetSpent`: rendering is pure, so the
+caller starts again in a child process.
 """
 
 from __future__ import annotations
@@ -11,15 +14,18 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import isfinite
+from threading import local
 from time import perf_counter, thread_time
 from types import GeneratorType
 from typing import Any, Protocol
 
+import msgspec
 from jinja2.runtime import Undefined
 
 from tidemill.expressions import limits as bounds
-from tidemill.expressions.errors import shorten, template_failed
+from tidemill.expressions.errors import LoopBudgetSpent, shorten, template_failed
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.undefined import NotAvailable
 
@@ -28,31 +34,56 @@ VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 """The types of dictionary views."""
 
 _SECONDS_MAX = bounds.RENDER_MS_MAX / 1000
+_LOOP_SECONDS_MAX = bounds.LOOP_MS_MAX / 1000
 _SMALL = 1 << 64
 _LISTS = (list, tuple, range, *VIEWS)
 _NESTING = (dict, *_LISTS)
 
 
+class _Current(local):
+    """Whether the rendering in this thread is one on the event loop, for functions that have no context."""
+
+    on_loop = False
+
+
+_CURRENT = _Current()
+
+
 def room(size: int) -> None:
     """Refuse a string or list that would become larger than the bound."""
+    if size > bounds.LOOP_TEXT_MAX and _CURRENT.on_loop:
+        raise LoopBudgetSpent
     if size > bounds.TEXT_MAX:
         raise template_failed(f"a value would grow beyond {bounds.TEXT_MAX} characters or items")
+
+
+_ENCODER = msgspec.json.Encoder()
+_TOO_MANY = f"the result has more than {bounds.VALUES_MAX} values, of which 64 characters are one"
 
 
 class RenderBudget:
     """The budget of one rendering, shared by all strings of the value that is rendered."""
 
-    __slots__ = ("_began", "_look_at", "_steps_left")
+    __slots__ = ("_began", "_look_at", "_on_loop", "_passed_on", "_steps_left", "_values_left")
 
-    def __init__(self) -> None:
-        self._steps_left = bounds.STEPS_MAX
+    def __init__(self, on_loop: bool = False) -> None:
+        self._on_loop = on_loop
+        self._steps_left = bounds.LOOP_STEPS_MAX if on_loop else bounds.STEPS_MAX
+        self._values_left = bounds.VALUES_MAX
+        self._passed_on = False
         self._began: float | None = None
         self._look_at = 0.0
+
+    def enter(self) -> None:
+        """Be the budget of this thread, before functions are called that have no context."""
+        _CURRENT.on_loop = self._on_loop
 
     def spend(self, steps: int) -> None:
         """Charge for work; raise `ExpressionError` if the budget is exceeded."""
         self._steps_left -= max(0, steps)
         if self._steps_left < 0:
+            if self._on_loop:
+                raise LoopBudgetSpent
             raise template_failed(f"the template takes more than {bounds.STEPS_MAX} steps", "loop over fewer items")
         self.tick()
 
@@ -60,6 +91,18 @@ class RenderBudget:
         """Check the clock during work that is already charged or too small to charge."""
         if perf_counter() >= self._look_at:
             self._look()
+
+    def grow(self, values: int) -> None:
+        """Charge for values of the result, of which 64 characters are one; all strings together have one budget."""
+        self._values_left -= values
+        if self._values_left < 0:
+            raise template_failed(_TOO_MANY, "pass large values on once")
+
+    def pass_on(self, value: object) -> None:
+        """Charge for a list or object that is passed on as it is. The first is free, as it adds nothing to what is."""
+        if self._passed_on:
+            self.grow(len(_ENCODER.encode(value)) >> 6)
+        self._passed_on = True
 
     def weigh(self, value: object, times: int = 1) -> None:
         """Pay for every value inside, before they are compared one by one.
@@ -97,9 +140,12 @@ class RenderBudget:
         if self._began is None:
             self._began = now
         used = now - self._began
-        if used > _SECONDS_MAX:
+        seconds_max = _LOOP_SECONDS_MAX if self._on_loop else _SECONDS_MAX
+        if used > seconds_max:
+            if self._on_loop:
+                raise LoopBudgetSpent
             raise template_failed(f"the template takes more than {bounds.RENDER_MS_MAX} ms", "loop over fewer items")
-        self._look_at = perf_counter() + _SECONDS_MAX - used
+        self._look_at = perf_counter() + seconds_max - used
 
 
 # Budgeted sequences and the cost of reading a value.
@@ -157,6 +203,8 @@ def cost_of_copy(value: object) -> int:
 
 def short(value: str) -> str:
     """Refuse a text that is too long for native functions, which do not check the clock."""
+    if len(value) > bounds.LOOP_TEXT_MAX and _CURRENT.on_loop:
+        raise LoopBudgetSpent
     if len(value) > bounds.TEXT_MAX:
         message = (
             f"a text of {len(value)} characters is too long to be worked on, at most {bounds.TEXT_MAX} are possible"
@@ -170,19 +218,24 @@ def short(value: str) -> str:
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 
-def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
-    """Return the value as JSON of exact built-in types, containers copied; `tick` is called for every container."""
+def to_json_value(value: object, meter: RenderBudget | None = None) -> Json:
+    """Return the value as JSON of exact built-in types, containers copied; `meter` looks at the clock meanwhile."""
     if value is None or type(value) is bool:
         return value
-    return _Walk(bounds.VALUES_MAX, 1, 6, f"the result has more than {bounds.VALUES_MAX} values", tick).convert(
-        value, 0
-    )
+    walk = _Walk(bounds.VALUES_MAX, 1, 6, _TOO_MANY, None if meter is None else meter.tick)
+    converted = walk.convert(value, 0)
+    if meter is not None:
+        meter.grow(bounds.VALUES_MAX - walk.left)
+    return converted
 
 
 def printable(value: object) -> Json:
     """Return the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
     message = f"a value would grow beyond {bounds.TEXT_MAX} characters when it is printed"
-    return _Walk(bounds.TEXT_MAX, 2, 0, message).convert(value, 0)
+    walk = _Walk(bounds.TEXT_MAX, 2, 0, message)
+    if _CURRENT.on_loop:
+        walk.left = min(walk.left, 2 * bounds.LOOP_VALUES_MAX)
+    return walk.convert(value, 0)
 
 
 def text(value: object) -> str:
@@ -213,6 +266,8 @@ class _Walk:
         kind = type(value)
         self.left -= self.each if kind is not str else self.each + (len(value) >> self.shift)
         if self.left < 0:
+            if _CURRENT.on_loop:
+                raise LoopBudgetSpent
             raise template_failed(self.complaint)
         if kind is str:
             return _sound(value)
@@ -232,9 +287,11 @@ class _Walk:
             self.tick()
         if kind is dict:
             self.left -= sum(len(key) for key in value if type(key) is str) >> self.shift
-            return {_key(key): self.convert(each, depth + 1) for key, each in value.items()}
+            items = value.items() if self.tick is None or len(value) < _PORTION else _ticking(value.items(), self.tick)
+            return {_key(key): self.convert(each, depth + 1) for key, each in items}
         if isinstance(value, list | tuple):
-            return [self.convert(each, depth + 1) for each in value]
+            each_of = value if self.tick is None or len(value) < _PORTION else _ticking(value, self.tick)
+            return [self.convert(each, depth + 1) for each in each_of]
         if isinstance(value, str):
             return _sound(str.__str__(value))
         if isinstance(value, NotAvailable):
@@ -247,6 +304,17 @@ class _Walk:
             f"the result is not a JSON value but a {type(value).__name__}",
             "a method is called with (), and nodes, inputs and items hold only JSON",
         )
+
+
+_PORTION = 1000
+"""Items of a list between two looks at the clock."""
+
+
+def _ticking(items: Iterable[Any], tick: Callable[[], None]) -> Iterator[Any]:
+    rest = iter(items)
+    while portion := list(islice(rest, _PORTION)):
+        tick()
+        yield from portion
 
 
 def _sound(value: str) -> str:

@@ -8,7 +8,7 @@ a thousand times what rendering costs. Rendered values share structure with the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Protocol
 
@@ -17,11 +17,18 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 
 from tidemill.errors import Problem, TidemillError
-from tidemill.expressions.errors import Explanation, ExpressionError, pointer, shorten, template_failed
-from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
+from tidemill.expressions.errors import (
+    Explanation,
+    ExpressionError,
+    LoopBudgetSpent,
+    pointer,
+    shorten,
+    template_failed,
+)
+from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX, SOURCE_PARTS_MAX, TEXT_MAX
 from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
-from tidemill.expressions.templates.limits import RenderBudget, cost, room, text, to_json_value
+from tidemill.expressions.templates.limits import RenderBudget, cost, text, to_json_value
 from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build
 from tidemill.expressions.templates.rewrite import TemplateRewriter
 from tidemill.expressions.templates.syntax import has_syntax, is_template
@@ -73,6 +80,11 @@ class Value(msgspec.Struct, frozen=True):
         value = self.path.follow(scope)
         if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
+        kind = type(value)
+        if kind is str:
+            meter.grow(len(value) >> 6)
+        elif kind is dict or kind is list:
+            meter.pass_on(value)
         return value
 
 
@@ -88,11 +100,17 @@ class Joined(msgspec.Struct, frozen=True):
         for part in self.parts:
             each = part if type(part) is str else _shown(part, scope, meter)  # type: ignore[arg-type]
             size += len(each)
-            room(size)
+            _fits(size)
             shown.append(each)
         whole = "".join(shown)
         meter.spend(1 + (len(whole) >> 6))
         return whole
+
+
+def _fits(size: int) -> None:
+    """Refuse a text that is too long; putting one together takes no time worth counting."""
+    if size > TEXT_MAX:
+        raise template_failed(f"a value would grow beyond {TEXT_MAX} characters or items")
 
 
 def _shown(path: Path, scope: Scope, meter: RenderBudget) -> str:
@@ -102,6 +120,7 @@ def _shown(path: Path, scope: Scope, meter: RenderBudget) -> str:
     if isinstance(value, NotAvailable):
         raise _failure(value.explanation, scope)
     if isinstance(value, dict | list):
+        meter.enter()
         meter.spend(cost(value))
     return text(value)
 
@@ -119,31 +138,32 @@ class Compiled(msgspec.Struct, frozen=True):
 
     def evaluate(self, scope: Scope, meter: RenderBudget) -> Json:
         context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
+        meter.enter()
         try:
             meter.spend(1)
-            value = self._value(context) if self.single else self._text(context)
+            value = self._value(context, meter) if self.single else self._text(context, meter)
             meter.spend(1)
             return value
         except ExpressionError as failure:
             raise _failure(failure.message, scope, failure.hint) from None
-        except TidemillError:
+        except (TidemillError, LoopBudgetSpent):
             raise
         except Exception as error:
             raise self._translated(error, scope) from error
 
-    def _value(self, context: ScopeContext) -> Json:
+    def _value(self, context: ScopeContext, meter: RenderBudget) -> Json:
         for _ in self.render(context):
             pass
-        return to_json_value(context.vars["result"], context.tick)
+        return to_json_value(context.vars["result"], meter)
 
-    def _text(self, context: ScopeContext) -> Json:
+    def _text(self, context: ScopeContext, meter: RenderBudget) -> Json:
         shown: list[str] = []
         size = 0
         for piece in self.render(context):
             size += len(piece)
-            room(size)
+            _fits(size)
             shown.append(piece)
-        return to_json_value("".join(shown))
+        return to_json_value("".join(shown), meter)
 
     def _translated(self, error: Exception, scope: Scope) -> ExpressionError:
         reason = error.args[0] if error.args else None
@@ -167,6 +187,8 @@ class Outcome(msgspec.Struct, frozen=True):
     program: CompiledTemplate | None
     references: References = NOTHING
     faults: tuple[Fault, ...] = ()
+    parts: int = 0
+    """What had to be compiled; 0 for text with dotted names."""
 
 
 def compile_source(source: str) -> Outcome:
@@ -223,16 +245,21 @@ def _assembled(parts: list[str | Path]) -> CompiledTemplate:
 def _full(source: str) -> Outcome:
     """Compile with Jinja's parser and, unless it is all paths after all, its code generator."""
     place = environment()
-    rewriting = TemplateRewriter(place, place._parse(source, None, None))
+    parsed = place._parse(source, None, None)
+    parts = sum(1 for _ in parsed.find_all(nodes.Node))
+    if parts > SOURCE_PARTS_MAX:
+        message = f"a template has at most {SOURCE_PARTS_MAX} names, values and tags, and this one has {parts}"
+        return Outcome(None, faults=(Fault(message, 1, "loop over the values, or split the text"),), parts=parts)
+    rewriting = TemplateRewriter(place, parsed)
     tree = rewriting.run()
     if rewriting.faults:
-        return Outcome(None, rewriting.references, tuple(rewriting.faults))
+        return Outcome(None, rewriting.references, tuple(rewriting.faults), parts)
     printed = _printed(tree)
     program = _all_paths(printed, rewriting.paths) if printed is not None else None
     if program is None:
         only = _only_expression(printed) if printed is not None else None
         program = _generated(source, tree, only, rewriting)
-    return Outcome(program, program.references)
+    return Outcome(program, program.references, parts=parts)
 
 
 def _printed(tree: nodes.Template) -> list[nodes.Expr] | None:
@@ -288,6 +315,20 @@ class Template(msgspec.Struct, frozen=True):
         """Fill in the values; raise `ExpressionError` with the place of the string that failed."""
         return self.part.render(scope, RenderBudget())
 
+    def render_on_loop(self, scope: Scope) -> Json:
+        """Likewise; raise `LoopBudgetSpent` if that takes too long for the event loop."""
+        return self.part.render(scope, RenderBudget(True))
+
+    def texts(self) -> list[tuple[str, str]]:
+        """The place and source of every string that is rendered and uses no secret."""
+        return [
+            (each.path, each.source) for each in _texts(self.part) if "secrets" not in each.program.references.roots
+        ]
+
+    def render_rest(self, scope: Scope, known: Mapping[str, Json]) -> Json:
+        """Fill in values that were rendered elsewhere, by place; render the others."""
+        return _filled(self.part, scope, known)
+
 
 def compile_template(value: Json) -> Template:
     """Compile a value; raise `ExpressionError` for the first string that is not a valid template."""
@@ -317,6 +358,7 @@ class _Constant(msgspec.Struct, frozen=True):
 class _Text(msgspec.Struct, frozen=True):
     program: CompiledTemplate
     path: str
+    source: str
 
     def render(self, scope: Scope, meter: RenderBudget) -> Json:
         try:
@@ -342,6 +384,31 @@ class _Container(msgspec.Struct, frozen=True):
 _Part = _Constant | _Text | _Container
 
 
+def _texts(part: _Part) -> Iterator[_Text]:
+    if isinstance(part, _Text):
+        yield part
+    elif isinstance(part, _Container):
+        for _, each in part.entries:
+            yield from _texts(each)
+
+
+def _filled(part: _Part, scope: Scope, known: Mapping[str, Json]) -> Json:
+    if isinstance(part, _Container):
+        filled = part.whole.copy()
+        for key, each in part.entries:
+            filled[key] = _filled(each, scope, known)
+        return filled
+    if isinstance(part, _Text) and part.path in known:
+        return known[part.path]
+    return part.render(scope, RenderBudget())
+
+
+def render_texts(texts: Iterable[tuple[str, str]], scope: Scope) -> dict[str, Json]:
+    """Render strings by place, with one budget; raise `ExpressionError` with the place of the one that failed."""
+    budget = RenderBudget()
+    return {path: _compiled(source, path, [], 0).render(scope, budget) for path, source in texts}
+
+
 def _compiled(value: Json, path: str, found: list[References], depth: int) -> _Part:
     if depth > DEPTH_MAX:
         raise _failure_at(_TOO_DEEP, path)
@@ -350,7 +417,7 @@ def _compiled(value: Json, path: str, found: list[References], depth: int) -> _P
         if outcome.program is None:
             raise _failure_at(outcome.faults[0], path)
         found.append(outcome.references)
-        return _Text(outcome.program, path)
+        return _Text(outcome.program, path, value)
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         entries = tuple(_rendered(items, path, found, depth))

@@ -1,7 +1,7 @@
 """Node type `pipeline`: a table passes through a list of steps.
 
-The steps are pure functions in `tables.py`; work that may not end runs in a sandbox process. This module enforces the
-size limits after each step and reports which step failed, at which field and row.
+The steps are pure functions in `tables.py`, which count what they make; large ones run in a thread, and work that may
+not end in a sandbox process. This module reports which step failed, at which field and row.
 `table_filter` evaluates rows in portions, so that other tasks of the event loop run in between; the rows of a portion
 that need the same sandbox evaluation are sent together.
 """
@@ -10,22 +10,40 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import Condition, EvaluationRequest, SimpleCondition, Verdict, compiled, decide
+from tidemill.expressions.conditions import (
+    Condition,
+    EvaluationRequest,
+    LoopShare,
+    SimpleCondition,
+    Verdict,
+    compiled,
+    decide,
+    is_small,
+)
 from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    object_schema,
+)
 from tidemill.handlers.data import tables
+from tidemill.handlers.data.meter import LOOP_BYTES, Meter, Rows, TableError, metered
 from tidemill.handlers.data.steps import (
     COUNTED,
     JQ_SECONDS,
@@ -37,7 +55,6 @@ from tidemill.handlers.data.steps import (
     one_or_more,
     program_problems,
 )
-from tidemill.handlers.data.tables import Rows, TableError
 from tidemill.kernel.model import NodeType
 
 PORTION = 200
@@ -63,10 +80,11 @@ class _Portion:
         scopes = (replace(scope, has_output=True, output=row) for row in rows)
         self._steps = [decide(condition, each) for each in scopes]
         self._known: dict[int, bool] = {}
+        self._share = LoopShare()
 
     async def results(self) -> dict[int, bool]:
         """The result for every row, by its number in the portion."""
-        waiting = dict(self._advance(range(len(self._rows)), None))
+        waiting = await self._advance(range(len(self._rows)), None)
         while waiting:
             # Rows may wait for different parts of a composite condition; those of one part are sent together.
             leaf = next(iter(waiting.values())).leaf
@@ -74,22 +92,28 @@ class _Portion:
             answers = await self._evaluate(leaf, numbers)
             for number in numbers:
                 del waiting[number]
-            waiting.update(self._advance(numbers, answers))
+            waiting |= await self._advance(numbers, answers)
         return self._known
 
-    def _advance(
-        self, numbers: Iterator[int] | range | list[int], answers: list[bool] | None
-    ) -> Iterator[tuple[int, EvaluationRequest]]:
+    async def _advance(self, numbers: Sequence[int], answers: list[bool] | None) -> dict[int, EvaluationRequest]:
         """Continue evaluations up to their next request or their end."""
+        requests: dict[int, EvaluationRequest] = {}
         for position, number in enumerate(numbers):
             steps = self._steps[number]
+            if self._share.is_spent():
+                await asyncio.sleep(0)
             try:
-                yield number, next(steps) if answers is None else steps.send(answers[position])
+                request = next(steps) if answers is None else steps.send(answers[position])
+                while request is None:
+                    await asyncio.sleep(0)
+                    request = steps.send(False)
+                requests[number] = request
             except StopIteration as ended:
                 verdict: Verdict = ended.value
                 self._known[number] = verdict.value
             except ExpressionError as failure:
                 raise self._error(failure, number) from None
+        return requests
 
     async def _evaluate(self, leaf: SimpleCondition, numbers: list[int]) -> Any:
         rows = [self._rows[number] for number in numbers]
@@ -110,8 +134,8 @@ BYTES_MAX = 50_000_000
 BYTES_MAX_MAX = 1 << 26
 """What fits into a message to a sandbox process."""
 
-THREAD_ROWS = 2_000
-"""Larger tables are processed in a thread, so that they do not block the event loop."""
+LOOP_ITEMS = 20_000
+"""Values in the tables of a step that is begun on the event loop."""
 
 _CONFIG = object_schema(
     ("pipeline",),
@@ -156,12 +180,12 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         check=lambda config: chain(config_problems(config, http.type), program_problems(config)),
     )
 
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         for problem in config_problems(context.config, http.type):
             raise Fail("config_invalid", f"{problem.path}: {problem.message}", hint=problem.hint)
         config: dict[str, Any] = context.config
         limits = Limits(config.get("max_rows", ROWS_MAX), config.get("max_bytes", BYTES_MAX))
-        return Return(await _run(config, PipelineServices(context, http, carrier, limits)))
+        return Done(await _run(config, PipelineServices(context, http, carrier, limits)))
 
     return Handler(described, call)
 
@@ -171,45 +195,48 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
 
 async def _run(config: dict[str, Any], services: PipelineServices) -> Any:
     rows = source_rows(config, services.context)
-    await _check_size(rows, services.limits, "the table")
+    size = await _checked_size(rows, services.limits, "the table")
     report: list[dict[str, Any]] = []
     for number, step in enumerate(config["pipeline"]):
         began, before, name = time.monotonic(), len(rows), step["step"]
         label = f"step {number + 1} ({name})"
-        rows = await _run_step(rows, step, number, label, services)
+        rows, size = await _run_step(rows, size, step, number, label, services)
         ms = round((time.monotonic() - began) * 1000, 3)
+        await asyncio.sleep(0)
         report.append({"step": name, "rows_in": before, "rows_out": len(rows), "ms": ms})
     return {"rows": rows, "count": len(rows), "steps": report} if config.get("report") else rows
 
 
-async def _run_step(rows: Rows, step: Step, number: int, label: str, services: PipelineServices) -> Rows:
-    """Run one step; its failures name the step."""
+async def _run_step(
+    rows: Rows, size: int, step: Step, number: int, label: str, services: PipelineServices
+) -> tuple[Rows, int]:
+    """Run one step over rows of known size; return its rows and their size. Failures name the step."""
     name = step["step"]
     try:
         if name in _AWAITED:
             made = await _AWAITED[name](rows, step, number, services)
         else:
-            made = await _in_thread_if_large(partial(_apply, rows, step, services.limits), len(rows))
+            small = size <= LOOP_BYTES and is_small(step, LOOP_ITEMS, LOOP_BYTES)
+            work = partial(_apply, rows, step, services.limits)
+            made, grown = await metered(work, services.limits.bytes_max, small=small)
+            return made, size if name in _SHRINKING else grown
     except Fail as failed:
         timing: dict[str, Any] = {"retryable": failed.retryable, "retry_after_ms": failed.retry_after_ms}
         raise type(failed)(failed.code, f"{label}: {failed.message}", hint=failed.hint, **timing) from failed
     except TableError as wrong:
-        raise Fail("step_failed", f"{label}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
+        if wrong.code == "rows_too_large":
+            raise _too_large(f"{label}: its result", services.limits, wrong) from None
+        raise Fail(wrong.code, f"{label}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
     except ExpressionError as failure:
         raise Fail("step_failed", f"{label}: {failure.message}", hint=failure.hint) from None
-    if name in _GROWING:
-        await _check_size(made, services.limits, f"{label}: its result")
-    return made
+    if name in _SHRINKING:
+        return made, size
+    return made, await _checked_size(made, services.limits, f"{label}: its result")
 
 
 def _where(wrong: TableError) -> str:
     field = f", field {wrong.field}" if wrong.field else ""
     return field if wrong.row is None else f"{field}, row {wrong.row}"
-
-
-async def _in_thread_if_large(work: Callable[[], Any], size: int) -> Any:
-    """Do work proportional to the size of a table, in a thread if it is large."""
-    return work() if size <= THREAD_ROWS else await asyncio.to_thread(work)
 
 
 def source_rows(config: dict[str, Any], context: NodeContext) -> Rows:
@@ -237,15 +264,27 @@ def _table(value: Any, items: str | None) -> Rows:
         raise Fail("rows_invalid", f"the rows{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
 
 
-async def _check_size(rows: Rows, limits: Limits, what: str) -> None:
+async def _checked_size(rows: Rows, limits: Limits, what: str) -> int:
+    """The bytes of rows as JSON; raises `Fail` if there are too many, or too many rows."""
     if len(rows) > limits.rows_max:
         hint = f"filter earlier, or raise max_rows (at most {ROWS_MAX_MAX})"
         raise Fail("rows_too_many", f"{what} has {len(rows)} rows, and {limits.rows_max} are allowed", hint=hint)
+    try:
+        return await metered(partial(_size, rows), limits.bytes_max, small=is_small(rows, LOOP_ITEMS, LOOP_BYTES))
+    except TableError as wrong:
+        raise _too_large(what, limits, wrong) from None
+
+
+def _size(rows: Rows, meter: Meter) -> int:
     # Rows are encoded one by one up to the limit: rows that share memory here do not share it in the store.
-    sizes = accumulate(len(_ENCODER.encode(row)) + 1 for row in rows)
-    if await _in_thread_if_large(lambda: any(2 + size > limits.bytes_max for size in sizes), len(rows)):
-        hint = f"select fewer fields, or raise max_bytes (at most {BYTES_MAX_MAX})"
-        raise Fail("rows_too_large", f"{what} has more than {limits.bytes_max} bytes", hint=hint)
+    for row in rows:
+        meter.row(row)
+    return meter.size
+
+
+def _too_large(what: str, limits: Limits, wrong: TableError) -> Fail:
+    hint = wrong.hint or f"select fewer fields, or raise max_bytes (at most {BYTES_MAX_MAX})"
+    return Fail("rows_too_large", f"{what}: {wrong.message}", hint=hint)
 
 
 async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineServices) -> Rows:
@@ -253,7 +292,7 @@ async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineService
     node = f"{services.context.node}.{number}"
     outcome = services.http.call(msgspec.structs.replace(services.context, config=call_config(step), node=node))
     answer = await outcome if isinstance(outcome, Awaitable) else outcome
-    assert isinstance(answer, Return)
+    assert isinstance(answer, Done)
     body = answer.value.get("body")
     if "items" not in step and isinstance(body, dict):
         body = [body]
@@ -290,35 +329,43 @@ async def _jq(rows: Rows, step: Step, _number: int, services: PipelineServices) 
     return tables.table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
 
 
-def _apply(rows: Rows, step: Step, limits: Limits) -> Rows:
+def _apply(rows: Rows, step: Step, limits: Limits, meter: Meter) -> tuple[Rows, int]:
+    """Apply a step; return the rows that it makes and their size as far as the meter knows it."""
+    made = _made(rows, step, limits, meter)
+    return made, meter.size
+
+
+def _made(rows: Rows, step: Step, limits: Limits, meter: Meter) -> Rows:
     get = step.get
     match step["step"]:
         case "table_sort":
-            return tables.sort_rows(rows, tables.sort_keys(step["field"], get("order", "asc"), get("nulls", "last")))
+            by = tables.sort_keys(step["field"], get("order", "asc"), get("nulls", "last"))
+            return tables.sort_rows(rows, by, meter)
+        case "table_select" if "drop" in step:
+            return tables.drop_fields(rows, step["drop"], meter)
         case "table_select":
-            return (
-                tables.drop_fields(rows, step["drop"]) if "drop" in step else tables.select_fields(rows, step["fields"])
-            )
+            return tables.select_fields(rows, step["fields"], meter)
         case "top_k":
             # With a field, the default order is descending.
             by = tables.sort_keys(step["field"], get("order", "desc"), get("nulls", "last")) if "field" in step else []
-            return tables.first_rows(rows, step["k"], by)
+            return tables.first_rows(rows, step["k"], by, meter=meter)
         case "groupby":
             asked = {name: tables.aggregation(given) for name, given in get("aggregations", {}).items()}
-            return tables.group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
+            return tables.group_rows(rows, one_or_more(step["by"]), asked or COUNTED, meter)
         case "join":
             left_on, right_on = (one_or_more(get(side, get("on"))) for side in ("left_on", "right_on"))
             join = tables.Join(left_on, right_on, get("how", "inner"), get("suffix", tables.SUFFIX))
-            return tables.join_rows(rows, tables.table(step["with"]), join, limits.rows_max)
+            return tables.join_rows(rows, tables.table(step["with"]), join, limits.rows_max, meter)
         case "regex_extract":
-            every, otherwise = get("all", False), get("otherwise", "null")
-            return tables.extract(rows, tables.Extract(step["field"], step["pattern"], get("into"), every, otherwise))
+            wanted = tables.Extract(
+                step["field"], step["pattern"], get("into"), get("all", False), get("otherwise", "null")
+            )
+            return tables.extract(rows, wanted, meter)
         case _:
             formats, zone, output = one_or_more(get("format", [])), get("zone", "UTC"), get("output", "iso")
             into, otherwise = get("into"), get("otherwise", "fail")
-            return tables.parse_dates(
-                rows, tables.Dates(step["field"], formats, zone, output, get("output_zone"), into, otherwise)
-            )
+            dates = tables.Dates(step["field"], formats, zone, output, get("output_zone"), into, otherwise)
+            return tables.parse_dates(rows, dates, meter)
 
 
 _AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[Rows]]] = {
@@ -326,5 +373,5 @@ _AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[R
     "table_filter": _filter,
     "jq_transform": _jq,
 }
-_GROWING = SCHEMAS.keys() - {"table_sort", "table_filter", "top_k"}
-"""Steps that can make a table larger."""
+_SHRINKING = frozenset({"table_sort", "table_filter", "top_k"})
+"""Steps that cannot make a table larger."""

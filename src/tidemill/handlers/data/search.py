@@ -6,17 +6,19 @@ the texts and the query alone: scores are rounded, and equal scores keep the ord
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
+from tidemill.handlers.data.meter import Meter, TableError, metered
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import read
 from tidemill.kernel.model import ConfigProblem, NodeType
@@ -25,6 +27,9 @@ DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000
 """Characters of all documents together."""
 LIMIT = 10
+LOOP_ITEMS = 2_000
+LOOP_TEXT = 20_000
+"""What more than this many values or characters hold is searched in a thread."""
 
 _FIELD = {"type": "string", "minLength": 1}
 
@@ -69,32 +74,42 @@ SEARCH = NodeType(
 )
 
 
-async def search(context: NodeContext) -> Ended:
+async def search(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config
     found: list[Any]
-    texts: list[dict[str, str]]
     if "documents" in config:
         found = config["documents"]
         if not isinstance(found, list):
             raise Fail("rows_invalid", f"documents are a list of strings, and this is {kind_of(found)}")
-        texts = [{"": document} for document in found]
-        weights: Mapping[str, float] = {}
     else:
         found = source_rows(config, context)
+    try:
+        hits = await metered(partial(_hits, found, config), small=is_small(found, LOOP_ITEMS, LOOP_TEXT))
+    except TableError as wrong:
+        raise Fail(wrong.code, wrong.message, hint=wrong.hint) from None
+    least = config.get("min_score", 0)
+    best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
+    return Done([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
+
+
+def _hits(found: list[Any], config: dict[str, Any], meter: Meter) -> list[Hit]:
+    texts: list[dict[str, str]] = []
+    weights: Mapping[str, float] = {}
+    if "documents" in config:
+        texts = [{"": document} for document in found]
+    else:
         fields = config.get("fields") or ()
         weights = fields if isinstance(fields, dict) else dict.fromkeys(fields, 1.0)
-        texts = [{field: text for field in weights or row if (text := _text(read(row, field)))} for row in found]
+        for row in found:
+            parts = {field: text for field in weights or row if (text := _text(read(row, field)))}
+            meter.work(10 + len(parts) + sum(map(len, parts.values())) // 50)
+            texts.append(parts)
     size = sum(len(text) for parts in texts for text in parts.values())
     if len(texts) > DOCUMENTS_MAX or size > TEXT_MAX:
         message = f"there are {len(texts)} documents with {size} characters"
         hint = f"at most {DOCUMENTS_MAX} with {TEXT_MAX} characters can be searched: filter them first"
         raise Fail("rows_too_many", message, hint=hint)
-    query = config["query"]
-    # A large text would block the event loop.
-    hits = rank(texts, query, weights) if size <= 20_000 else await asyncio.to_thread(rank, texts, query, weights)
-    least = config.get("min_score", 0)
-    best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
-    return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
+    return rank(texts, config["query"], weights, meter)
 
 
 def _text(value: Any) -> str:
@@ -133,6 +148,20 @@ class Hit(NamedTuple):
     number: int
 
 
+PIECE = 1 << 16
+"""Characters that are split at once, because that holds the interpreter's lock."""
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cut a long text between words; a word that is longer than a piece is cut too."""
+    start = 0
+    while len(text) - start > PIECE:
+        end = text.rfind(" ", start, start + PIECE) + 1 or start + PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
 def words(text: str) -> list[str]:
     """Split a text into case-folded words without accents."""
     folded = text.casefold()
@@ -142,22 +171,28 @@ def words(text: str) -> list[str]:
     return _WORD.findall(folded)
 
 
-def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, float]) -> list[Hit]:
+def rank(
+    texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, float], meter: Meter | None = None
+) -> list[Hit]:
     """Rank texts, each a mapping of weighted parts; texts without any of the words are left out."""
-    wanted = list(dict.fromkeys(words(query)))
-    counted = [_counted(parts, weights) for parts in texts]
-    lengths = [sum(counts.values()) for counts in counted]
+    meter = meter or Meter()
+    wanted = frozenset(words(query))
+    counted, lengths = [], []
+    for parts in texts:
+        counts, length = _counted(parts, weights, wanted, meter)
+        counted.append(counts)
+        lengths.append(length)
     average = sum(lengths) / len(lengths) if lengths else 0.0
     hits: list[Hit] = []
-    rarity: dict[str, float] = {}
-    for word in wanted:
-        holders = sum(word in counts for counts in counted)
-        rarity[word] = math.log(1 + (len(counted) - holders + 0.5) / (holders + 0.5))
+    holders = Counter(word for counts in counted for word in counts)
+    rarity = {word: math.log(1 + (len(counted) - held + 0.5) / (held + 0.5)) for word, held in holders.items()}
     for number, counts in enumerate(counted):
+        meter.work(10 + len(counts))
         relative = lengths[number] / average if average else 0.0
         damping = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative)
-        found = {word: counts[word] for word in wanted if word in counts}
-        weights_found = (rarity[word] * (times * (SATURATION + 1) / (times + damping)) for word, times in found.items())
+        weights_found = (
+            rarity[word] * (times * (SATURATION + 1) / (times + damping)) for word, times in counts.items()
+        )
         # Beyond six decimals machines may differ.
         score = round(math.fsum(weights_found), 6)
         if score > 0:
@@ -165,10 +200,18 @@ def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, f
     return sorted(hits, key=lambda hit: (-hit.score, hit.number))
 
 
-def _counted(parts: Mapping[str, str], weights: Mapping[str, float]) -> dict[str, float]:
+def _counted(
+    parts: Mapping[str, str], weights: Mapping[str, float], wanted: frozenset[str], meter: Meter
+) -> tuple[dict[str, float], float]:
+    """How often a text has each of the wanted words, and how many words it has; both weighted by its parts."""
     counts: dict[str, float] = {}
+    length = 0.0
     for name, text in parts.items():
         weight = weights.get(name, 1.0)
-        for word, times in Counter(words(text)).items():
-            counts[word] = counts.get(word, 0.0) + weight * times
-    return counts
+        for piece in pieces(text):
+            meter.work(5 + len(piece) // 2)
+            found = words(piece)
+            length += weight * len(found)
+            for word, times in Counter(filter(wanted.__contains__, found)).items():
+                counts[word] = counts.get(word, 0.0) + weight * times
+    return counts, length

@@ -3,10 +3,14 @@
 A table is a list of objects. Values are never converted: an integer of any size stays one, and values that cannot be
 compared are refused with the row they are in. A field is a key or, where a row has no such key, a path into nested
 objects: `address.city`. A field that a row lacks is null there; a field that no row has is a mistake (`TableError`).
+
+Every function charges a `Meter` before it works and for every row that it makes, so that a result that is too large is
+refused while it grows, and work ends when its caller has gone.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,19 +20,10 @@ from typing import Any, Final, Literal, NamedTuple
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, meant
 from tidemill.expressions.templates.dates import fitting_forms, read_moment, readable_directives, write_moment
 from tidemill.expressions.templates.regex import Match, Pattern, compile_pattern, work_of
+from tidemill.handlers.data.meter import Meter, Row, Rows, TableError, text_size
 
-Row = dict[str, Any]
-Rows = list[Row]
 Order = Literal["asc", "desc"]
 Nulls = Literal["first", "last"]
-
-
-class TableError(Exception):
-    """A step cannot be applied to a table, with the field and the row of the problem."""
-
-    def __init__(self, message: str, *, field: str = "", row: int | None = None, hint: str = "") -> None:
-        super().__init__(message)
-        self.message, self.field, self.row, self.hint = message, field, row, hint
 
 
 class Absent:
@@ -60,17 +55,34 @@ def read(row: Row, field: str) -> Any:
     return value
 
 
-def column(rows: Rows, field: str) -> list[Any]:
+def present(row: Row, field: str) -> Any:
+    """The field of a row, null if it lacks it."""
+    value = read(row, field)
+    return None if value is ABSENT else value
+
+
+def column(rows: Rows, field: str, meter: Meter) -> list[Any]:
     """The field of every row, null where a row lacks it; raises `TableError` if all of them do."""
-    values = [read(row, field) for row in rows]
-    if rows and all(value is ABSENT for value in values):
-        known = columns(rows)
+    check_field(rows, field, meter)
+    meter.work(len(rows))
+    return [present(row, field) for row in rows]
+
+
+def check_field(rows: Rows, field: str, meter: Meter) -> None:
+    """Refuse a field that no row has."""
+    for number, row in enumerate(rows):
+        if read(row, field) is not ABSENT:
+            return
+        if number % 100 == 0:
+            meter.work(100)
+    if rows:
+        known = columns(rows, meter)
         hint = meant(field, known) or f"fields: {listing(known)}"
         raise TableError("no row has such a field", field=field, hint=hint)
-    return [None if value is ABSENT else value for value in values]
 
 
-def columns(rows: Rows) -> list[str]:
+def columns(rows: Rows, meter: Meter) -> list[str]:
+    meter.work(sum(map(len, rows)))
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
@@ -90,33 +102,68 @@ def sort_keys(field: Any, order: Order, nulls: Nulls) -> list[SortKey]:
     return [SortKey(each["field"], each.get("order", order), each.get("nulls", nulls)) for each in keys]
 
 
-def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
+def sort_rows(rows: Rows, keys: Sequence[SortKey], meter: Meter) -> Rows:
     """Stable sort by several fields, the most significant first."""
     for key in reversed(keys):
-        values = column(rows, key.field)
+        values = column(rows, key.field, meter)
+        meter.work(4 * len(values))
         _check_comparable(values, key.field)
-        present = [number for number, value in enumerate(values) if value is not None]
+        known = [number for number, value in enumerate(values) if value is not None]
         absent = [number for number, value in enumerate(values) if value is None]
-        present.sort(key=values.__getitem__, reverse=key.order == "desc")
-        rows = [rows[number] for number in (absent + present if key.nulls == "first" else present + absent)]
+        known = _sorted(known, values, meter, reverse=key.order == "desc")
+        rows = [rows[number] for number in (absent + known if key.nulls == "first" else known + absent)]
     return rows
 
 
-def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = ()) -> Rows:
-    return sort_rows(rows, keys)[:k]
+_SORTED_AT_ONCE = 10_000
+"""Sorting holds the interpreter's lock, so more items are sorted in parts that are merged."""
 
 
-def select_fields(rows: Rows, fields: Sequence[str] | Mapping[str, str]) -> Rows:
+def _sorted(numbers: list[int], values: list[Any], meter: Meter, *, reverse: bool) -> list[int]:
+    by = values.__getitem__
+    parts = []
+    for start in range(0, len(numbers), _SORTED_AT_ONCE):
+        meter.work(_SORTED_AT_ONCE)
+        parts.append(sorted(numbers[start : start + _SORTED_AT_ONCE], key=by, reverse=reverse))
+    if len(parts) < 2:
+        return parts[0] if parts else []
+    merged: list[int] = []
+    for number in heapq.merge(*parts, key=by, reverse=reverse):
+        meter.work(10)
+        merged.append(number)
+    return merged
+
+
+def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = (), *, meter: Meter) -> Rows:
+    return sort_rows(rows, keys, meter)[:k]
+
+
+def select_fields(rows: Rows, fields: Sequence[str] | Mapping[str, str], meter: Meter) -> Rows:
     """Keep some fields, in the given order; a mapping is from new names to fields."""
     named = dict(fields) if isinstance(fields, Mapping) else {field: field for field in fields}
-    taken = {name: column(rows, field) for name, field in named.items()}
-    return [{name: values[number] for name, values in taken.items()} for number in range(len(rows))]
+    for field in dict.fromkeys(named.values()):
+        check_field(rows, field, meter)
+    made: Rows = []
+    taken = [(name, text_size(name), field) for name, field in named.items()]
+    for row in rows:
+        kept: Row = {}
+        for name, length, field in taken:
+            kept[name] = value = present(row, field)
+            meter.entry(length, value)
+        meter.entries(kept)
+        made.append(kept)
+    return made
 
 
-def drop_fields(rows: Rows, fields: Sequence[str]) -> Rows:
+def drop_fields(rows: Rows, fields: Sequence[str], meter: Meter) -> Rows:
     """Leave some fields out; these are keys, not paths."""
     dropped = set(fields)
-    return [{key: value for key, value in row.items() if key not in dropped} for row in rows]
+    made: Rows = []
+    for row in rows:
+        meter.work(len(row))
+        made.append({key: value for key, value in row.items() if key not in dropped})
+        meter.row(made[-1])
+    return made
 
 
 def kind_for_order(value: Any) -> str | None:
@@ -173,21 +220,22 @@ class Dates(NamedTuple):
     otherwise: Otherwise = "fail"
 
 
-def extract(rows: Rows, wanted: Extract) -> Rows:
+def extract(rows: Rows, wanted: Extract, meter: Meter) -> Rows:
     """Add a field for each named group, or else one for the first group or the whole match."""
     pattern = compile_pattern(wanted.pattern)
-    shape = _shape(pattern, wanted)
+    shape = _shape(pattern, wanted, meter)
     budget = WORK_MAX
     made: Rows = []
-    for number, (row, text) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
+    for number, (row, text) in enumerate(zip(rows, column(rows, wanted.field, meter), strict=True)):
         if text is None:
             found = []
         elif isinstance(text, str):
-            budget -= _work(pattern, text, wanted.field, number)
+            work = _work(pattern, text, wanted.field, number)
+            budget -= work
             if budget < 0:
                 raise TableError("the pattern is too complex for so much text", field=wanted.field, row=number)
-            matches = pattern.finditer(text)
-            found = list(matches if wanted.every else islice(matches, 1))
+            meter.work(10 + (work >> 5))
+            found = list(_matches(pattern, text, meter, every=wanted.every))
         else:
             raise TableError(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
         if not found and wanted.otherwise == "fail":
@@ -195,7 +243,16 @@ def extract(rows: Rows, wanted: Extract) -> Rows:
             raise TableError("the pattern does not match", field=wanted.field, row=number, hint=hint)
         if found or wanted.otherwise == "null":
             made.append(row | shape(found))
+            meter.row(made[-1])
     return made
+
+
+def _matches(pattern: Pattern, text: str, meter: Meter, *, every: bool) -> Iterator[Match]:
+    for match in islice(pattern.finditer(text), None if every else 1):
+        meter.work(5)
+        # A match takes more memory than its shortest form as JSON: the bytes of "",.
+        meter.expect(3)
+        yield match
 
 
 def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
@@ -205,33 +262,42 @@ def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
         raise TableError(failure.message, field=field, row=row, hint=failure.hint) from None
 
 
-def _shape(pattern: Pattern, wanted: Extract) -> Callable[[list[Match]], Row]:
+def _shape(pattern: Pattern, wanted: Extract, meter: Meter) -> Callable[[list[Match]], Row]:
     """A function from the matches in a row to its new fields."""
     names = sorted(pattern.groupindex, key=pattern.groupindex.__getitem__)
     into = wanted.into or wanted.field
     group = 1 if pattern.groups else 0
+
+    def taken(match: Match, group: str | int) -> str | None:
+        text = match.group(group)
+        meter.expect(len(text or ""))
+        return text
+
     if wanted.every and names:
-        return lambda found: {into: [{name: match.group(name) for name in names} for match in found]}
+        return lambda found: {into: [{name: taken(match, name) for name in names} for match in found]}
     if wanted.every:
-        return lambda found: {into: [match.group(group) for match in found]}
+        return lambda found: {into: [taken(match, group) for match in found]}
     if names:
-        return lambda found: {name: found[0].group(name) if found else None for name in names}
-    return lambda found: {into: found[0].group(group) if found else None}
+        return lambda found: {name: taken(found[0], name) if found else None for name in names}
+    return lambda found: {into: taken(found[0], group) if found else None}
 
 
-def parse_dates(rows: Rows, wanted: Dates) -> Rows:
+def parse_dates(rows: Rows, wanted: Dates, meter: Meter) -> Rows:
     """Rewrite the dates of a field; null stays null."""
     into = wanted.into or wanted.field
     made: Rows = []
-    for number, (row, value) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
+    for number, (row, value) in enumerate(zip(rows, column(rows, wanted.field, meter), strict=True)):
+        meter.work(50 * (1 + len(wanted.formats)))
         try:
             moment = None if value is None else read_moment(value, wanted.formats, wanted.zone)
             made.append(row | {into: None if moment is None else written(moment, wanted)})
         except ExpressionError as failure:
             if wanted.otherwise == "fail":
                 raise TableError(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
-            if wanted.otherwise == "null":
-                made.append(row | {into: None})
+            if wanted.otherwise == "drop":
+                continue
+            made.append(row | {into: None})
+        meter.row(made[-1])
     return made
 
 
@@ -277,6 +343,10 @@ def aggregation(given: Any) -> Aggregation:
     return Aggregation(function, field)
 
 
+_HASHED_MAX = 1 << 60
+"""Larger integers are keys by their text: Python hashes them modulo 2^61-1, so that data could choose equal hashes."""
+
+
 def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
     """A value as a key: equal if and only if the JSON values are, so true is not 1, but 1.0 is."""
     if value is None:
@@ -284,25 +354,50 @@ def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
     kind = kind_for_order(value)
     if kind is None:
         raise TableError(f"{kind_of(value)} cannot be a key", field=field, row=row, hint="choose a field inside of it")
+    if type(value) is float:
+        value = int(value) if value.is_integer() else repr(value)
+    if type(value) is int and not -_HASHED_MAX < value < _HASHED_MAX:
+        value = hex(value)
     return kind, value
 
 
-def keys_of(rows: Rows, fields: Sequence[str]) -> list[Key]:
-    keyed = [[key_of(value, field, number) for number, value in enumerate(column(rows, field))] for field in fields]
-    return list(zip(*keyed, strict=True)) if rows else []
+def keys_of(rows: Rows, fields: Sequence[str], meter: Meter) -> Iterator[Key]:
+    for field in fields:
+        check_field(rows, field, meter)
+    for number, row in enumerate(rows):
+        meter.work(4 * len(fields))
+        yield tuple([key_of(present(row, field), field, number) for field in fields])
 
 
-def group_rows(rows: Rows, by: Sequence[str], aggregations: Mapping[str, Aggregation]) -> Rows:
+_KEY_BYTES = 160
+"""Memory of a part of a key, with its share of the group."""
+
+
+def group_rows(rows: Rows, by: Sequence[str], aggregations: Mapping[str, Aggregation], meter: Meter) -> Rows:
     """One row per group, in order of first appearance."""
     groups: dict[Key, list[int]] = {}
-    for number, key in enumerate(keys_of(rows, by)):
+    for number, key in enumerate(keys_of(rows, by, meter)):
+        if key not in groups:
+            meter.hold(_KEY_BYTES * len(key))
         groups.setdefault(key, []).append(number)
-    columns = {each.field: column(rows, each.field) for each in aggregations.values() if each.field is not None}
-    return [
-        {field: value for field, (_, value) in zip(by, key, strict=True)}
-        | {name: _aggregate(each, members, columns) for name, each in aggregations.items()}
-        for key, members in groups.items()
-    ]
+    values: dict[str, list[Any]] = {}
+    for each in aggregations.values():
+        if each.field is not None and each.field not in values:
+            meter.hold(8 * len(rows))
+            values[each.field] = column(rows, each.field, meter)
+    made: Rows = []
+    for members in groups.values():
+        row: Row = {}
+        for field in by:
+            row[field] = present(rows[members[0]], field)
+            meter.entry(text_size(field), row[field])
+        for name, each in aggregations.items():
+            meter.work(2 * len(members))
+            row[name] = _aggregate(each, members, values)
+            meter.entry(text_size(name), row[name])
+        meter.entries(row)
+        made.append(row)
+    return made
 
 
 def _aggregate(each: Aggregation, members: list[int], columns: Mapping[str, list[Any]]) -> Any:
@@ -391,28 +486,32 @@ class Join(NamedTuple):
     """Appended to the name of a field of the right table that the left table has too."""
 
 
-def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
+def join_rows(left: Rows, right: Rows, join: Join, rows_max: int, meter: Meter) -> Rows:
     """Join two tables: matches in the order of the left one, then rows of the right one. Null matches nothing."""
     joined: Rows = []
-    for row in _joined(left, right, join):
+    for row in _joined(left, right, join, meter):
         if len(joined) == rows_max:
             hint = "the fields of a join should tell the rows of one of the tables apart"
             raise TableError(f"the result has more than {rows_max} rows", field=", ".join(join.left_on), hint=hint)
         joined.append(row)
+        meter.row(row)
     return joined
 
 
-def _joined(left: Rows, right: Rows, join: Join) -> Iterator[Row]:
-    names, left_names = _names(left, right, join), columns(left)
+def _joined(left: Rows, right: Rows, join: Join, meter: Meter) -> Iterator[Row]:
+    names, left_names = _names(left, right, join, meter), columns(left, meter)
     partners: dict[Key, list[int]] = {}
-    for number, key in enumerate(keys_of(right, join.right_on)):
+    for number, key in enumerate(keys_of(right, join.right_on, meter)):
         if not _is_empty(key):
+            if key not in partners:
+                meter.hold(_KEY_BYTES * len(key))
             partners.setdefault(key, []).append(number)
     unmatched = set(range(len(right)))
     nothing = dict.fromkeys(names.values())
-    for row, key in zip(left, keys_of(left, join.left_on), strict=True):
+    for row, key in zip(left, keys_of(left, join.left_on, meter), strict=True):
         found = partners.get(key, ()) if not _is_empty(key) else ()
         for number in found:
+            meter.work(len(names))
             unmatched.discard(number)
             yield row | nothing | {name: right[number].get(field) for field, name in names.items()}
         if not found and join.how in ("left", "full"):
@@ -420,7 +519,8 @@ def _joined(left: Rows, right: Rows, join: Join) -> Iterator[Row]:
     both = [here for here, there in zip(join.left_on, join.right_on, strict=True) if here == there]
     for row in [right[number] for number in sorted(unmatched)] if join.how in ("right", "full") else ():
         # The fields that both tables are joined by have the values of the right one.
-        shared = {field: None if (value := read(row, field)) is ABSENT else value for field in both}
+        meter.work(len(names))
+        shared = {field: present(row, field) for field in both}
         yield dict.fromkeys(left_names) | shared | {name: row.get(field) for field, name in names.items()}
 
 
@@ -428,17 +528,19 @@ def _is_empty(key: Key) -> bool:
     return any(value is None for _, value in key)
 
 
-def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
+def _names(left: Rows, right: Rows, join: Join, meter: Meter) -> dict[str, str]:
     """Names in the result of the fields of the right table, without those that both tables are joined by."""
     shared = {there for here, there in zip(join.left_on, join.right_on, strict=True) if here == there}
-    taken = set(columns(left))
+    taken = set(columns(left, meter))
     names: dict[str, str] = {}
-    for field in columns(right):
+    given: set[str] = set()
+    for field in columns(right, meter):
         if field in shared:
             continue
         name = field + join.suffix if field in taken else field
-        if name in taken or name in names.values():
+        if name in taken or name in given:
             hint = "choose another suffix, or select and rename fields before"
             raise TableError(f"two fields of the result would be called {name}", field=field, hint=hint)
+        given.add(name)
         names[field] = name
     return names

@@ -12,7 +12,7 @@ from typing import Any
 from tidemill.expressions.errors import ExpressionError, kind_of, pointer
 from tidemill.expressions.sandbox.pool import SandboxExecutor, run_query
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.control import check_query, value_before
 from tidemill.kernel.model import ConfigProblem, NodeType
 
@@ -58,21 +58,21 @@ TRANSFORM = NodeType(
 
 
 def transform_handler(carrier: SandboxExecutor) -> Handler:
-    async def call(context: NodeContext) -> Ended:
+    async def call(context: NodeContext) -> HandlerOutcome:
         for problem in _check(context.config):
             raise Fail("config_invalid", f"{problem.path}: {problem.message}", hint=problem.hint)
         config: dict[str, Any] = context.config
         if "extract" not in config:
-            return Return(config["value"])
+            return Done(config["value"])
         source = config["from"] if "from" in config else value_before(context)
         found = {name: await _find(name, given, source, carrier) for name, given in config["extract"].items()}
         if "value" not in config:
-            return Return(found)
+            return Done(found)
         value = config["value"]
         if not isinstance(value, dict):
             hint = "write value as an object, or leave it out"
             raise Fail("config_invalid", f"what is extracted cannot be added to {kind_of(value)}", hint=hint)
-        return Return(value | found)
+        return Done(value | found)
 
     return Handler(TRANSFORM, call)
 

@@ -20,9 +20,19 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
-from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type, object_schema
+from tidemill.handlers.contract import (
+    Blob,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    is_media_type,
+    object_schema,
+)
 from tidemill.handlers.control import check_query
 from tidemill.handlers.http import exchange
+from tidemill.kernel.document.reader import paused_collector
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
@@ -100,12 +110,22 @@ def _at_url(call: Call, url: str) -> Call:
 
 # The node type.
 
+VALUES_MAX = 1_000_000
+"""Lists, objects and what is in them, in a JSON answer."""
 READ_HERE_MAX = 65_536
 """Bytes of a body that are read in the event loop."""
 _CODEC = re.compile(
     r"ascii|utf-(8|8-sig|16|16-le|16-be|32|32-le|32-be)|iso8859-\d+|cp(12\d\d|437|850|866|874|932|949|950)"
     r"|koi8-[ru]|mac-roman|gb2312|gbk|gb18030|big5|shift_jis|euc_(jp|kr)|iso2022_jp"
 )
+_CREDENTIALS = frozenset(
+    (
+        *("set-cookie", "set-cookie2", "cookie", "authorization", "proxy-authorization", "authentication-info"),
+        *("proxy-authentication-info", "x-api-key", "x-auth-token", "x-access-token", "x-csrf-token", "x-xsrf-token"),
+        *("x-amz-security-token", "x-vault-token"),
+    )
+)
+"""Response headers that let their holder act: they are stored only if the node names them."""
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
@@ -154,6 +174,7 @@ def http_type(limits: Limits) -> NodeType:
             )
             | {"minProperties": 1, "maxProperties": 1},
             expect=exchange.EXPECT_SCHEMA | {"default": ["2xx"]},
+            response_headers={"type": "array", "items": _TEXT, "maxItems": 100},
             parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
             pagination=PAGINATION_SCHEMA,
             idempotency_header={
@@ -186,13 +207,13 @@ def http_handler(
         exchange.check_status(answer, call.method, context.config.get("expect"), now_ms())
         return answer, await _parsed(answer, context.config.get("parse", "auto"))
 
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         try:
             call = await exchange.call_of(context)
             if "pagination" in context.config:
-                return Return(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
+                return Done(await _all_pages(ask, context, call, fetcher.egress.limits.bytes_max, queries))
             answer, body = await ask(context, call)
-            return Return(_output(answer, body))
+            return Done(_output(answer, body, context.config.get("response_headers")))
         except CallFailed as error:
             raise exchange.failure(error) from error
 
@@ -226,11 +247,16 @@ async def _all_pages(
             raise Fail("response_invalid", message, hint="check pagination.next: it must change from page to page")
         seen |= {following.url} if following is not None else set()
     more = following is not None or len(items) > paging.max_items
-    return {**_output(answer, items[: paging.max_items]), "pages": pages, "more": more}
+    output = _output(answer, items[: paging.max_items], context.config.get("response_headers"))
+    return {**output, "pages": pages, "more": more}
 
 
-def _output(answer: Answer, body: Any) -> dict[str, Any]:
-    headers = {name: answer.header(name) for name, _ in answer.headers}
+def _output(answer: Answer, body: Any, wanted: list[str] | None) -> dict[str, Any]:
+    """The output, with the headers that the node asks for, else with all but credentials."""
+    headers = {name: "***" if name in _CREDENTIALS else answer.header(name) for name, _ in answer.headers}
+    if wanted is not None:
+        asked = {name.lower() for name in wanted}
+        headers = {name: answer.header(name) for name, _ in answer.headers if name in asked}
     return {"status": answer.status, "headers": headers, "body": body, "url": answer.url}
 
 
@@ -273,8 +299,14 @@ def _kind(media_type: str) -> str:
 
 
 def _json(answer: Answer) -> Any:
+    # Nothing interrupts the parser, and every other run waits for it.
+    values = 0 if len(answer.body) <= VALUES_MAX else sum(map(answer.body.count, (b",", b"[", b"{")))
+    if values > VALUES_MAX:
+        hint = "ask for less, or set parse to text or bytes"
+        raise Fail("response_too_large", f"the answer has more than {VALUES_MAX} values", hint=hint)
     try:
-        return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))
+        with paused_collector():
+            return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hint = "set parse to text to see what it is"
         raise Fail("response_invalid", f"the answer is not JSON: {error}", hint=hint) from error

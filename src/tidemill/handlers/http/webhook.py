@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
@@ -54,7 +54,7 @@ WEBHOOK = NodeType(
 
 
 def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         moment = now_ms()
         message_id = "msg_" + hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
         try:
@@ -63,7 +63,7 @@ def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms)
         except CallFailed as error:
             raise exchange.failure(error) from error
         exchange.check_status(answer, call.method, context.config.get("expect"), moment)
-        return Return({"id": message_id, "status": answer.status})
+        return Done({"id": message_id, "status": answer.status})
 
     return Handler(WEBHOOK, work, close=fetcher.close)
 

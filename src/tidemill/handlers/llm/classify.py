@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import ForbiddenAt, Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
@@ -86,14 +86,14 @@ def classify_type(providers: Providers) -> NodeType:
 
 
 def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         config = context.config
         settings = msgspec.convert(config, Settings)
         if config.get("otherwise") not in (None, *config["labels"]):
             raise Fail("config_invalid", f"/otherwise: {config['otherwise']!r} is none of the labels")
         question = question_of(config, settings, context.forbidden_at)
         answer = await answered(providers[settings.provider], question, context)
-        return Return(_labelled(config, answer) | answer.account(settings.prices))
+        return Done(_labelled(config, answer) | answer.account(settings.prices))
 
     return Handler(classify_type(providers), work, close=close)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended, Handler, NodeContext, Return, object_schema
+from tidemill.handlers.contract import Done, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.provider import OPENAI_URL, ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
@@ -111,13 +111,13 @@ def llm_type(providers: Providers) -> NodeType:
 
 
 def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         settings = msgspec.convert(context.config, Settings)
         question = question_of(context.config, settings, context.forbidden_at)
         answer = await answered(providers[settings.provider], question, context)
         reply = answer.reply
         output = {"text": reply.text, "finish_reason": reply.finish_reason, **answer.account(settings.prices)}
-        return Return(output if "schema" not in context.config else output | {"value": answer.value})
+        return Done(output if "schema" not in context.config else output | {"value": answer.value})
 
     return Handler(llm_type(providers), work, close=close)
 

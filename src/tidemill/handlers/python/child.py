@@ -29,12 +29,12 @@ import msgspec
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.handlers.contract import (
     Cancelled,
-    Ended,
+    Done,
     Fail,
+    HandlerOutcome,
     NodeContext,
-    Pause,
-    Return,
     Skip,
+    Wait,
     enable_node_log,
     ended,
     truncate,
@@ -256,6 +256,9 @@ class RemoteSecrets(UnlistedSecrets):
             raise SecretMissing(name)
         return value.decode()
 
+    def forbidden_at(self, origin: str) -> str:
+        return (self._call.ask("forbidden_at", origin) or b"").decode()
+
 
 def context_of(call: protocol.Call, worker: CallConnection) -> NodeContext:
     """The context of the function; inputs, outputs and secrets are requested when it reads them."""
@@ -391,21 +394,21 @@ def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: Cancel
         return protocol.Failed(code="secret_missing", message=missing.message, hint=missing.hint)
 
 
-async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
+async def _in_loop(result: Any, cancel: CancelSignal) -> HandlerOutcome:
     """Await a coroutine; the cancel signal cancels its task."""
     task, loop = asyncio.ensure_future(result), asyncio.get_running_loop()
     with cancel.passed_on(lambda: loop.call_soon_threadsafe(task.cancel)):
-        outcome: Ended = await task
+        outcome: HandlerOutcome = await task
         return outcome
 
 
-def _to_answer(outcome: Ended) -> protocol.Answer:
+def _to_answer(outcome: HandlerOutcome) -> protocol.Answer:
     match outcome:
-        case Pause():
+        case Wait():
             return protocol.Paused(outcome)
         case Skip(reason):
             return protocol.Skipped(str(reason))
-        case Return(value, next_nodes):
+        case Done(value, next_nodes):
             if value is COLLECTED:
                 return protocol.Done(None, next_nodes)
     try:

@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import msgspec
 
 from tidemill.errors import offered
-from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, NodeContext, ended
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
 
 # Find a function.
 
@@ -99,7 +99,7 @@ def imported(name: str) -> Function:
     home = str(getattr(target, "__module__", None) or type(target).__module__)
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
-        raise Fail("function_unknown", message, hint=f"name the module that defines it: {home}")
+        raise Fail("function_unknown", message, hint="name a function where it is defined, with `def`")
     found: Function = target
     return found
 
@@ -151,7 +151,7 @@ class FunctionSignature(NamedTuple):
 # Results.
 
 
-async def resolve_result(result: Any, context: NodeContext) -> Ended:
+async def resolve_result(result: Any, context: NodeContext) -> HandlerOutcome:
     """The outcome of a call in the event loop: awaits awaitables and drains generators."""
     if inspect.isawaitable(result):
         result = await result
@@ -244,7 +244,7 @@ async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
     await checkpoint(value)
 
 
-async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> Ended:
+async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
     """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
     loop = asyncio.get_running_loop()
     bridge = _Bridge(context, loop)

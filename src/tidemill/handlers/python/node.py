@@ -13,8 +13,17 @@ from typing import Any
 
 import msgspec
 
+from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.templates.syntax import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, ended, object_schema
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    ended,
+    object_schema,
+)
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
@@ -28,21 +37,23 @@ from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import ANY, ImportGrants, is_import_path
 
+NOT_ALLOWED = "import_not_allowed"
+
 
 def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     """Why an import path may not be used; without grants, for a caller that only checks documents, any may."""
     if is_template(name):
         message = "the function is a constant: data must not choose what is run"
         hint = "use a branch with one node per function"
-        return ConfigProblem("/function", message, hint, "function_not_constant")
+        return ConfigProblem("/function", message, hint, code="function_not_constant")
     if not is_import_path(name):
         message = f"{name} is no import path: it names one function of a module"
-        return ConfigProblem("/function", message, "write module:function", "function_unknown")
+        return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
-    hint = f'register the function, or let the operator write imports = ["{name.partition(":")[0]}"] in tidemill.toml'
+    hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or --allow-import of a worker'
     message = f"the operator has not granted the import of {name}"
-    return ConfigProblem("/function", message, hint, "import_not_allowed")
+    return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)
 
 
 def _check_limits(config: Json) -> Iterator[ConfigProblem]:
@@ -91,11 +102,12 @@ def python_handler(
             yield found
         yield from _check_limits(config)
 
-    def call(context: NodeContext) -> Ended | Awaitable[Ended]:
+    def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
         if refused := problem(name):
-            raise Fail(refused.code, refused.message, hint=refused.hint)
+            kind = CapabilityMissing if refused.code == NOT_ALLOWED else Fail
+            raise kind(refused.code, refused.message, hint=refused.hint)
         if isolation == "process":
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)

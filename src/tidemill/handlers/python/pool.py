@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, NodeContext, Return, Skip
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, HandlerOutcome, NodeContext, Skip
 from tidemill.handlers.python import protocol
 from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
 
@@ -40,11 +40,11 @@ class PythonProcesses:
     def __init__(self, size: int | None = None) -> None:
         self._pool = Pool(size or max(4, 2 * (os.cpu_count() or 1)))
 
-    async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
+    async def call(self, function: str, context: NodeContext, limits: Limits) -> HandlerOutcome:
         """Call a function by its import path, and return its outcome."""
         # The supervisor allows a quarter more, so that the function sees a `MemoryError` first.
         most = None if limits.memory_mb is None else (limits.memory_mb << 20) * 5 // 4
-        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most)
+        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=most, user_code=True)
         try:
             async with self._pool.child(spec) as child:
                 call = FunctionCall(child, context, limits)
@@ -152,6 +152,8 @@ class FunctionCall:
             case "secret":
                 secret = context.secrets.get(value)
                 return None if secret is None else secret.encode()
+            case "forbidden_at":
+                return b"" if context.forbidden_at is None else context.forbidden_at(value).encode()
             case "checkpoint" if context.checkpoint is not None:
                 await context.checkpoint(value)
                 return None
@@ -183,11 +185,11 @@ async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
     return answer.done()
 
 
-def _outcome(answer: Ending, context: NodeContext) -> Ended:
+def _outcome(answer: Ending, context: NodeContext) -> HandlerOutcome:
     match answer:
         case protocol.Done(text, next_nodes, blobs):
             value = context.voice.folded() if text is None else decode_value(text)
-            return Return(protocol.restore_blobs(value, blobs) if blobs else value, next_nodes)
+            return Done(protocol.restore_blobs(value, blobs) if blobs else value, next_nodes)
         case protocol.Paused(pause):
             return pause
         case protocol.Skipped(reason):

@@ -18,7 +18,7 @@ from tidemill.handlers.contract import (
     CapabilityMissing,
     ExceptionInfo,
     Fail,
-    Pause,
+    Wait,
     causes_of,
     describe_exception,
     truncate,
@@ -114,6 +114,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
     config: bytes
     deadline_ms: int | None
+    timeout_ms: int | None
     last_checkpoint: bytes
     resumed: bytes
     undoing: bool
@@ -123,7 +124,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     paths: list[str]
 
 
-PLAIN_FIELDS = ("run_id", "node", "visit", "index", "attempt", "deadline_ms", "undoing", "at_most_once")
+PLAIN_FIELDS = ("run_id", "node", "visit", "index", "attempt", "deadline_ms", "timeout_ms", "undoing", "at_most_once")
 JSON_FIELDS = ("config", "last_checkpoint", "resumed")
 """The fields of a `Call` that are fields of the attempt's context too: as they are, and as JSON text."""
 
@@ -136,7 +137,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """A request of the function: `inputs`, `names`, `upstream`, `checkpoint`, `read` or `secret`."""
+    """A request of the function: `inputs`, `names`, `upstream`, `checkpoint`, `read`, `secret` or `forbidden_at`."""
 
     what: str
     value: bytes
@@ -176,7 +177,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Paused(msgspec.Struct, frozen=True, tag=True):
-    pause: Pause
+    pause: Wait
 
 
 class Skipped(msgspec.Struct, frozen=True, tag=True):

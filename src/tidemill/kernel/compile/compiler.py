@@ -261,14 +261,16 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     references.check_operands(draft, clauses, node_types)
     reading = references.Reading(draft, graph, loops)
     names = closed_names(inputs)
+    limits = references.TemplateLimits(len(draft.nodes))
     for number, type_ in enumerate(node_types):
-        uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, compensators.get(number))]
+        checked = _checked_templates(draft, number, table, type_, compensators.get(number), limits)
+        uses = [*clauses.get(number, ()), *checked]
         if uses:
             reading.add(number, uses)
             if names is not None:
                 warn_of_inputs(draft.place(number), uses, names)
     reading.check_references()
-    output_uses = _output_uses(draft, names)
+    output_uses = _output_uses(draft, names, limits)
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
     assembly = Assembly(draft, graph, loops, reading)
@@ -280,24 +282,28 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
 
 
 def _checked_templates(
-    draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, compensator: NodeType | None
+    draft: NormalizedDraft,
+    number: int,
+    table: TypeTable,
+    type_: NodeType | None,
+    compensator: NodeType | None,
+    limits: references.TemplateLimits,
 ) -> list[Use]:
     node = draft.nodes[number]
     if type_ is not None:
         table.check_config(draft, number, type_, node, "config")
     if compensator is not None:
         table.check_config(draft, number, compensator, node["compensator"], "compensator/config")
-    return references.node_uses(draft, number, type_, compensator)
+    return references.node_uses(draft, number, type_, compensator, limits)
 
 
-def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
+def _output_uses(draft: NormalizedDraft, names: set[str] | None, limits: references.TemplateLimits) -> list[Use]:
     """Check the outputs; every node has ended by then, so any may be named."""
     if "outputs" not in draft.document:
         return []
     place = DocumentPath(draft.found, "", "outputs")
-    uses = references.template_uses(
-        place, "outputs", references.find_templates(draft.document["outputs"]), references.EVERYWHERE
-    )
+    found = references.find_templates(draft.document["outputs"])
+    uses = references.template_uses(place, "outputs", found, references.EVERYWHERE, limits)
     if names is not None:
         warn_of_inputs(place, uses, names)
     for use in uses:

@@ -7,6 +7,7 @@ secrets only in fields that the node type keeps secret. Operand checks report on
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
-from tidemill.expressions.templates.template import check_template
+from tidemill.expressions.templates.syntax import has_syntax
+from tidemill.expressions.templates.template import check_template, compile_source
 from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
 from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
 from tidemill.kernel.document.problems import DocumentPath, pointer, shown
@@ -185,7 +187,8 @@ EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
 IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
 SECRETS = "secrets"
-_LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets\.\w+\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
+_SECRET_NAME = r"""(?:\.\w+|\["[\w.-]+"\]|\['[\w.-]+'\])"""
+_LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets" + _SECRET_NAME + r"\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
 
 _WHERE = {
     "item": "`item` exists only in the configuration of a node with `map`",
@@ -197,9 +200,51 @@ _WHERE = {
 
 Found = list[tuple[tuple[str | int, ...], str]]
 
+TEMPLATES_MAX = 10_000
+TEMPLATES_PER_NODE = 2
+TEMPLATE_PARTS_MAX = 100_000
+TEMPLATE_PARTS_PER_NODE = 20
+COLLECTED_PARTS = 1_000
+
+
+class TemplateLimits:
+    """Counts the different templates of a document and what they are made of; refuses the document beyond a limit."""
+
+    def __init__(self, nodes: int) -> None:
+        self._templates_max = TEMPLATES_MAX + TEMPLATES_PER_NODE * nodes
+        self._parts_max = self._parts_left = TEMPLATE_PARTS_MAX + TEMPLATE_PARTS_PER_NODE * nodes
+        self._seen: set[str] = set()
+        self._uncollected = 0
+
+    def count(self, text: str, place: DocumentPath, at: str) -> None:
+        """Compile a template that was not seen before."""
+        if text in self._seen or not has_syntax(text):
+            return
+        self._seen.add(text)
+        if len(self._seen) <= self._templates_max:
+            parts = compile_source(text).parts
+            self._parts_left -= parts
+            self._uncollected += parts
+            if self._uncollected > COLLECTED_PARTS:
+                # Syntax trees are cycles, and the collector is paused: all of them at its end would take seconds.
+                self._uncollected = 0
+                gc.collect(1)
+            if self._parts_left >= 0:
+                return
+            message = f"the templates of the document have more than {self._parts_max} names, values and tags"
+        else:
+            message = f"the document has more than {self._templates_max} different templates"
+        hint = "hand data in as inputs and loop over it, or split the workflow"
+        place.problem("too_many_templates", at, message, hint)
+        place.found.refuse()
+
 
 def node_uses(
-    draft: NormalizedDraft, number: int, type_: NodeType | None, compensator_type: NodeType | None
+    draft: NormalizedDraft,
+    number: int,
+    type_: NodeType | None,
+    compensator_type: NodeType | None,
+    limits: TemplateLimits,
 ) -> list[Use]:
     """Check every template of a node and return its references; `compensator_type` is its compensator type."""
     node = draft.nodes[number]
@@ -208,23 +253,30 @@ def node_uses(
     uses: list[Use] = []
     if strings := find_templates(node.get("config")):
         secret_fields = type_.secret_fields if type_ else ()
-        uses = template_uses(draft.place(number), "config", strings, in_config, secret_fields)
+        uses = template_uses(draft.place(number), "config", strings, in_config, limits, secret_fields)
     if is_map and (strings := find_templates(node["map"].get("over"))):
-        uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE)
+        uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE, limits)
     if "compensator" in node and (strings := find_templates(node["compensator"].get("config"))):
         secret_fields = compensator_type.secret_fields if compensator_type else ()
-        uses += template_uses(draft.place(number), "compensator/config", strings, in_config | {"output"}, secret_fields)
+        allowed = in_config | {"output"}
+        uses += template_uses(draft.place(number), "compensator/config", strings, allowed, limits, secret_fields)
     return uses
 
 
 def template_uses(
-    place: DocumentPath, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
+    place: DocumentPath,
+    key: str,
+    strings: Found,
+    allowed: frozenset[str],
+    limits: TemplateLimits,
+    secret_fields: Sequence[str] = (),
 ) -> list[Use]:
     uses: list[Use] = []
     for steps, text in strings:
         at = key
         for step in steps:
             at = pointer(at, step)
+        limits.count(text, place, at)
         problems, reach = check_template(text, f"{place.path}/{at}")
         place.extend(problems)
         use = Use(at, text, reach)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.edges_and_joins import route_problem
 from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, worker_killer
 from tidemill.kernel.decide.waits import begin_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCheckpointed, NodeExpanded, NodeStarted, ResultDiscarded
 from tidemill.kernel.jobs import run_job
@@ -51,7 +52,9 @@ def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
         begin(builder, result)
     cause = builder.state.seq if called else 0
     reads = result.outcome.reads if isinstance(result.outcome, commands.Failed) else ()
-    facts = AttemptFacts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
+    facts = AttemptFacts(
+        result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads, result.blocked_ms
+    )
     match result.outcome:
         case commands.Done() as done:
             _done(builder, node, result, done, facts)
@@ -130,9 +133,8 @@ def _one_lost(builder: DecisionBuilder, node: Node, index: int, act: Activation,
     if once and called:
         message = "the worker was lost after the attempt had started; its outcome is unknown"
         visits.fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)
-    elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
-        message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
-        visits.fail_for_good(builder, node, index, Error("worker_killer", message), facts, attempt=attempt)
+    elif (killer := worker_killer(act.lost + 1, "ran it")) is not None:
+        visits.fail_for_good(builder, node, index, killer, facts, attempt=attempt)
     else:
         error = Error(WORKER_LOST, "the worker was lost", retryable=True)
         visits.try_again(builder, node, index, attempt, error, builder.now, facts, lost=True)

@@ -2,7 +2,7 @@
 
 `emit` applies each event to a draft of the state at once, so later rules of the decision see earlier ones. Ending a
 visit only decides its edges; the joins they affect are queued in `pending_nodes` and processed by `visits.settle`.
-Also here: the fields of an ended attempt that several rules write, and the retry delay.
+Also here: the fields of an ended attempt that several rules write.
 """
 
 from __future__ import annotations
@@ -16,19 +16,8 @@ from tidemill.errors import Problem
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import DISPATCHING, JobSpec
-from tidemill.kernel.model import Node, Retry, Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, draft_of
-
-LOST_IN_A_ROW_MAX = 5
-
-
-def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
-    """The delay after the n-th failure: what the remote service asked for, else exponential with jitter."""
-    if retry_after_ms is not None:
-        return max(0, retry_after_ms)
-    # The exponent is bounded so that many failures cannot overflow a float.
-    delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
-    return max(0, min(retry.max_backoff_ms, int(delay * (1 + retry.jitter * (2 * chance - 1)))))
 
 
 def problem(code: str, message: str, hint: str = "") -> Problem:
@@ -122,6 +111,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     cause: int = 0
     reads: tuple[Reading, ...] = ()
     """What a failed condition had read."""
+    blocked_ms: int = 0
 
 
 NO_FACTS = AttemptFacts()
@@ -145,6 +135,7 @@ def failure(
         waited_ms=facts.waited_ms,
         token=facts.token,
         reads=facts.reads,
+        blocked_ms=facts.blocked_ms,
     )
 
 

@@ -169,7 +169,9 @@ def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
         deadline_at_ms=deadline,
     )
     if start.parent is not None:
-        created = msgspec.structs.replace(created, parent=start.parent, close=start.close, depth=start.depth)
+        created = msgspec.structs.replace(
+            created, parent=start.parent, close=start.close, depth=start.depth, root=start.root
+        )
     builder.emit(created)
     if deadline is not None:
         builder.add_job(system_job("deadline", deadline))

@@ -172,5 +172,6 @@ def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
         parent=None,
         close="",
         depth=0,
+        root="",
     )
     yield from prefix[1:]

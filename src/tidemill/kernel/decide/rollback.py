@@ -12,7 +12,8 @@ from tidemill.errors import Problem
 from tidemill.kernel import events
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms
+from tidemill.kernel.decide.builder import DecisionBuilder
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, retry_delay_ms, worker_killer
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator
@@ -169,10 +170,9 @@ def take_compensation_lost(builder: DecisionBuilder, command: CompensationWorker
         undo = current(builder.state, command.node, command.visit, command.index, command.token)
         if undo is None:
             return
-        if undo.lost + 1 >= LOST_IN_A_ROW_MAX:
-            message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they undid it"
-            error = Error("worker_killer", message)
-            builder.emit(_failure(builder, undo, error, undo.attempt + 1, command.token))
+        killer = worker_killer(undo.lost + 1, "undid it")
+        if killer is not None:
+            builder.emit(_failure(builder, undo, killer, undo.attempt + 1, command.token))
             _next_step(builder)
             return
         lost = Error("worker_lost", "the worker was lost", retryable=True)

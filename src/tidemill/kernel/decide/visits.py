@@ -12,16 +12,9 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide import edges_and_joins
-from tidemill.kernel.decide.builder import (
-    NO_FACTS,
-    AttemptFacts,
-    DecisionBuilder,
-    dead_letter,
-    error_envelope,
-    failure,
-    retry_delay_ms,
-)
+from tidemill.kernel.decide.builder import NO_FACTS, AttemptFacts, DecisionBuilder, dead_letter, error_envelope, failure
 from tidemill.kernel.decide.completion import cancel_items, complete_run, fail_run
+from tidemill.kernel.decide.retries import retry_delay_ms
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
@@ -190,9 +183,15 @@ def _complete(
         token=facts.token,
     )
     undoable = node.compensator is not None and node.map is None
-    if end.dead or end.dead_escapes or end.renders or route is not None or undoable:
+    if end.dead or end.dead_escapes or end.renders or route is not None or undoable or facts.blocked_ms:
         event = msgspec.structs.replace(
-            event, dead=end.dead, dead_escapes=end.dead_escapes, renders=end.renders, route=route, undoable=undoable
+            event,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            renders=end.renders,
+            route=route,
+            undoable=undoable,
+            blocked_ms=facts.blocked_ms,
         )
     builder.emit(event)
     follow(builder, node, end)
@@ -372,6 +371,7 @@ def complete_item(
             size=size,
             token=facts.token,
             undoable=undoable and node.compensator is not None,
+            blocked_ms=facts.blocked_ms,
         )
     )
     item_over(builder, node)

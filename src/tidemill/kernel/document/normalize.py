@@ -111,6 +111,9 @@ def _entry(holder: Json, key: str) -> Json:
 
 NODES_MAX = 200_000
 EDGES_MAX = 2_000_000
+LEAVES_MAX = 10_000
+LEAVES_PER_NODE = 10
+"""Conditions of a document, counted with those that composite ones are made of."""
 
 LIMITS = fields.Table(
     {
@@ -288,12 +291,21 @@ def parse_conditions(draft: NormalizedDraft) -> dict[int, list[Use]]:
     """Parse every condition, record problems, write its normal form back, and return its references."""
     uses: dict[int, list[Use]] = {}
     parsed: dict[bytes, tuple[Json, References]] = {}
+    left = leaves_max = LEAVES_MAX + LEAVES_PER_NODE * len(draft.nodes)
     for position, node in enumerate(draft.nodes):
         if node.keys().isdisjoint(CONDITIONED_KEYS):
             continue
         for clause in clauses_of(node):
             raw = clause.holder[clause.field]
-            fingerprint = _ENCODER.encode(raw)
+            leaves = conditions.leaf_count(raw)
+            left -= leaves
+            if left < 0:
+                message = f"all conditions of the document together are made of more than {leaves_max} simple ones"
+                hint = "decide in a node before, or split the workflow"
+                draft.place(position).problem("too_many_conditions", clause.key, message, hint)
+                return uses
+            # A condition that is too large is refused when it is parsed; it may be too large to be encoded.
+            fingerprint = _ENCODER.encode(raw) if leaves <= conditions.LEAVES_MAX else b""
             if fingerprint not in parsed:
                 normal = _parse(draft, position, clause.key, raw)
                 if normal is None:

@@ -153,6 +153,16 @@ class _Scan:
 # YAML
 
 ALIASED_VALUES_MAX = 1_000_000
+"""64 characters count as a value."""
+_ALIAS_HINT = "write them out; 64 characters count as a value"
+
+
+def _weight(value: Json) -> int:
+    """What the text of a value counts for, its keys included."""
+    if isinstance(value, str):
+        return len(value) >> 6
+    return sum(map(len, value)) >> 6 if isinstance(value, dict) else 0
+
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
@@ -332,9 +342,9 @@ class _Composer:
 
     def _copy(self, value: Json, depth: int, event: Any) -> Json:
         """Copy, so that the result shares nothing; the budget stops alias bombs."""
-        self.aliased_left -= 1
+        self.aliased_left -= 1 + _weight(value)
         if self.aliased_left < 0:
-            self._report("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", "write them out")
+            self._report("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", _ALIAS_HINT)
             self.found.refuse()
         if not isinstance(value, dict | list):
             return value

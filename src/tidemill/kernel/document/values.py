@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.kernel.document.problems import ProblemCollector, pointer
 from tidemill.kernel.model import Json
@@ -30,7 +30,14 @@ def check_values(value: Json, found: ProblemCollector) -> None:
 
 
 class _StopWalk(Exception):
-    """Ends the walk: a Python object may contain itself, or one part a million times."""
+    """Ends the walk: a Python object may contain itself."""
+
+
+class _Extent(NamedTuple):
+    """The containers in a value, counted with repetition, and how deep they are nested."""
+
+    containers: int
+    depth: int
 
 
 PLAIN = frozenset({type(None), bool, int, float, str})
@@ -38,23 +45,25 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 class _Walk:
-    __slots__ = ("found", "left")
+    __slots__ = ("_known", "found", "left")
 
     def __init__(self, found: ProblemCollector) -> None:
         self.found = found
         self.left = CONTAINERS_MAX
+        self._known: dict[int, _Extent] = {}
+        """By identity. A part that occurs again is counted, and not walked through: it may occur a billion times."""
 
-    def visit(self, value: Json, trail: Trail | None, depth: int) -> None:
+    def visit(self, value: Json, trail: Trail | None, depth: int) -> int:
+        """Check a value; return how deep it is nested."""
         if not isinstance(value, dict | list):
             self._leaf(value, trail)
-            return
-        self.left -= 1
-        if self.left < 0 or depth >= DEPTH_MAX:
-            if self.left < 0:
-                self._report("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
-            else:
-                self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
-            raise _StopWalk
+            return 0
+        known = self._known.get(id(value))
+        if known is not None:
+            self._take(known.containers, depth + known.depth, trail)
+            return known.depth
+        before = self.left
+        self._take(1, depth + 1, trail)
         steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
             steps = value.items()
@@ -62,10 +71,22 @@ class _Walk:
                 if not isinstance(key, str) or (not key.isascii() and has_lone_surrogate(key)):
                     message = f"the key {key!r:.60} is not a string of characters"
                     self._report("not_json", trail, message, "quote the key")
+        deepest = 0
         for step, child in steps:
             kind = type(child)
             if kind not in LEAVES and (kind is not str or not child.isascii()):
-                self.visit(child, (trail, step), depth + 1)
+                deepest = max(deepest, self.visit(child, (trail, step), depth + 1))
+        self._known[id(value)] = _Extent(before - self.left, deepest + 1)
+        return deepest + 1
+
+    def _take(self, containers: int, depth: int, trail: Trail | None) -> None:
+        self.left -= containers
+        if self.left < 0:
+            self._report("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
+            raise _StopWalk
+        if depth > DEPTH_MAX:
+            self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
+            raise _StopWalk
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.decide.approvals import as_user
 from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.retries import SET_ASIDE
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain import blockers
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Need, shown
@@ -85,11 +86,14 @@ _NEEDS = {
     ),
     "function_unknown": Help(
         "no worker has what it needs: {lacking}",
-        "start a worker on queue {queue} that has it: --app names its module",
+        "start a worker on queue {queue} that has it: --app names its module; a worker finds modules in its folder",
         f"{_SERVE} --app MODULE",
     ),
     "value": Help("a value that it needs cannot be had: {lacking}", "{hint}"),
     "later": Help("its job was put aside for a while", "it is taken up again by itself"),
+    "killer": Help(
+        f"it is set aside: {SET_ASIDE}", "find out what kills them, then pause and resume the run to try it again"
+    ),
     "lost": Help("its worker was lost; it waits for another on queue {queue}", _FREE),
     "busy": Help("waits for a free worker on queue {queue}", _FREE),
 }

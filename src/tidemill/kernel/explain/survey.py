@@ -15,6 +15,7 @@ import msgspec
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, Wait
 from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.retries import set_aside
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Failure, Kind, Need
 from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
@@ -31,6 +32,8 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     """None while no worker holds it."""
     expired: bool = False
     """The store knows the lease to be void, whatever its time says."""
+    lost: int = 0
+    """How many workers in a row were lost with it."""
     unread: Failure | None = None
     """Why a large value that the job needs cannot be loaded, where a worker has tried."""
 
@@ -140,6 +143,8 @@ class ExplainInput:
         """Why no worker runs a job without a lease; `type_` is the node type it needs."""
         workers = self.workers
         if workers is not None:
+            if set_aside(job.lost):
+                return "killer"
             if self.idle:
                 return "silent" if workers.unresponsive_but_running else "no_worker"
             if workers.queues is not None and job.queue != SYSTEM_QUEUE and job.queue not in workers.queues:
@@ -177,7 +182,7 @@ def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
 
-STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value"})
+STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value", "killer"})
 """Needs that do not pass by themselves: an operator has to start a worker or fix what is missing."""
 
 _RANK = 1 << 32

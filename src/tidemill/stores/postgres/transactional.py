@@ -271,7 +271,7 @@ class Statements:
         for schema, name in sorted(touched):
             if schema == self._schema:
                 owner = owners.get(name, statement.owner if name in made else None)
-                if owner != statement.owner and name not in statement.shared:
+                if (owner is None or owner != statement.owner) and name not in statement.shared:
                     raise refusal(table_refusal(name, owner, statement.owner))
             elif schema == self._place.schema:
                 if name != OWN:

@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import re
+import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -114,6 +115,9 @@ def resolve_path(path: str | Path) -> Path:
     if Path(path).name == ":memory:":
         raise rejected("store_unusable", f"{path} is not a file", hint="a store in memory is memory://")
     try:
+        if _is_planted(Path(path)):
+            message = f"{path} is a link of another user in a folder that all may write to"
+            raise rejected("store_unusable", message, hint="name another file, in a folder of your own")
         found = Path(path).resolve()
         found.exists()
         if found.is_symlink():
@@ -128,6 +132,16 @@ def resolve_path(path: str | Path) -> Path:
         message = f"{found} would be removed: SQLite calls what it keeps beside a database like that"
         raise rejected("store_unusable", message, hint=f"choose a name that does not end in {' or '.join(SIDE_FILES)}")
     return found
+
+
+def _is_planted(path: Path) -> bool:
+    """Whether a path is a link of another user in a shared folder, which would lead the store elsewhere."""
+    try:
+        link, folder = path.lstat(), path.parent.stat()
+    except OSError:
+        return False
+    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    return bool(stat.S_ISLNK(link.st_mode) and shared and link.st_uid not in (os.geteuid(), folder.st_uid))
 
 
 def check_place(path: Path, mounts: str | None = None) -> None:

@@ -66,6 +66,8 @@ class Jobs:
         """The id under which this process holds leases."""
         self.numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
+        self.blocked_by_cap = False
+        """A claim of this process has left a job because of a cap, and waits for the end of a lease."""
 
     # In a commit
 
@@ -77,7 +79,8 @@ class Jobs:
             execute(_REMOVE_JOB, (number, key))
         for key in commit.withdraw:
             execute(SQL["withdraw_job"], (number, key))
-        tx.wake_topics.add(CAPS)
+        if self.blocked_by_cap:
+            tx.wake_topics.add(CAPS)
 
     def insert(self, tx: Transaction, number: int, commit: Commit) -> tuple[Lease, ...]:
         """Add the jobs whose key is free; lease those that the committer keeps, in its order."""
@@ -188,6 +191,7 @@ class Jobs:
                 _queue_up(turns, served, number, lane, lines[number])
                 continue
             if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
+                self.blocked_by_cap = True
                 continue
             head = lines[number].pop()
             lease = self._lease(tx, head, lane, request)
@@ -285,7 +289,7 @@ class Jobs:
         return [self._view(execute, stream, gone, row) for row in found]
 
     def _view(self, execute: Execute, stream: Stream, gone: Collection[int], row: tuple[Any, ...]) -> JobView:
-        key, lane, stored, ready_at_ms, token, due_ms, owner, holder = row
+        key, lane, stored, ready_at_ms, token, due_ms, owner, expired, holder = row
         try:
             queue, _, caps, priority = self.called(execute, lane)
             body = verify(stored, place_in(stream, key), "it")
@@ -293,8 +297,9 @@ class Jobs:
             queue, caps, priority, body = "", (), 0, b""
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
         if not token:
-            return JobView(job=job, token=0)
-        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, void=holder in gone)
+            return JobView(job=job, token=0, expired=expired)
+        void = holder in gone
+        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, void=void, expired=expired)
 
 
 def _named(queue: str, tenant: str, priority: int) -> bytes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from weakref import WeakMethod
 
@@ -22,6 +24,9 @@ try:
     HAS_LOCKS = True
 except ImportError:  # pragma: no cover - Windows
     HAS_LOCKS = False
+
+
+RUNNING_SECONDS_MAX = 30 * 24 * 3600
 
 
 def this_process() -> str:
@@ -51,6 +56,7 @@ class ProcessLocks:
         except OSError as error:
             raise Unavailable(f"no lock can be made in {self._folder}: {error.strerror}") from error
         self._mine[holder] = handle
+        self._forget_old()
         if not self._has_fork_hook:
             # Forked children close the locks. Python cannot remove the hook, so it holds this object weakly.
             self._has_fork_hook, forked = True, WeakMethod(self._forked)
@@ -100,6 +106,34 @@ class ProcessLocks:
     def is_alive(self, holder: int) -> bool:
         """Whether a holder is known to be another live process; False where the system has no locks."""
         return HAS_LOCKS and holder not in self._mine and self._is_taken(holder) is True
+
+    @contextmanager
+    def surviving(self, name: str) -> Iterator[bool]:
+        """Do something that may end this process; yields whether the process that last did it survived.
+
+        A file exists meanwhile. The caller makes sure that no other process does the same at the same time.
+        """
+        file = self._folder / f"{sha256(name.encode()).hexdigest()[:32]}.running"
+        try:
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            survived = True
+        except FileExistsError:
+            survived = False
+        except OSError:
+            # No folder, or no room on the disk for a name.
+            survived = True
+        try:
+            yield survived
+        finally:
+            with suppress(OSError):
+                file.unlink()
+
+    def _forget_old(self) -> None:
+        """Remove the files of lost processes whose work was not repeated."""
+        with suppress(OSError):
+            for file in self._folder.glob("*.running"):
+                if time.time() - file.lstat().st_mtime > RUNNING_SECONDS_MAX:
+                    file.unlink()
 
     def sweep(self, holder: int) -> None:
         """Remove the lock file of a holder, and the folder after the last one."""

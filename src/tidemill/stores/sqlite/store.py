@@ -78,8 +78,8 @@ class SqliteStore:
         self._clock = clock or wall_clock_ms
         self._waiters, self._waiters_lock = Waiters(), threading.Lock()
         self._jobs = Jobs()
-        self._streams = Streams(self._jobs)
         self._holders = ProcessLocks(self.path)
+        self._streams = Streams(self._jobs, self._holders)
         self._entering = asyncio.Lock()
         self._followers = Followers()
         self._returning: set[asyncio.Future[None]] = set()
@@ -158,14 +158,14 @@ class SqliteStore:
         apply = self._streams.apply
         write = partial(self._write, lambda tx: [apply(tx, commit) for commit in commits], durable=True)
         if any(commit.statements for commit in commits):
-            return await self._streams.statements.paced(write)
+            return await self._streams.statements.paced(partial(write, slow=True))
         return await write()
 
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
     async def dry_run(self, statement: Statement) -> Statement:
-        return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False))
+        return await self._streams.statements.dry_run_in_turn(statement, partial(self._write, durable=False, slow=True))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         return await self._write(lambda tx: self._jobs.renew(tx, numbered(tx, leases), lease_ms), durable=False)
@@ -173,14 +173,14 @@ class SqliteStore:
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
         await self._write(lambda tx: self._jobs.release(tx, numbered(tx, leases), delay_ms), durable=False)
 
-    async def _write(self, operation: Operation[T], *, durable: bool) -> T:
+    async def _write(self, operation: Operation[T], *, durable: bool, slow: bool = False) -> T:
         writer = self._writer
         if writer is None:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
             if self._checkpoints.overdue:
                 await self._checkpoints.wait()
-            return await writer.submit(operation, durable=durable)
+            return await writer.submit(operation, durable=durable, slow=slow)
         result, tx = self._side.write(operation, durable=durable and self.durability == "full")
         self._notify(tx)
         return result
@@ -202,6 +202,9 @@ class SqliteStore:
         for stream, (first, records) in tx.touched.items():
             self._followers.committed(stream, first, records)
         with self._waiters_lock:
+            if CAPS in tx.wake_topics:
+                # Claims that are still blocked say so again.
+                self._jobs.blocked_by_cap = False
             for topic in (*tx.wake_topics, *tx.touched):
                 self._waiters.notify(topic)
 

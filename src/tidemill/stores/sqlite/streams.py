@@ -26,6 +26,7 @@ from tidemill.stores.contract import (
 from tidemill.stores.sql_files import statements
 from tidemill.stores.sqlite.database import Damaged, Execute, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
+from tidemill.stores.sqlite.liveness import ProcessLocks
 from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
@@ -47,9 +48,9 @@ _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 class Streams:
     """Applies commits, and caches stream ids (which are never reused) and versions."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, locks: ProcessLocks) -> None:
         self._jobs = jobs
-        self.statements = Statements()
+        self.statements = Statements(locks)
         self.ids: dict[Stream, int] = {}
         self._looked_at: dict[Stream, int] = {}
         """Versions that stay valid until this process writes to the stream or another process writes at all."""

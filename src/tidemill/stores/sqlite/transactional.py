@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from tidemill.errors import Rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
-from tidemill.stores.optional import bound
+from tidemill.stores.optional import KILLED_WORKER, bound
 from tidemill.stores.sql_files import migrations
+from tidemill.stores.sqlite.liveness import ProcessLocks
 from tidemill.stores.sqlite.writer import Operation, Transaction
 from tidemill.stores.statements import (
     CONFLICT,
@@ -40,10 +41,13 @@ VALUE_BYTES_MAX = 65_536
 """Size of a value within a statement: a function over values is one step, which nothing interrupts."""
 MEMORY_BYTES_MAX = 64 << 20
 TIME_MAX_MS = 200
-"""A statement delays every other commit of its store."""
+"""Of processor time: a statement delays every other commit of its store."""
+WALL_TIME_MAX_MS = 500
+"""On a machine with other work to do, a statement that is allowed is not refused for what others take."""
 PROGRESS_STEPS = 1_000
 SHARE = 4
 """Statements get every fourth millisecond of the writer: after one, the next waits three times as long as it took."""
+KILLED = "a worker process was lost while it executed this statement, so it is not executed again"
 
 _SCHEMA_CHANGES = {
     *(apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE),
@@ -54,7 +58,6 @@ _NAMES_NO_OTHER_TABLE = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_REINDEX}
 _ALTER = re.compile(r"\s*ALTER\b", re.IGNORECASE)
 _LIKE_FLAGS = re.DOTALL | re.IGNORECASE | re.ASCII
 LIKE_CHARACTERS_MAX = 200
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _ROW_ACCESS = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
 _HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE}
 """Everything else is denied, above all what would outlive the statement on the store's connection or run inside the
@@ -97,8 +100,8 @@ def own_tables() -> frozenset[str]:
 
 
 class Statements:
-    def __init__(self) -> None:
-        self._own = own_tables()
+    def __init__(self, locks: ProcessLocks) -> None:
+        self._own, self._locks = own_tables(), locks
         self._turns = StatementSerializer()
         self._one_at_a_time: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._free_at = 0.0
@@ -190,7 +193,7 @@ class Statements:
         names: tuple[str | None, str | None],
         schema: str | None,
         statement: Statement,
-        owners: Mapping[str, str],
+        tables: Mapping[str, str | None],
     ) -> str:
         """Why an operation is denied; empty if it is allowed."""
         if operation in _HARMLESS:
@@ -207,20 +210,22 @@ class Statements:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
         table = str(names[1 if operation in _NAMES_TABLE_SECOND else 0]).lower()
-        if schema is None:
-            # A table function, or a name that the statement itself gives to a part of it with WITH.
-            if table in self._modules - TABLE_FUNCTIONS:
-                return f"no such table: {table}"
-        elif operation not in _NAMES_NO_OTHER_TABLE and table not in TABLE_FUNCTIONS and not table.startswith(RESERVED):
-            owner = owners.get(table)
-            if owner != statement.owner and table not in statement.shared:
-                return table_refusal(table, owner, statement.owner)
+        if schema is None and table in self._modules - TABLE_FUNCTIONS:
+            return f"no such table: {table}"
+        # Without a schema it is a table function, a part of the statement that WITH names, or a table of which only
+        # the rows are counted.
+        named = table in tables if schema is None else table not in TABLE_FUNCTIONS
+        if named and operation not in _NAMES_NO_OTHER_TABLE and not table.startswith(RESERVED):
+            owner = tables.get(table)
+            if (owner is None or owner != statement.owner) and table not in statement.shared:
+                known = table in tables
+                return table_refusal(table, owner, statement.owner) if known else f"no such table: {table}"
         # SQLite updates its own tables when others are created or dropped, and does not report the new name in a
         # rename. So the text of the statement decides.
         shaped = operation in _SCHEMA_CHANGES
         for prefix in RESERVED:
-            named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
-            if named and re.search(rf"\b{prefix}", statement.text, re.IGNORECASE):
+            is_used = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
+            if is_used and re.search(rf"\b{prefix}", statement.text, re.IGNORECASE):
                 return f"names that begin with {prefix} are not for statements"
         return ""
 
@@ -232,37 +237,47 @@ class Statements:
                 _replace_functions(connection)
                 modules: Any = connection.execute("SELECT name FROM pragma_module_list").fetchall()
                 self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
-            return self._execute(connection, statement)
+            with self._locks.surviving(statement.effect_key) if statement.effect_key else nullcontext(True) as survived:
+                if not survived:
+                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a retry by hand executes it once more")
+                return self._execute(connection, statement)
         finally:
             now = time.monotonic()
             self._free_at = now + (SHARE - 1) * (now - began)
 
     def _execute(self, connection: apsw.Connection, statement: Statement) -> bytes:
         parameters = bound(msgspec.json.decode(statement.parameters))
-        listed: Any = connection.execute("SELECT name, owner FROM statement_tables").fetchall()
-        owners: dict[str, str] = dict(listed)
+        before_it = _tables(connection)
+        tables = dict(before_it)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
         operations: set[int] = set()
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
             operations.add(operation)
-            reason = self._why_denied(operation, (first, second), schema, statement, owners)
+            reason = self._why_denied(operation, (first, second), schema, statement, tables)
+            if operation == apsw.SQLITE_REINDEX and apsw.SQLITE_CREATE_INDEX not in operations:
+                reason = "indexes are not rebuilt: it would rebuild the store's own"
             if reason:
                 reasons.append(reason)
+            elif operation == apsw.SQLITE_CREATE_TABLE:
+                # Its own keys and rows follow.
+                tables.setdefault(str(first).lower(), statement.owner)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
 
         def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
             done.append(tuple(column[0] for column in cursor.get_description()))
             return len(done) == 1
 
-        deadline, memory = time.monotonic() + TIME_MAX_MS / 1000, _resident_bytes()
+        busy_until, memory = time.thread_time() + TIME_MAX_MS / 1000, apsw.memory_used() + MEMORY_BYTES_MAX
+        deadline = time.monotonic() + WALL_TIME_MAX_MS / 1000
         before = connection.total_changes()
         cursor = connection.cursor()
         cursor.exec_trace = traced
         connection.authorizer = allowed
         connection.set_progress_handler(
-            lambda: time.monotonic() > deadline or _resident_bytes() > memory + MEMORY_BYTES_MAX, PROGRESS_STEPS
+            lambda: time.thread_time() > busy_until or time.monotonic() > deadline or apsw.memory_used() > memory,
+            PROGRESS_STEPS,
         )
         longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
         try:
@@ -288,18 +303,27 @@ class Statements:
             connection.set_progress_handler(None)
             cursor.close()
         if operations & _SCHEMA_CHANGES:
-            _note_tables(connection, owners, self._own, statement.owner)
+            _note_tables(connection, before_it, statement.owner)
         return answer_of(done[0] if done else (), rows, connection.total_changes() - before)
 
 
-def _note_tables(connection: apsw.Connection, owners: Mapping[str, str], own: frozenset[str], owner: str) -> None:
-    """Record the owner of tables that are new, and forget those that are gone."""
-    names: Any = connection.execute("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'").fetchall()
-    found = {name for (name,) in names if name not in own and not name.startswith("sqlite_")}
-    for name in owners.keys() - found:
+def _tables(connection: apsw.Connection) -> dict[str, str | None]:
+    """Every table, with the workflow that made it; None for those that no statement made."""
+    listed: Any = connection.execute(
+        "SELECT lower(s.name), t.owner FROM sqlite_schema s LEFT JOIN statement_tables t ON t.name = lower(s.name)"
+        " WHERE s.type = 'table'"
+    ).fetchall()
+    return dict(listed)
+
+
+def _note_tables(connection: apsw.Connection, before: Mapping[str, str | None], owner: str) -> None:
+    """Record the owner of a new table, and forget one that is gone. There is no way to rename one."""
+    after = _tables(connection).keys()
+    for name in before.keys() - after:
         connection.execute("DELETE FROM statement_tables WHERE name = ?", (name,))
-    for name in found - owners.keys():
-        connection.execute("INSERT INTO statement_tables VALUES (?, ?)", (name, owner))
+    for name in after - before.keys():
+        if not name.startswith("sqlite_"):
+            connection.execute("INSERT OR REPLACE INTO statement_tables VALUES (?, ?)", (name, owner))
 
 
 def _replace_functions(connection: apsw.Connection) -> None:
@@ -355,11 +379,3 @@ def _replace(value: Any, part: Any, by: Any) -> str | None:
     if len(text) + text.count(part) * (len(by) - len(part)) > VALUE_BYTES_MAX:
         raise ValueError(f"a value has more than {VALUE_BYTES_MAX} bytes")
     return text.replace(part, by)
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE
-    except OSError:
-        return 0

@@ -122,10 +122,10 @@ Operation = Callable[[Transaction], T]
 
 
 class PendingOperation:
-    __slots__ = ("durable", "future", "operation", "result")
+    __slots__ = ("durable", "future", "operation", "result", "slow")
 
-    def __init__(self, operation: Operation[Any], durable: bool, future: asyncio.Future[Any]) -> None:
-        self.operation, self.durable, self.future = operation, durable, future
+    def __init__(self, operation: Operation[Any], durable: bool, slow: bool, future: asyncio.Future[Any]) -> None:
+        self.operation, self.durable, self.slow, self.future = operation, durable, slow, future
         self.result: Any = None
 
 
@@ -149,6 +149,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self._queue: list[PendingOperation] = []
+        self._slow_queued = False
         self._active = False
         self._first_in_turn = True
         """No transaction has begun yet in this turn of the loop."""
@@ -164,12 +165,16 @@ class Writer:
         self._seen = 0
         self.transactions = self.threaded = self.busy = 0
 
-    def submit(self, operation: Operation[T], *, durable: bool) -> asyncio.Future[T]:
-        """Queue an operation; the future may be done at once. `durable`: the result waits for the sync."""
+    def submit(self, operation: Operation[T], *, durable: bool, slow: bool = False) -> asyncio.Future[T]:
+        """Queue an operation; the future may be done at once.
+
+        `durable`: the result waits for the sync. `slow`: it has a transaction of its own, in a thread.
+        """
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(PendingOperation(operation, durable, future))
+        self._queue.append(PendingOperation(operation, durable, slow, future))
+        self._slow_queued |= slow
         if not self._active:
             self._active = True
             if self._first_in_turn:
@@ -210,7 +215,12 @@ class Writer:
     def _start(self, waited_ms: float = 0.0) -> None:
         # Skip cancelled callers: a claim without a caller would lock its jobs.
         queue = [each for each in self._queue if not each.future.done()]
-        batch, self._queue = queue[:GATHERED_MAX], queue[GATHERED_MAX:]
+        count = GATHERED_MAX
+        if self._slow_queued:
+            slow = next((at for at, each in enumerate(queue) if each.slow), None)
+            self._slow_queued = slow is not None
+            count = GATHERED_MAX if slow is None else max(1, min(slow, GATHERED_MAX))
+        batch, self._queue = queue[:count], queue[count:]
         if not batch:
             self._become_idle()
             return
@@ -221,7 +231,7 @@ class Writer:
         except (apsw.Error, TidemillError) as error:
             self._fail(batch, error)
         else:
-            self._write(batch)
+            self._write_in_thread(batch[0]) if batch[0].slow else self._write(batch)
 
     def _begin(self, durable: bool) -> None:
         self._presence.check()
@@ -279,6 +289,19 @@ class Writer:
             return
         self._committed(batch, transaction, took if durable else None)
 
+    def _write_in_thread(self, slow: PendingOperation) -> None:
+        transaction = Transaction(self._connection, self._execute, self._clock())
+
+        def write() -> float:
+            slow.result = slow.operation(transaction)
+            transaction.finish()
+            return self._commit()
+
+        self.threaded += 1
+        self._pool.submit(write).add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._synced, [slow], transaction, done)
+        )
+
     def _commit(self) -> float:
         begun = time.perf_counter()
         self._execute("COMMIT")
@@ -293,7 +316,7 @@ class Writer:
 
     def _committed(self, batch: list[PendingOperation], transaction: Transaction, took_ms: float | None) -> None:
         self.transactions += 1
-        if took_ms is not None:
+        if took_ms is not None and not batch[0].slow:
             self._sync_ms += 0.1 * (took_ms - self._sync_ms)
         self._done(transaction)
         for each in batch:

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Cluster, simulated
+from tests.fixtures.cluster import Cluster, Here, simulated
 from tests.fixtures.faulty_store import after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.engine.compiled import LOOP_ITEMS
+from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import Node, NodeType
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -28,9 +30,9 @@ def _type(name: str, function: Any) -> Handler:
 async def test_what_a_handler_is_given(mill: Cluster) -> None:
     seen: list[NodeContext] = []
 
-    def look(context: NodeContext) -> Ended:
+    def look(context: NodeContext) -> HandlerOutcome:
         seen.append(context)
-        return Return(None)
+        return Done(None)
 
     worker = await mill.process(more=[_type("look", look)])
     run = await worker.run(
@@ -55,13 +57,13 @@ async def test_what_a_handler_is_given(mill: Cluster) -> None:
 async def test_a_handler_s_config_is_its_own(mill: Cluster) -> None:
     """Whatever a handler does to what it is given, the next attempt, the next item and the log do not see it."""
 
-    def spoil(context: NodeContext) -> Ended:
+    def spoil(context: NodeContext) -> HandlerOutcome:
         context.config["list"].append("spoiled")
         upstream = context.upstream["a"]
         upstream["list"].append("spoiled")
         if context.attempt == 1:
             raise Fail("again", "once more", retryable=True)
-        return Return([context.config["list"], context.upstream["a"]["list"]])
+        return Done([context.config["list"], context.upstream["a"]["list"]])
 
     worker = await mill.process(more=[_type("spoil", spoil)])
     constant, rendered = {"list": [1]}, {"list": "{{ a.output.list }}"}
@@ -246,7 +248,7 @@ async def test_a_handler_may_skip_its_visit(mill: Cluster) -> None:
 
 @simulated
 async def test_a_handler_may_wait_without_holding_a_worker(mill: Cluster) -> None:
-    worker = await mill.process(more=[_type("nap", lambda context: Pause(on="timer", name="nap", for_ms=3_600_000))])
+    worker = await mill.process(more=[_type("nap", lambda context: Wait(on="timer", name="nap", for_ms=3_600_000))])
     run_id = await worker.start(document(node("a", type="nap"), node("b", "a", config="{{ a.output }}")))
     await asyncio.sleep(10)
     (waiting,) = await mill.of(run_id, NodeWaiting)
@@ -261,7 +263,7 @@ async def test_a_handler_may_wait_without_holding_a_worker(mill: Cluster) -> Non
 
 @simulated
 async def test_a_handler_may_fail_in_its_own_words(mill: Cluster) -> None:
-    def broken(context: NodeContext) -> Ended:
+    def broken(context: NodeContext) -> HandlerOutcome:
         raise Fail("card_declined", "no money", hint="ask for another card") from OSError("the bank said so")
 
     worker = await mill.process(more=[_type("pay", broken)])
@@ -355,12 +357,12 @@ async def test_what_is_cancelled_before_its_first_step_leaves_no_coroutine_behin
 
 @simulated
 async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed(mill: Cluster) -> None:
-    made: list[Coroutine[Any, Any, Return]] = []
+    made: list[Coroutine[Any, Any, Done]] = []
 
-    async def later() -> Return:
-        return Return(len(made))
+    async def later() -> Done:
+        return Done(len(made))
 
-    def begin(context: NodeContext) -> Coroutine[Any, Any, Return]:
+    def begin(context: NodeContext) -> Coroutine[Any, Any, Done]:
         made.append(later())
         if len(made) == 1:
             asyncio.get_running_loop().call_soon(cancel)
@@ -421,3 +423,59 @@ async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Clu
         ended = await second.end(run)
     assert (ended.status, ended.nodes["a"]["error"]["code"]) == ("FAILED", "unknown_outcome")
     assert ledger.count("a") == 1
+
+
+class Noted(Here):
+    """Takes notes of what a real engine would do in a child process."""
+
+    def __init__(self) -> None:
+        self.tasks: list[SandboxTask] = []
+
+    async def execute(self, task: SandboxTask) -> Any:
+        self.tasks.append(task)
+        return await super().execute(task)
+
+
+SLOW = "{% for i in range(400) %}{% for j in range(400) %}{% if i == j %}x{% endif %}{% endfor %}{% endfor %}"
+
+
+@simulated
+async def test_a_template_that_takes_long_is_rendered_in_another_process(mill: Cluster) -> None:
+    isolation = Noted()
+    worker = await mill.process(isolation=isolation)
+    run = await worker.run(
+        document(
+            node("quick", config="{{ inputs.n | default(1) }}"),
+            node("slow", "quick", config={"text": SLOW + "{{ quick.output }}"}),
+            node(
+                "each", "slow", config="{{ item }}", map={"over": "{{ slow.output.text[:2] | list if '" + SLOW + "' }}"}
+            ),
+            node("items", "slow", config=SLOW + "{{ item }}{{ index }}", map={"over": ["p"]}),
+            outputs={
+                "text": SLOW + "{{ slow.output.text[-1:] }}",
+                "each": "{{ each.output }}",
+                "n": "{{ items.output }}",
+            },
+        )
+    )
+    assert run.status == "COMPLETED", run.error
+    assert run.outputs == {"text": "x" * 400 + "1", "each": ["x", "x"], "n": ["x" * 400 + "p0"]}
+    texts = [path for task in isolation.tasks if isinstance(task, RenderTexts) for path, _ in task.texts]
+    assert sorted(texts) == ["", "/each", "/n", "/text", "/text"]
+
+
+@simulated
+async def test_a_large_node_is_compiled_in_a_thread(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    real = mill.loop.run_in_executor
+
+    def noted(executor: Any, work: Any, *given: Any) -> Any:
+        compiled.extend(each.id for each in given if isinstance(each, Node))
+        return real(executor, work, *given)
+
+    monkeypatch.setattr(mill.loop, "run_in_executor", noted)
+    worker = await mill.process()
+    many = [f"{{{{ inputs.a | default({number}) }}}}" for number in range(LOOP_ITEMS + 1)]
+    run = await worker.run(document(node("few", config=many[:3]), node("many", "few", config=many)))
+    assert run.outputs == {"many": list(range(LOOP_ITEMS + 1))}
+    assert compiled == ["many"]

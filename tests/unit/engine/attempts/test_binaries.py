@@ -20,7 +20,7 @@ from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.results import unknown_file
-from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
+from tidemill.handlers.contract import Blob, Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 
@@ -330,8 +330,70 @@ def test_reading_a_missing_blob_fails_in_one_line() -> None:
         return len(await context.read(digest_of(b"never put")))
 
     error = failure(run({"read": read}, python("read", "read")), "read")
-    assert error["code"] == "blob_unavailable"
-    assert "missing" in error["message"]
+    assert error["code"] == "blob_unknown"
+    assert error["message"] == f"there is no blob {digest_of(b'never put')}"
+
+
+SECRET = b"the books of another workflow"
+LITERAL = described(SECRET)
+
+
+async def length(file: Any, context: NodeContext) -> Any:
+    assert context.read is not None
+    return len(await context.read(file))
+
+
+def reading(file: Any, *parents: str) -> dict[str, Any]:
+    config = {"function": "length", "args": {"file": file}, "isolation": "inline"}
+    return python("read", "length", *parents, config=config)
+
+
+def value(config: Any, **more: Any) -> dict[str, Any]:
+    return {"id": "v", "type": "value", "config": config, **more}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        flow(reading(LITERAL)),
+        flow(reading(LITERAL["$blob"])),
+        flow(value(LITERAL), reading("{{ v.output }}", "v")),
+        flow(value({"a": [{"deep": LITERAL, "text": "x" * 100_000}]}), reading("{{ v.output.a[0].deep }}", "v")),
+        flow(value("{{ item }}", map={"over": [LITERAL]}), reading("{{ v.output[0] }}", "v")),
+        {**flow(value(1)), "outputs": {"file": LITERAL}},
+        flow({"id": "c", "type": "workflow", "config": {"workflow": "reader", "inputs": {"file": LITERAL}}}),
+        flow({"id": "c", "type": "workflow", "config": {"workflow": "giver"}}),
+    ],
+    ids=["literal", "digest", "value", "large", "map", "outputs", "child", "from a child"],
+)
+def test_a_digest_in_a_document_opens_no_file_of_another_run(document: dict[str, Any]) -> None:
+    reader = {"name": "reader", "nodes": [reading("{{ inputs.file }}")]}
+    giver = {"name": "giver", "nodes": [value(1)], "outputs": {"file": LITERAL}}
+    with tidemill.open("memory://", functions={"length": length, "keep_books": lambda: Blob(SECRET)}) as mill:
+        mill.run({"name": "books", "nodes": [python("b", "keep_books")]})
+        assert mill.put_blob(SECRET) == LITERAL, "it is there"
+        mill.publish(reader)
+        mill.publish(giver)
+        refused = mill.run(document, timeout_s=20)
+    assert refused.status == "FAILED" and refused.error is not None
+    assert "blob_unknown" in str(refused.error) or "child" in refused.error["code"], refused.error
+
+
+def test_a_run_reads_the_files_that_it_was_given_and_those_that_are_kept() -> None:
+    functions = {
+        "length": length,
+        "draw": lambda: [Blob(PIXELS)],
+        "large": lambda: {"t": "x" * 99_999, "f": Blob(PIXELS)},
+    }
+    with tidemill.open("memory://", functions=functions) as mill:
+        given = mill.put_blob(SECRET)
+        assert mill.run(flow(reading("{{ inputs.file }}")), {"file": given}).outputs == {"read": len(SECRET)}
+        kept = mill.put_blob(b"logo", keep=True)
+        assert mill.run(flow(reading(kept))).outputs == {"read": 4}
+        drawn = flow(python("draw", "draw"), reading("{{ draw.output[0] }}", "draw"))
+        assert mill.run(drawn).outputs == {"read": len(PIXELS)}
+        large = flow(python("large", "large"), reading("{{ large.output.f['$blob'] }}", "large"))
+        assert mill.run(large).outputs == {"read": len(PIXELS)}
 
 
 @simulated
@@ -361,13 +423,13 @@ async def test_the_bytes_are_stored_before_the_fact(mill: Cluster) -> None:
 
 @simulated
 async def test_a_checkpoint_may_hold_bytes(mill: Cluster) -> None:
-    async def work(context: NodeContext) -> Return:
+    async def work(context: NodeContext) -> Done:
         if context.last_checkpoint is None:
             assert context.checkpoint is not None
             await context.checkpoint({"page": 1, "seen": Blob(PIXELS)})
             raise RuntimeError("half way")
         assert context.read is not None
-        return Return(len(await context.read(context.last_checkpoint["seen"])))
+        return Done(len(await context.read(context.last_checkpoint["seen"])))
 
     kind = NodeType(name="work", config_schema={})
     worker = await mill.process(more=[Handler(kind, work)])
@@ -390,10 +452,10 @@ async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Clus
 async def test_a_compensator_reads_and_returns_bytes(mill: Cluster) -> None:
     read: list[bytes] = []
 
-    async def undo(context: NodeContext) -> Return:
+    async def undo(context: NodeContext) -> Done:
         assert context.read is not None
         read.append(await context.read(context.config["drawn"]))
-        return Return(Blob(b"undone"))
+        return Done(Blob(b"undone"))
 
     worker = await mill.process(
         functions={"draw": lambda: Blob(PIXELS)}, more=[Handler(NodeType(name="undo", config_schema={}), undo)]
@@ -414,13 +476,13 @@ async def test_bytes_of_another_tenant_are_out_of_reach(mill: Cluster) -> None:
     with pytest.raises(BlobMissing):
         await mill.blobs.get(TENANT, digest)
 
-    async def spy(context: NodeContext) -> Return:
+    async def spy(context: NodeContext) -> Done:
         assert context.read is not None
-        return Return(len(await context.read(digest)))
+        return Done(len(await context.read(digest)))
 
     worker = await mill.process(more=[Handler(NodeType(name="spy", config_schema={}), spy)])
     view = await worker.run(flow({"id": "a", "type": "spy"}))
-    assert view.nodes["a"]["error"]["code"] == "blob_unavailable"
+    assert view.nodes["a"]["error"]["code"] == "blob_unknown"
 
 
 @simulated

@@ -15,7 +15,7 @@ from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.compensations import Compensations, trip, undo_with, undoing_process
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import call
-from tidemill.handlers.contract import Handler, NodeContext, Return, Skip
+from tidemill.handlers.contract import Done, Handler, NodeContext, Skip
 from tidemill.kernel.events import (
     BlobRef,
     CompensationCompleted,
@@ -309,7 +309,7 @@ async def test_a_compensator_has_a_time_out_of_its_own(mill: Cluster) -> None:
     assert mill.loop.now - 1_000 == pytest.approx(9, abs=2)
 
 
-def _exits(context: NodeContext) -> Return:
+def _exits(context: NodeContext) -> Done:
     raise SystemExit(3)
 
 
@@ -317,9 +317,9 @@ def _exits(context: NodeContext) -> Return:
     ("call_", "config", "code"),
     [
         (lambda context: Skip("no"), None, "answer_invalid"),
-        (lambda context: Return(object()), None, "output_not_json"),
-        (lambda context: Return(1), "{{ inputs.nothing.there }}", "template_failed"),
-        (lambda context: Return(1), 5, "config_invalid"),
+        (lambda context: Done(object()), None, "output_not_json"),
+        (lambda context: Done(1), "{{ inputs.nothing.there }}", "template_failed"),
+        (lambda context: Done(1), 5, "config_invalid"),
         (_exits, None, ""),
     ],
 )
@@ -342,9 +342,9 @@ async def test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more(
 async def test_a_worker_without_the_handler_leaves_it_to_another(mill: Cluster) -> None:
     done: list[str] = []
 
-    async def undo(context: NodeContext) -> Return:
+    async def undo(context: NodeContext) -> Done:
         done.append(context.effect_key)
-        return Return(None)
+        return Done(None)
 
     special = Handler(NodeType(name="special"), undo)
     knowing = await mill.process("w1", more=[special])

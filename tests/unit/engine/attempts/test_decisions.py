@@ -11,7 +11,7 @@ from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.payloads import encode_value
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import (
     Admission,
     BlobRef,
@@ -169,7 +169,7 @@ async def test_a_computed_name_has_read_every_node_in_reach(mill: Cluster) -> No
 @pytest.mark.parametrize(("chosen", "reason"), [(("x",), "chosen by the node"), (None, "nothing was chosen")])
 @simulated
 async def test_a_choice_of_the_node_itself(mill: Cluster, chosen: tuple[str, ...] | None, reason: str) -> None:
-    agent = Handler(NodeType(name="agent"), lambda context: Return({"thought": 1}, chosen))
+    agent = Handler(NodeType(name="agent"), lambda context: Done({"thought": 1}, chosen))
     worker = await mill.process(more=[agent])
     branch = {"type": "agent_driven", "available_next_nodes": ["x"], "default": ["z"]}
     run = await worker.run(document(node("a", type="agent", branch=branch), node("x"), node("z")))
@@ -266,11 +266,11 @@ async def test_a_node_that_is_admitted_says_why_and_over_what(mill: Cluster) -> 
 async def test_only_the_first_attempt_says_why_the_visit_happens(mill: Cluster, delivery: str) -> None:
     calls: list[int] = []
 
-    def flaky(context: NodeContext) -> Return:
+    def flaky(context: NodeContext) -> Done:
         calls.append(1)
         if len(calls) == 1:
             raise ConnectionError
-        return Return(1)
+        return Done(1)
 
     worker = await mill.process(more=[Handler(NodeType(name="flaky"), flaky)])
     retry = {"max_attempts": 2, "backoff_seconds": 0}

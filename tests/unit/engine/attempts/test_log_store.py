@@ -25,7 +25,7 @@ from tidemill.engine.attempts.log_store import (
     segments_of,
 )
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Stream
 from tidemill.stores.memory import MemoryStore
@@ -163,22 +163,22 @@ async def test_runs_whose_names_begin_alike_are_apart() -> None:
 async def test_a_line_is_kept_at_any_level(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
 
-    def details(context: NodeContext) -> Ended:
+    def details(context: NodeContext) -> HandlerOutcome:
         context.log.debug("in detail")
-        return Return(None)
+        return Done(None)
 
     worker = await mill.process(more=[Handler(NodeType(name="details"), details)])
     run = await worker.run(document(node("a", type="details")))
     assert [(each.source, each.text) for each in await worker.engine.logs(run.run_id)] == [("debug", "in detail")]
 
 
-def chatty(context: NodeContext) -> Ended:
+def chatty(context: NodeContext) -> HandlerOutcome:
     print("attempt", context.attempt, "of", context.node)
     context.log.info("visit %d", context.visit)
     logging.getLogger("somebody.else").warning("careful")
     if context.config and context.attempt < context.config.get("until", 0):
         raise Fail("again", "not yet", retryable=True)
-    return Return(None)
+    return Done(None)
 
 
 CHATTY = Handler(NodeType(name="chatty"), chatty)
@@ -217,12 +217,12 @@ async def test_lines_are_read_by_run_node_and_attempt(mill: Cluster) -> None:
 
 @simulated
 async def test_lines_are_followed_to_the_end_of_the_run(mill: Cluster) -> None:
-    async def slow(context: NodeContext) -> Ended:
+    async def slow(context: NodeContext) -> HandlerOutcome:
         for number in range(4):
             print("step", number)
             await asyncio.sleep(2)
         print("no end of line", end="")
-        return Return(None)
+        return Done(None)
 
     worker = await mill.process(more=[Handler(NodeType(name="slow"), slow)])
     reader = await mill.process("reader", work=False)
@@ -238,12 +238,12 @@ async def test_lines_are_followed_to_the_end_of_the_run(mill: Cluster) -> None:
 
 @simulated
 async def test_a_killed_worker_leaves_its_lines(mill: Cluster) -> None:
-    async def stuck(context: NodeContext) -> Ended:
+    async def stuck(context: NodeContext) -> HandlerOutcome:
         print("by", context.config["who"] if context.config else "somebody", flush=True)
         if not spoken:
             spoken.append("once")
             await asyncio.sleep(10_000)
-        return Return(None)
+        return Done(None)
 
     spoken: list[str] = []
     first = await mill.process("first", more=[Handler(NodeType(name="stuck"), stuck)])

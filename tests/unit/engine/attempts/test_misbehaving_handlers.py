@@ -47,7 +47,7 @@ async def leave_later(*_: Any) -> None:
 )
 def test_a_step_around_the_call_that_would_stop_the_program(step: str, ends: str, how: Callable[..., Any]) -> None:
     steps: dict[str, Any] = {"open": lambda: None, step: how}
-    leaver = tidemill.Handler(tidemill.NodeType(name="leaver"), lambda context: tidemill.Return(1), **steps)
+    leaver = tidemill.Handler(tidemill.NodeType(name="leaver"), lambda context: tidemill.Done(1), **steps)
     node = {"id": "a", "type": "leaver", "retry": {"max_attempts": 1}}
     with tidemill.open("memory://", handlers=[leaver]) as mill:
         view = mill.run({"name": "one", "nodes": [node]}, timeout_s=20)
@@ -60,7 +60,7 @@ def test_opening_counts_within_the_time_of_the_attempt() -> None:
     async def dawdle() -> None:
         await asyncio.sleep(30)
 
-    slow = tidemill.Handler(tidemill.NodeType(name="slow"), lambda context: tidemill.Return(1), open=dawdle)
+    slow = tidemill.Handler(tidemill.NodeType(name="slow"), lambda context: tidemill.Done(1), open=dawdle)
     node = {"id": "a", "type": "slow", "timeout_seconds": 0.1, "retry": {"max_attempts": 1}}
     with tidemill.open("memory://", handlers=[slow]) as mill:
         view = mill.run({"name": "one", "nodes": [node]}, timeout_s=20)
@@ -172,7 +172,7 @@ def test_functions_that_hang_in_their_threads_cost_nobody_else_a_place() -> None
 
 
 def test_a_handler_cannot_wait_for_what_only_the_engine_waits_for() -> None:
-    view = run(lambda: tidemill.Pause(on="loop"))
+    view = run(lambda: tidemill.Wait(on="loop"))
     assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "answer_invalid")
 
 

@@ -16,7 +16,17 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.results import asked_for
-from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import (
+    ApprovalRequest,
+    ChildRun,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    Skip,
+    Wait,
+)
 from tidemill.kernel.events import NodeCompleted, NodeExpanded, NodeScheduled, NodeSkipped, NodeStarted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
@@ -260,8 +270,8 @@ async def test_a_rendered_config_is_checked_again(mill: Cluster) -> None:
 async def test_an_agent_chooses_within_its_closed_set(
     mill: Cluster, chosen: Any, status: str, taken: list[str], in_output: bool
 ) -> None:
-    def agent(context: NodeContext) -> Ended:
-        return Return({"next_nodes": chosen}) if in_output else Return({}, chosen)
+    def agent(context: NodeContext) -> HandlerOutcome:
+        return Done({"next_nodes": chosen}) if in_output else Done({}, chosen)
 
     handler = Handler(NodeType(name="agent"), agent)
     worker = await mill.process(more=[handler])
@@ -326,16 +336,16 @@ async def test_what_can_be_stored_can_be_read_by_everyone(mill: Cluster, levels:
 @pytest.mark.parametrize(
     "ended",
     [
-        Pause(on="loop"),
-        Pause(on="nonsense", for_ms=5),
-        Pause(on="timer"),
-        Pause(on="human"),
-        Pause(on="child"),
-        Pause(on="timer", approval=Asked(title="?")),
-        Pause(on="timer", child=Child(workflow="w")),
-        Pause(on="human", approval=Asked(title="?", quorum=0)),
-        Pause(on="human", approval=Asked(title="?", quorum=True)),
-        Pause(on="timer", for_ms=-1),
+        Wait(on="loop"),
+        Wait(on="nonsense", for_ms=5),
+        Wait(on="timer"),
+        Wait(on="human"),
+        Wait(on="child"),
+        Wait(on="timer", approval=ApprovalRequest(title="?")),
+        Wait(on="timer", child=ChildRun(workflow="w")),
+        Wait(on="human", approval=ApprovalRequest(title="?", quorum=0)),
+        Wait(on="human", approval=ApprovalRequest(title="?", quorum=True)),
+        Wait(on="timer", for_ms=-1),
         Skip(reason=5),  # type: ignore[arg-type]
     ],
     ids=[
@@ -352,7 +362,7 @@ async def test_what_can_be_stored_can_be_read_by_everyone(mill: Cluster, levels:
         "5",
     ],
 )
-def test_what_a_handler_cannot_ask_for(ended: Pause | Skip) -> None:
+def test_what_a_handler_cannot_ask_for(ended: Wait | Skip) -> None:
     with pytest.raises(Fail):
         asked_for(ended, "kid")
 

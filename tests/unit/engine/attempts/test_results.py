@@ -24,12 +24,12 @@ from tidemill.handlers.contract import (
     MESSAGE_MAX,
     TRACEBACK_MAX,
     Blob,
+    Done,
     Fail,
     Handler,
     NodeContext,
-    Pause,
-    Return,
     Skip,
+    Wait,
 )
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import Error, NodeFailed
@@ -170,14 +170,14 @@ ANSWERED: dict[str, Any] = {
     "skip without a text": lambda: Skip(None),  # type: ignore[arg-type]
     "skip with half a pair": lambda: Skip("\ud800"),
     "skip with a novel": lambda: Skip("x" * 5_000_000),
-    "wait for a fraction": lambda: Pause(on="timer", for_ms=1.5),  # type: ignore[arg-type]
-    "wait backwards": lambda: Pause(on="timer", for_ms=-5),
-    "wait for ever": lambda: Pause(on="timer", for_ms=2**70),
-    "wait for text": lambda: Pause(on="timer", for_ms="soon"),  # type: ignore[arg-type]
-    "wait on half a pair": lambda: Pause(on="\ud800", for_ms=5),
-    "wait on nothing": lambda: Pause(on=None, for_ms=5),  # type: ignore[arg-type]
-    "choose half a pair": lambda: Return({}, ("\ud800",)),
-    "choose a novel": lambda: Return({}, ("y" * 5_000_000,)),
+    "wait for a fraction": lambda: Wait(on="timer", for_ms=1.5),  # type: ignore[arg-type]
+    "wait backwards": lambda: Wait(on="timer", for_ms=-5),
+    "wait for ever": lambda: Wait(on="timer", for_ms=2**70),
+    "wait for text": lambda: Wait(on="timer", for_ms="soon"),  # type: ignore[arg-type]
+    "wait on half a pair": lambda: Wait(on="\ud800", for_ms=5),
+    "wait on nothing": lambda: Wait(on=None, for_ms=5),  # type: ignore[arg-type]
+    "choose half a pair": lambda: Done({}, ("\ud800",)),
+    "choose a novel": lambda: Done({}, ("y" * 5_000_000,)),
     "answer None": lambda: None,
     "answer a number": lambda: 5,
 }

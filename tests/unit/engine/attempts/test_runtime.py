@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
-from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, handler_of
+from tidemill.handlers.contract import Blob, Done, Fail, Handler, HandlerOutcome, NodeContext, handler_of
 from tidemill.kernel.events import NodeStarted
 from tidemill.kernel.model import Capabilities, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_closed_does_not_keep_the_others(mill: Cluster)
             raise OSError("it is stuck")
 
     def one(name: str) -> Handler:
-        return Handler(NodeType(name=name), lambda context: Return(None), close=lambda: closing(name))
+        return Handler(NodeType(name=name), lambda context: Done(None), close=lambda: closing(name))
 
     worker = await mill.process(more=[one("first"), one("second")])
     await worker.run(document(node("a", type="first"), node("b", "a", type="second")))
@@ -188,7 +188,7 @@ async def test_steps_need_not_be_async(mill: Cluster) -> None:
 
 
 def promising(result: Any, **schemas: Any) -> Handler:
-    return Handler(NodeType(name="diary", **schemas), lambda _: Return(result))
+    return Handler(NodeType(name="diary", **schemas), lambda _: Done(result))
 
 
 NUMBERED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -245,7 +245,7 @@ async def test_a_config_that_does_not_suit_once_rendered_has_one_code_and_a_hint
 
 
 def failing(**capabilities: Any) -> Handler:
-    def call(context: NodeContext) -> Ended:
+    def call(context: NodeContext) -> HandlerOutcome:
         raise Fail("broken", "as always", retryable=True)
 
     return Handler(NodeType(name="failing", capabilities=Capabilities(**capabilities)), call)
@@ -270,10 +270,10 @@ async def test_at_most_once_is_the_default_of_types_that_say_so(mill: Cluster) -
     """The log says that it has begun before anything is done, and a lost worker's attempt is not made again."""
     calls: list[int] = []
 
-    async def once(context: NodeContext) -> Ended:
+    async def once(context: NodeContext) -> HandlerOutcome:
         calls.append(context.attempt)
         await asyncio.sleep(1_000)
-        return Return(None)
+        return Done(None)
 
     handler = Handler(NodeType(name="once", capabilities=Capabilities(at_most_once=True)), once)
     first = await mill.process("first", more=[handler])
@@ -291,13 +291,13 @@ async def test_a_cap_holds_over_two_workers_on_one_file(tmp_path: Path) -> None:
     """Each of them would take more by itself; together they never have more than allowed."""
     cap, running, most, total = 3, 0, 0, 0
 
-    async def narrow(context: NodeContext) -> Ended:
+    async def narrow(context: NodeContext) -> HandlerOutcome:
         nonlocal running, most, total
         running += 1
         most, total = max(most, running), total + 1
         await asyncio.sleep(0.02)
         running -= 1
-        return Return(None)
+        return Done(None)
 
     handler = Handler(NodeType(name="narrow", capabilities=Capabilities(concurrency=cap)), narrow)
     url = f"sqlite:///{tmp_path / 'mill.db'}"

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.streaming import PARTS_BYTES_MAX
-from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, NodeContext, NullSink, Return
+from tidemill.handlers.contract import Cancelled, Done, Fail, Handler, HandlerOutcome, NodeContext, NullSink
 from tidemill.kernel.model import NodeType
 
 FEW_EVENTS = 3
@@ -50,13 +51,13 @@ def parts(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @simulated
 async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Cluster) -> None:
-    async def speak(context: NodeContext) -> Ended:
+    async def speak(context: NodeContext) -> HandlerOutcome:
         await asyncio.sleep(0.1)
         for number in range(5_000):
             context.stream(f"{number} ")
             if not number % 100:
                 await asyncio.sleep(0.01)
-        return Return(context.voice.folded())
+        return Done(context.voice.folded())
 
     process, run_id, seen = await run(mill, speak)
     assert [part["number"] for part in parts(seen)] == list(range(1, 5_001))
@@ -75,11 +76,11 @@ async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Cluster)
 
 @simulated
 async def test_whoever_does_not_ask_sees_events_only(mill: Cluster) -> None:
-    async def speak(context: NodeContext) -> Ended:
+    async def speak(context: NodeContext) -> HandlerOutcome:
         for number in range(10):
             context.stream(number)
             await asyncio.sleep(0.1)
-        return Return(None)
+        return Done(None)
 
     process = await mill.process(more=[streamer(speak)])
     run_id = await process.start(document(node("a", type="streamer")))
@@ -101,10 +102,10 @@ async def test_whoever_does_not_ask_sees_events_only(mill: Cluster) -> None:
 def test_parts_are_folded_into_one_value(said: list[Any], folded: Any) -> None:
     @simulated
     async def story(mill: Cluster) -> None:
-        def speak(context: NodeContext) -> Ended:
+        def speak(context: NodeContext) -> HandlerOutcome:
             for part in said:
                 context.stream(part)
-            return Return(context.voice.folded())
+            return Done(context.voice.folded())
 
         process = await mill.process(more=[streamer(speak)])
         done = await process.run(document(node("a", type="streamer")))
@@ -115,12 +116,12 @@ def test_parts_are_folded_into_one_value(said: list[Any], folded: Any) -> None:
 
 @simulated
 async def test_progress_is_shown_and_never_kept(mill: Cluster) -> None:
-    async def work(context: NodeContext) -> Ended:
+    async def work(context: NodeContext) -> HandlerOutcome:
         await asyncio.sleep(0.1)
         for fraction, message in ((0.25, "begun"), (7, "too far"), (-1, ""), (None, "x" * 5_000), (float("nan"), "")):
             context.progress(fraction, message)
             await asyncio.sleep(0.1)
-        return Return(None)
+        return Done(None)
 
     _, run_id, seen = await run(mill, work)
     told = [(event["fraction"], event["message"]) for event in seen if event["type"] == "NodeProgressed"]
@@ -130,9 +131,9 @@ async def test_progress_is_shown_and_never_kept(mill: Cluster) -> None:
 
 @simulated
 async def test_a_part_that_is_not_json_fails_the_attempt(mill: Cluster) -> None:
-    def speak(context: NodeContext) -> Ended:
+    def speak(context: NodeContext) -> HandlerOutcome:
         context.stream(object())
-        return Return(None)
+        return Done(None)
 
     process = await mill.process(more=[streamer(speak)])
     done = await process.run(document(node("a", type="streamer", retry={"max_attempts": 1})))
@@ -143,7 +144,7 @@ async def test_a_part_that_is_not_json_fails_the_attempt(mill: Cluster) -> None:
 async def test_parts_have_an_end(mill: Cluster) -> None:
     codes: list[str] = []
 
-    def speak(context: NodeContext) -> Ended:
+    def speak(context: NodeContext) -> HandlerOutcome:
         chunk = "x" * 8_000_000
         try:
             for _ in range(1 + PARTS_BYTES_MAX // len(chunk)):
@@ -151,7 +152,7 @@ async def test_parts_have_an_end(mill: Cluster) -> None:
         except Fail as error:
             codes.append(error.code)
             raise
-        return Return(None)
+        return Done(None)
 
     process = await mill.process(more=[streamer(speak)])
     done = await process.run(document(node("a", type="streamer", retry={"max_attempts": 1})))
@@ -160,13 +161,13 @@ async def test_parts_have_an_end(mill: Cluster) -> None:
 
 @simulated
 async def test_a_second_attempt_begins_to_count_anew(mill: Cluster) -> None:
-    async def speak(context: NodeContext) -> Ended:
+    async def speak(context: NodeContext) -> HandlerOutcome:
         await asyncio.sleep(0.1)
         context.stream(f"{context.attempt}a")
         context.stream(f"{context.attempt}b")
         if context.attempt == 1:
             raise Fail("cut", "the stream was cut", retryable=True)
-        return Return(context.voice.folded())
+        return Done(context.voice.folded())
 
     process, run_id, seen = await run(mill, speak, retry={"backoff_seconds": 1})
     assert [(part["attempt"], part["number"], part["value"]) for part in parts(seen)] == [
@@ -181,7 +182,7 @@ async def test_code_in_a_thread_learns_that_nobody_waits(mill: Cluster) -> None:
     """The loop here has no threads; what counts is that `heartbeat` raises once the time is up."""
     ended: list[str] = []
 
-    async def ignore(context: NodeContext) -> Ended:
+    async def ignore(context: NodeContext) -> HandlerOutcome:
         context.heartbeat()
         try:
             await asyncio.sleep(100)
@@ -191,7 +192,7 @@ async def test_code_in_a_thread_learns_that_nobody_waits(mill: Cluster) -> None:
             context.heartbeat()
         except Cancelled:
             ended.append("cancelled")
-        return Return(None)
+        return Done(None)
 
     process = await mill.process(more=[streamer(ignore)])
     done = await process.run(
@@ -202,14 +203,14 @@ async def test_code_in_a_thread_learns_that_nobody_waits(mill: Cluster) -> None:
 
 
 async def test_an_end_that_may_begin_a_secret_is_kept_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "tok-77a1b2c3")
+    give_secrets(monkeypatch, TOKEN="tok-77a1b2c3")
 
-    def speak(context: NodeContext) -> Ended:
+    def speak(context: NodeContext) -> HandlerOutcome:
         assert context.secrets["TOKEN"]
         print("printed tok", end="")
         print("-77a1", end="")
         print("b2c3 and tok", end="")
-        return Return(1)
+        return Done(1)
 
     async with engine_at("memory://", handlers=[streamer(speak)]) as engine:
         await engine.publish(document(node("a", type="streamer"), name="held"))

@@ -317,7 +317,7 @@ async def test_a_file_is_looked_for_wherever_it_is_described(
     mill: Cluster, given: Callable[..., Any], how: str
 ) -> None:
     worker = await mill.process(audit_every_ms=10_000_000)
-    await mill.blobs.put(TENANT, BYTES)
+    await mill.blobs.put(TENANT, BYTES, keep=True)
     run_id = await given(worker)
     await worker.end(run_id)
     assert (await operator(mill).verify_log()).clean

@@ -102,6 +102,7 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Cluster, verb: str)
     ask = getattr(worker.engine, verb)
     reason = "message" if verb == "patch" else "reason"
     words: list[dict[str, Any]] = [{reason: "x" * 2_001}, {reason: 5}, {"actor": "\ud800"}]
+    words += [{"actor": "a\x1b[2J"}, {"actor": "a\nb"}, {reason: "a\x1b]0;b"}, {reason: "\x9b2J"}, {reason: "\0"}]
     for said in words:
         assert await unchanged(mill, run_id, ask(run_id, **given, **said)) == "text_invalid"
     bad: list[Any] = ["", "x" * 201, 5, []]
@@ -271,8 +272,9 @@ async def test_labels_change_what_a_run_is_found_by(mill: Cluster) -> None:
     await worker.engine.cancel(run_id)
     await worker.engine.relabel(run_id, {}, ["c"])
     assert await mill.rows("label:c=3") == [] and len(await mill.rows("label:a=x", "status:CANCELLED")) == 1
-    for labels in ({"k": 5}, {"k": "x" * 201}, "text", {str(number): "v" for number in range(101)}):
-        assert await unchanged(mill, run_id, worker.engine.relabel(run_id, labels)) == "labels_invalid"  # type: ignore[arg-type]
+    wrong: list[Any] = [{"k": 5}, {"k": "x" * 201}, "text", {str(number): "v" for number in range(101)}]
+    for labels in (*wrong, {"k": "\x1b[2J"}, {"a\nb": "v"}, {"k": "\0"}, {"k": "\x85"}):
+        assert await unchanged(mill, run_id, worker.engine.relabel(run_id, labels)) == "labels_invalid"
 
 
 @simulated

@@ -12,7 +12,7 @@ from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import BlobRef, RunPatched, RunRetried
 from tidemill.kernel.model import NodeType
 
@@ -284,8 +284,8 @@ async def test_a_patched_document_is_in_its_normal_form_again(mill: Cluster) -> 
 
 
 def _thing(major: int) -> Handler:
-    async def answer(context: NodeContext) -> Return:
-        return Return(f"thing@{major}")
+    async def answer(context: NodeContext) -> Done:
+        return Done(f"thing@{major}")
 
     return Handler(NodeType(name="thing", major=major), answer)
 

@@ -13,11 +13,11 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.worker.registry import FORGET_AFTER_MS, HELD_SHOWN_MAX, WORKER, WorkerRow, registered
-from tidemill.handlers.contract import Handler, Return
+from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Stream
 
-SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))
+SPECIAL = Handler(NodeType(name="special"), lambda context: Done("done"))
 
 
 async def states(process: Process) -> dict[str, str]:

@@ -12,8 +12,8 @@ from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.handlers.contract import Handler, NodeContext, Return
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
+from tidemill.handlers.contract import Done, Handler, NodeContext
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
@@ -111,6 +111,62 @@ async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Cluster
 
 
 @simulated
+async def test_a_node_that_kills_its_workers_takes_no_other_along(mill: Cluster) -> None:
+    """Both run on the same workers, and both are lost with the first two; then they run one at a time."""
+    workers: list[Process] = []
+
+    async def work(context: NodeContext) -> str:
+        if context.node == "killer":
+            workers[-1].kill()
+            await asyncio.sleep(1_000)
+        await asyncio.sleep(30)
+        return "ok"
+
+    client = await mill.process("client", work=False)
+    long = [await client.start(document(call(f"long{number}"))) for number in range(3)]
+    killer = await client.start(document(call("killer")))
+    for number in range(40):
+        workers.append(await mill.process(f"w{number}", functions={"work": work}, lease_ms=3_000))
+        for _ in range(2_000):
+            await asyncio.sleep(0.1)
+            over = not any([await _busy(mill, run_id) for run_id in (*long, killer)])
+            if workers[-1].faulty_store.dead or over:
+                break
+        if over:
+            break
+    assert [(await mill.state(run_id)).status for run_id in long] == ["COMPLETED"] * 3
+    assert (await mill.state(killer)).status == "FAILED"
+    assert (await _codes(mill, killer))[-1] == "worker_killer"
+
+
+async def _busy(mill: Cluster, run_id: str) -> bool:
+    return (await mill.state(run_id)).busy
+
+
+@simulated
+async def test_a_run_that_not_even_its_loss_can_be_recorded_of_is_left_alone(mill: Cluster, ledger: Ledger) -> None:
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(call("a")))
+    for _ in range(LOST_IN_A_ROW_MAX + 1):
+        assert await mill.store.claim(Claim(queues=(), limit=1, lease_ms=1))
+        await asyncio.sleep(0.01)
+    worker = await mill.process("w1", functions={"work": ledger.work})
+    await asyncio.sleep(60)
+    stream = mill.stream(run_id)
+    assert not any(stream in load for load in worker.faulty_store.loads), "loading it may end the process"
+    assert worker.faulty_store.calls["release"] == 1
+    row = await mill.row(run_id)
+    assert (row.stuck, row.stuck_reason) == (True, SET_ASIDE)
+    why = await client.engine.why(run_id)
+    assert SET_ASIDE in why.headline and "pause and resume" in why.blockers[0].unblock
+    # The operator has found out why.
+    await client.engine.pause(run_id)
+    await client.engine.resume(run_id)
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert not (await mill.row(run_id)).stuck
+
+
+@simulated
 async def test_a_result_in_between_forgives_the_lost_ones(mill: Cluster) -> None:
     """Only five in a row count: an attempt that ended by itself starts the count anew."""
     calls = 0
@@ -189,7 +245,7 @@ class Stubborn:
         self.ended: list[float] = []
         self.handler = Handler(NodeType(name="stubborn"), self._work)
 
-    async def _work(self, context: NodeContext) -> Return:
+    async def _work(self, context: NodeContext) -> Done:
         now = asyncio.get_running_loop().time
         self.began.append(now())
         try:
@@ -197,7 +253,7 @@ class Stubborn:
         except asyncio.CancelledError:
             await asyncio.sleep(self._seconds)
         self.ended.append(now())
-        return Return("late")
+        return Done("late")
 
 
 @simulated

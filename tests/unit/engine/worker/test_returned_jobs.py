@@ -21,13 +21,13 @@ from tidemill.engine.worker.leases import (
     ReleaseQueue,
     UnrunnableBackoff,
 )
-from tidemill.handlers.contract import CapabilityMissing, Handler, Return
+from tidemill.handlers.contract import CapabilityMissing, Done, Handler
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim, Commit, Job, Stream
 from tidemill.stores.memory import MemoryStore
 
-SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))
+SPECIAL = Handler(NodeType(name="special"), lambda context: Done("done"))
 
 
 class Clock:
@@ -297,7 +297,7 @@ async def test_where_nobody_will_come_it_fails_at_once(mill: Cluster, options: d
 
 @simulated
 async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Cluster) -> None:
-    def fail(context: Any) -> Return:
+    def fail(context: Any) -> Done:
         raise CapabilityMissing("process_unavailable", "no process", retryable=True)
 
     worker = await mill.process(standing=True, more=[Handler(NodeType(name="apart"), fail)])

@@ -21,7 +21,7 @@ from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.memory import MemoryStore
@@ -90,7 +90,7 @@ async def test_a_worker_without_named_queues_serves_all(mill: Cluster, ledger: L
 
 @simulated
 async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill: Cluster) -> None:
-    special = Handler(NodeType(name="special"), lambda context: Return("done"))
+    special = Handler(NodeType(name="special"), lambda context: Done("done"))
     client = await mill.process("client", work=False, more=[special])
     run_id = await client.start(document(node("a"), node("b", "a", type="special"), node("c", "b")))
     ignorant = await mill.process("ignorant", handlers=built_in_handlers())

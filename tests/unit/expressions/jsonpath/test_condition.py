@@ -397,11 +397,11 @@ HOSTILE: list[tuple[str, Any]] = [
     ("$..[*, *, *, *]", [list(range(30)) for _ in range(30)]),
     ("$..[?" + "||".join(["@==1"] * 60) + "]", list(range(999))),
     ("$[*][?" + "||".join(["@==$.a"] * 40) + "]", {"a": NESTED, "b": [NESTED] * 3}),
-    ("$.b[?" + "||".join(["@==$.a"] * 40) + "]", {"a": "x" * 30_000 + "y", "b": ["x" * 60] * 500}),
-    ("$..[?search(@, 'aaaaaaaaaaaaaaab')]", ["a" * 70] * 900),
-    ("$..[?match(@, '.*aaaaaaaaaaaaaaab')]", ["a" * 30_000, "a" * 30_000]),
+    ("$.b[?" + "||".join(["@==$.a"] * 40) + "]", {"a": "x" * 15_000 + "y", "b": ["x" * 30] * 500}),
+    ("$..[?search(@, 'aaaaaaaaaaaaaaab')]", ["a" * 35] * 900),
+    ("$..[?match(@, '.*aaaaaaaaaaaaaaab')]", ["a" * 15_000, "a" * 15_000]),
     ("$" + "[*]" * 150, NESTED),
-    ("$..a", {"k" * 150 + str(each): {"a": 1} for each in range(400)}),
+    ("$..a", {"k" * 75 + str(each): {"a": 1} for each in range(400)}),
 ]
 
 

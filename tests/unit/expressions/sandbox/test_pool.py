@@ -19,9 +19,11 @@ from tests.fixtures.scopes import AFTER, SCOPE, WatchedScope
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
+from tidemill.expressions.sandbox.pool import SandboxPool, render, run_steps
 from tidemill.expressions.sandbox.protocol import FRAME_MAX, packed
+from tidemill.expressions.sandbox.tasks import RenderTexts
 from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.expressions.templates.template import compile_template
 from tidemill.processes import child as child_module
 
 SLOW = "inputs.rows.all(row, !inputs.text.matches('(a|aa)+b'))"
@@ -366,3 +368,72 @@ def test_a_child_loads_neither_the_engine_nor_an_event_loop() -> None:
     said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     heavy = ("asyncio", "subprocess", "tidemill.engine", "tidemill.handlers", "tidemill.kernel", "tidemill.stores")
     assert "tidemill.expressions.sandbox.child" in said and not set(heavy) & set(said)
+
+
+# Templates.
+
+SLOW_TEMPLATE = "{% for i in range(400) %}{% for j in range(400) %}{% if i == j %}x{% endif %}{% endfor %}{% endfor %}"
+
+
+async def test_a_template_that_takes_long_is_rendered_in_a_child(processes: SandboxPool) -> None:
+    scope = replace(AFTER, has_item=True, item={"n": 3}, index=7, secrets={"KEY": "s3cret"})
+    source = {
+        "slow": SLOW_TEMPLATE,
+        "key": "Token {{ secrets.KEY }}",
+        "seen": "{{ output.score }} {{ item.n }} {{ index }} {{ enrich.output.name }} {{ run.version }}",
+        "missing": "{{ skipped.output | default('none') }}",
+    }
+    template = compile_template(source)
+    assert deciders() == []
+    rendered = await render(template, scope, processes)
+    assert rendered == template.render(scope)
+    assert rendered["slow"] == "x" * 400 and rendered["key"] == "Token s3cret"
+    assert len(deciders()) == 1
+    assert b"s3cret" not in packed(RenderTexts(template.texts(), template.references, scope))
+
+
+async def test_a_short_template_needs_no_child(processes: SandboxPool) -> None:
+    assert await render(compile_template("{{ inputs.customer | upper }}"), AFTER, processes) == "ACME"
+    assert deciders() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes more than"),
+        (SLOW_TEMPLATE + "{{ inputs.nothing }}", 'inputs has no key "nothing"'),
+    ],
+)
+async def test_a_template_that_fails_in_a_child_says_so_as_here(
+    processes: SandboxPool, source: str, message: str
+) -> None:
+    with pytest.raises(ExpressionError) as failed:
+        await render(compile_template({"a": ["x", source]}), AFTER, processes)
+    assert (failed.value.code, failed.value.path) == ("template_failed", "/a/1")
+    assert message in failed.value.message
+
+
+# Conditions that take turns with others.
+
+
+async def test_the_parts_of_a_condition_let_others_run_in_between(
+    processes: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.expressions.conditions.LOOP_SECONDS", 0.0)
+    parts = [{"type": "cel", "expression": f"output.score > {number}"} for number in range(5)]
+    condition = compiled({"type": "composite", "operator": "AND", "conditions": parts})
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    deciding = run_steps(decide(condition, AFTER), processes)
+    assert not isinstance(deciding, Verdict)
+    assert (await deciding).value
+    task.cancel()
+    assert others >= len(parts)
+    assert deciders() == []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import resource
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.pace import allowed
-from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
 from tidemill.expressions.limits import RENDER_MS_MAX
 from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.expressions.templates import limits
 from tidemill.expressions.templates.limits import LoopItems, RenderBudget
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.templates.template import check_template, compile_template, render_texts
 
 SECONDS = 8
 MEBIBYTES = 300
@@ -259,3 +261,79 @@ def test_a_loop_looks_at_the_clock_in_every_pass() -> None:
 
 def test_numbers_that_cannot_be_stored_are_not_made() -> None:
     assert "16384 bits" in ended("{{ digits[0] * digits[0] }}")[0]
+
+
+# On the event loop.
+
+SLOW = "{% for i in range(400) %}{% for j in range(400) %}{% if i == j %}x{% endif %}{% endfor %}{% endfor %}"
+"""More steps than a rendering has on the event loop, and far fewer than it has elsewhere."""
+
+LARGE = Scope(
+    nodes={"big": Seen({"text": "ab " * 100_000, "list": list(range(60_000)), "nested": [[1, [2]]] * 8_000})},
+    inputs={},
+    run={},
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SLOW,
+        "{{ big.text | upper | length }}",
+        "{{ big.text.title() | length }}",
+        "{{ big.text | wordwrap | length }}",
+        "{{ big.list | sort | first }}",
+        "{{ big.list | sum }}",
+        "{{ big.nested | string | length }}",
+        "{{ big.nested | json | length }}",
+        "{{ big.nested ~ '' }}",
+        "nested: {{ big.nested }}",
+        {"a": 1, "b": [SLOW]},
+    ],
+)
+def test_what_takes_long_is_given_up_on_the_event_loop_and_rendered_elsewhere(source: Json) -> None:
+    template = compile_template(source)
+    with pytest.raises(LoopBudgetSpent):
+        template.render_on_loop(LARGE)
+    known = render_texts(template.texts(), LARGE)
+    assert template.render_rest(LARGE, known) == template.render(LARGE)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ big.text }}",
+        "text: {{ big.text }}",
+        "{{ big.list }}",
+        "{{ big.list[:100] | sort | join(',') }}",
+        "{% for i in big.list[:1000] %}{{ i }},{% endfor %}",
+    ],
+)
+def test_what_takes_no_time_stays_on_the_event_loop(source: Json) -> None:
+    template = compile_template(source)
+    assert template.render_on_loop(LARGE) == template.render(LARGE)
+
+
+def test_processor_time_on_the_event_loop_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_LOOP_SECONDS_MAX", 0.0)
+    template = compile_template("{% for i in range(100) %}{{ i }}{% endfor %}")
+    with pytest.raises(LoopBudgetSpent):
+        template.render_on_loop(LARGE)
+    assert len(template.render(LARGE)) == 190
+
+
+def test_a_secret_is_filled_in_where_it_is_known() -> None:
+    scope = replace(LARGE, secrets={"KEY": "s3cret"})
+    template = compile_template({"key": "Token {{ secrets.KEY }}", "slow": SLOW, "fixed": 1})
+    assert [path for path, _ in template.texts()] == ["/slow"]
+    known = render_texts(template.texts(), LARGE)
+    assert template.render_rest(scope, known) == {"key": "Token s3cret", "slow": "x" * 400, "fixed": 1}
+
+
+def test_one_template_has_a_limited_number_of_parts() -> None:
+    assert compile_template("{{ a | upper }}" * 1_000).references.nodes == {"a"}
+    problems, _ = check_template("{{ a | upper }}" * 3_000, "/x")
+    assert [(each.code, each.path) for each in problems] == [("template_syntax", "/x")]
+    assert "at most 5000 names, values and tags" in problems[0].message
+    # Dotted names in text are no parts.
+    assert check_template("{{ a.b }} " * 10_000, "/x")[0] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,8 +21,10 @@ from tests.pace import allowed
 from tidemill.errors import Rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.expressions.sandbox.tasks import CHECKED_MAX, PROGRAM_MAX, FilterRows, SandboxTask
-from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
-from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, PORTION, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler
+from tidemill.handlers.data import tables
+from tidemill.handlers.data.meter import LOOP_BYTES, Meter, TableError, metered
+from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, LOOP_ITEMS, PORTION, ROWS_MAX_MAX, pipeline_handler
 from tidemill.handlers.data.steps import SCHEMAS, call_config
 from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
@@ -67,7 +70,7 @@ async def piped(*steps: dict[str, Any], rows: Any = ROWS, carrier: Any = None, *
         ended = await called(pipeline(carrier, fetcher), {"rows": rows, "pipeline": list(steps), **config})
     finally:
         await fetcher.close()
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     return ended.value
 
 
@@ -143,11 +146,11 @@ async def test_a_report_says_what_each_step_did() -> None:
 
 async def test_where_the_rows_come_from() -> None:
     step = {"pipeline": [{"step": "top_k", "k": 1}]}
-    assert await called(pipeline(), step, upstream={"a": ROWS}) == Return(ROWS[:1])
-    assert await called(pipeline(), {"items": "body.data", **step}, upstream={"a": {"body": {"data": ROWS}}}) == Return(
+    assert await called(pipeline(), step, upstream={"a": ROWS}) == Done(ROWS[:1])
+    assert await called(pipeline(), {"items": "body.data", **step}, upstream={"a": {"body": {"data": ROWS}}}) == Done(
         ROWS[:1]
     )
-    assert await called(pipeline(), step) == Return([])
+    assert await called(pipeline(), step) == Done([])
     with pytest.raises(Fail) as failed:
         await called(pipeline(), step, upstream={"a": ROWS, "b": ROWS})
     assert failed.value.code == "rows_invalid" and "a, b" in failed.value.message
@@ -216,7 +219,7 @@ async def test_a_condition_sees_inputs_and_the_nodes_before() -> None:
         ],
     }
     ended = await called(pipeline(), config, upstream={"a": ["KLM", "Delta"]}, given=lambda: {"most": 300})
-    assert isinstance(ended, Return) and [row["id"] for row in ended.value] == [1, 2]
+    assert isinstance(ended, Done) and [row["id"] for row in ended.value] == [1, 2]
 
 
 async def test_a_long_filter_lets_others_have_their_turn() -> None:
@@ -373,26 +376,114 @@ async def test_limits() -> None:
 
 async def test_what_would_only_be_large_once_it_is_stored_is_refused_in_time() -> None:
     """The rows share one text in memory; written down they would be gigabytes."""
-    rows = [{"k": 1, "n": number} for number in range(THREAD_ROWS + 1)]
+    rows = [{"k": 1, "n": number} for number in range(LOOP_ITEMS + 1)]
     failed = await failing({"step": "join", "with": [{"k": 1, "text": "x" * 2_000_000}], "on": "k"}, rows=rows)
     assert failed.code == "rows_too_large" and failed.message.startswith("step 1 (join): its result")
 
 
-async def test_a_large_table_is_worked_on_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that functions over tables were called in, by name."""
     seen: list[str] = []
-    real = asyncio.to_thread
+    for name in ("sort_rows", "join_rows", "group_rows"):
+        real = getattr(tables, name)
 
-    async def noted(work: Any) -> Any:
-        seen.append("thread")
-        return await real(work)
+        def noted(*given: Any, real: Any = real) -> Any:
+            seen.append(threading.current_thread().name.partition("_")[0])
+            return real(*given)
 
-    monkeypatch.setattr(asyncio, "to_thread", noted)
-    rows = [{"n": -number} for number in range(THREAD_ROWS + 1)]
+        monkeypatch.setattr(tables, name, noted)
+    return seen
+
+
+HERE, THERE = threading.main_thread().name, "tidemill-tables"
+
+
+async def test_a_large_table_is_worked_on_in_a_thread(threads: list[str]) -> None:
+    rows = [{"n": -number} for number in range(LOOP_ITEMS + 1)]
     assert (await piped({"step": "table_sort", "field": "n"}, rows=rows))[0] == rows[-1]
-    assert seen
-    seen.clear()
-    await piped({"step": "table_sort", "field": "n"}, rows=rows[:-1])
-    assert not seen
+    assert threads.pop() == THERE
+    threads.clear()
+    await piped({"step": "table_sort", "field": "n"}, rows=rows[:1000])
+    # Few rows may have many bytes.
+    await piped({"step": "table_sort", "field": "n"}, rows=[{"n": 1, "text": "x" * LOOP_BYTES}])
+    assert threads == [HERE, THERE]
+
+
+async def test_small_tables_whose_join_is_large_leave_the_event_loop(threads: list[str]) -> None:
+    rows = [{"k": 1, "n": number} for number in range(250)]
+    step = {"step": "join", "with": [{"k": 1, "m": number} for number in range(250)], "on": "k"}
+    assert len(await piped(step, rows=rows)) == 62_500
+    assert threads == [HERE, THERE]
+
+
+def wide(prefix: str) -> list[dict[str, Any]]:
+    return [{"k": 1} | {f"{prefix}{field}": number for field in range(400)} for number in range(316)]
+
+
+async def test_a_join_is_refused_while_it_grows() -> None:
+    """As rows the result would take gigabytes."""
+    made = 0
+
+    class Counted(Meter):
+        def row(self, row: Any, size: int | None = None) -> None:
+            nonlocal made
+            made += 1
+            super().row(row, size)
+
+    meter = Counted(2_500_000)
+    with pytest.raises(TableError, match="more than 2500000 bytes") as refused:
+        tables.join_rows(wide("a"), wide("b"), tables.Join(["k"], ["k"]), 100_000, meter)
+    assert refused.value.code == "rows_too_large"
+    # A row has about 8,000 bytes.
+    assert made < 400
+    failed = await failing({"step": "join", "with": wide("b"), "on": "k"}, rows=wide("a"))
+    assert failed.code == "rows_too_large" and failed.message.startswith("step 1 (join): its result: it has more than")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"step": "table_select", "fields": {f"copy{number}": "text" for number in range(1000)}},
+        {"step": "table_select", "fields": {f"copy{number}": "k" for number in range(1000)}},
+        {"step": "groupby", "by": "k", "aggregations": {f"copy{number}": {"list": "text"} for number in range(1000)}},
+        {"step": "groupby", "by": "k", "aggregations": {f"copy{number}": {"first": "text"} for number in range(1000)}},
+        {"step": "groupby", "by": [f"f{number}" for number in range(500)] + ["k"]},
+        {"step": "regex_extract", "field": "text", "all": True, "pattern": "".join(f"(?P<g{n}>" for n in range(60))
+         + "x*" + ")" * 60},
+    ],
+)  # fmt: skip
+async def test_steps_that_multiply_values_are_refused_while_they_grow(
+    step: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.handlers.data.meter.MEMORY_MAX", 4_000_000)
+    rows = [{"k": number, "text": "x" * 60} for number in range(200)]
+    rows[0] |= {f"f{field}": 0 for field in range(500)}
+    assert (await failing(step, rows=rows, max_bytes=200_000)).code == "rows_too_large"
+
+
+async def test_work_that_nobody_waits_for_ends() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work(meter: Meter) -> None:
+        began.set()
+        try:
+            while True:
+                meter.work(1000)
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(metered(work, small=False))
+    await asyncio.to_thread(began.wait)
+    task.cancel()
+    assert await asyncio.to_thread(ended.wait, 60)
+
+
+async def test_work_has_a_limit_of_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.handlers.data.meter.SECONDS_MAX", 0.001)
+    rows = [{"k": number % 2, "n": number} for number in range(LOOP_ITEMS)]
+    failed = await failing({"step": "groupby", "by": "k", "aggregations": {"a": {"sum": "n"}}}, rows=rows)
+    assert failed.code == "step_too_long"
 
 
 WRONG: list[tuple[Any, str, str]] = [

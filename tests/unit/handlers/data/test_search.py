@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.fixtures.handler_harness import called
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail, Return
+from tidemill.handlers.contract import Done, Fail
 from tidemill.handlers.data import search as search_module
-from tidemill.handlers.data.search import SEARCHING, rank, words
+from tidemill.handlers.data.search import SEARCHING, pieces, rank, words
 from tidemill.kernel.compile.compiler import compile_document
 
 (SEARCH,) = SEARCHING
@@ -27,7 +27,7 @@ BOOKS: list[dict[str, Any]] = [
 async def found(query: str, **config: Any) -> list[Any]:
     given_rows = {} if "documents" in config else {"rows": BOOKS}
     ended = await called(SEARCH, {"query": query, **given_rows, **config})
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     rows: list[Any] = ended.value
     return rows
 
@@ -100,7 +100,7 @@ async def test_limit_and_least_score() -> None:
 
 async def test_without_rows_it_searches_what_came_before() -> None:
     ended = await called(SEARCH, {"query": "sea"}, upstream={"books": BOOKS})
-    assert isinstance(ended, Return) and [hit["index"] for hit in ended.value] == [1, 0]
+    assert isinstance(ended, Done) and [hit["index"] for hit in ended.value] == [1, 0]
 
 
 async def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +148,20 @@ def test_more_of_a_word_in_as_many_words_is_never_worse(texts: list[str], word: 
     once, twice = f"{word} xx yy", f"{word} {word} yy"
     scores = {hit.number: hit.score for hit in rank([{"t": text} for text in [once, twice, *texts]], word, {})}
     assert scores[1] > scores[0]
+
+
+def test_a_long_text_is_split_in_pieces_between_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["größe " * 50 + "ende", "x" * 100, "", "日本語" * 40, "a b " * 30]
+    whole = [words(text) for text in texts]
+    monkeypatch.setattr(search_module, "PIECE", 64)
+    assert [[word for piece in pieces(text) for word in words(piece)] for text in texts if text != "x" * 100] == [
+        each for each in whole if each != ["x" * 100]
+    ]
+    assert all("".join(pieces(text)) == text for text in texts)
+
+
+async def test_a_search_has_a_limit_of_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.handlers.data.meter.SECONDS_MAX", 0.0)
+    with pytest.raises(Fail) as failed:
+        await called(SEARCH, {"query": "a", "documents": ["a b c " * 1_000] * 30})
+    assert failed.value.code == "step_too_long"

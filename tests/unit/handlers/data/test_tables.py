@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.handlers.data import tables
+from tidemill.handlers.data.meter import Meter, Row, Rows, TableError
 from tidemill.handlers.data.tables import (
     ABSENT,
     FUNCTIONS,
@@ -22,26 +23,28 @@ from tidemill.handlers.data.tables import (
     Extract,
     How,
     Join,
-    Row,
-    Rows,
     SortKey,
-    TableError,
     aggregation,
-    column,
-    drop_fields,
-    extract,
-    first_rows,
-    group_rows,
-    join_rows,
-    parse_dates,
     read,
-    select_fields,
     sort_keys,
-    sort_rows,
     table,
 )
 
 BIG = 2**60
+
+
+def unlimited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a meter that has only the limits that every step has."""
+    return lambda *given: function(*given, meter=Meter())
+
+
+column, drop_fields, extract, first_rows, group_rows, join_rows, parse_dates, select_fields, sort_rows = (
+    unlimited(getattr(tables, name))
+    for name in (
+        *("column", "drop_fields", "extract", "first_rows", "group_rows"),
+        *("join_rows", "parse_dates", "select_fields", "sort_rows"),
+    )
+)
 
 
 def of(field: str, *values: Any) -> Rows:
@@ -383,3 +386,42 @@ def test_nothing_that_is_given_is_changed(rows: Rows) -> None:
         with suppress(TableError):
             work()
     assert msgspec.json.encode(rows) == before
+
+
+def test_numbers_with_equal_hashes_are_different_keys_without_comparisons() -> None:
+    """Python hashes k * (2**61 - 1) to 0 for every k, so that 20,000 such keys would be compared 200 million times."""
+    flood = [number * (2**61 - 1) for number in range(1, 20_001)]
+    keys = [tables.key_of(value, "k", 0) for value in flood]
+    assert len(set(keys)) == len({hash(key) for key in keys}) == len(flood)
+    rows = [{"k": value} for value in flood]
+    assert group_rows(rows, ["k"], {}) == rows
+    assert join_rows(rows, rows, Join(["k"], ["k"]), 100_000) == rows
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (2**60, float(2**60), True),
+        (-(2**61), -float(2**61), True),
+        (2**70, 1.1805916207174113e21, True),
+        (2**60 + 1, float(2**60), False),
+        (10**400, 10**400, True),
+        (5, 5.0, True),
+        (0, -0.0, True),
+        (0.5, 0.5, True),
+        (0.5, "0.5", False),
+        (2**60, hex(2**60), False),
+        (1, True, False),
+    ],
+)
+def test_large_numbers_are_one_key_if_they_are_equal(one: Any, other: Any, equal: bool) -> None:
+    assert (tables.key_of(one, "k", 0) == tables.key_of(other, "k", 0)) is equal
+    grouped = group_rows([{"k": one}, {"k": other}], ["k"], {})
+    assert [type(row["k"]) for row in grouped] == ([type(one)] if equal else [type(one), type(other)])
+
+
+def test_a_sort_in_parts_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_SORTED_AT_ONCE", 3)
+    rows = of("k", *[3, 1, None, 2, 1, 3, 2, 2, 1, None, 3])
+    assert numbers(sort_rows(rows, [SortKey("k")])) == [1, 4, 8, 3, 6, 7, 0, 5, 10, 2, 9]
+    assert numbers(sort_rows(rows, [SortKey("k", "desc")])) == [0, 5, 10, 3, 6, 7, 1, 4, 8, 2, 9]

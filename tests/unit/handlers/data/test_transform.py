@@ -12,7 +12,7 @@ from tests.fixtures.child_processes import deciders
 from tests.fixtures.handler_harness import called
 from tidemill.errors import Rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
-from tidemill.handlers.contract import Fail, Return
+from tidemill.handlers.contract import Done, Fail
 from tidemill.handlers.control import BORDERS
 from tidemill.handlers.data.transform import transform_handler
 from tidemill.kernel.compile.compiler import compile_document
@@ -31,7 +31,7 @@ async def processes() -> AsyncIterator[SandboxPool]:
 
 async def transformed(config: dict[str, Any], **fields: Any) -> Any:
     ended = await called(transform_handler(NoSandbox()), config, **fields)
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     return ended.value
 
 
@@ -80,7 +80,7 @@ async def test_what_could_take_long_is_done_elsewhere(processes: SandboxPool) ->
     many = {"rows": [{"n": number} for number in range(5_000)]}
     config = {"from": many, "extract": {"last": "$.rows[?@.n >= 4998].n", "one": "$.rows[4999].n"}}
     ended = await called(transform_handler(processes), config)
-    assert ended == Return({"last": [4998, 4999], "one": 4999})
+    assert ended == Done({"last": [4998, 4999], "one": 4999})
     with pytest.raises(Fail) as failed:
         await transformed(config)
     assert failed.value.code == "query_failed"
@@ -137,7 +137,7 @@ INPUTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("config", "value"), INPUTS)
 async def test_an_input_shows_what_the_run_was_given(config: Any, value: Any) -> None:
-    assert await called(INPUT, config, given=lambda: ORDER) == Return(value)
+    assert await called(INPUT, config, given=lambda: ORDER) == Done(value)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ async def test_an_input_that_does_not_fit_fails(config: Any, code: str, words: s
 
 
 async def test_an_output_shows_a_value_or_what_came_before() -> None:
-    assert await called(OUTPUT, {"value": None}, upstream={"a": 1}) == Return(None)
-    assert await called(OUTPUT, None, upstream={"a": 1}) == Return(1)
-    assert await called(OUTPUT, {}, upstream={"a": 1, "b": 2}) == Return({"a": 1, "b": 2})
+    assert await called(OUTPUT, {"value": None}, upstream={"a": 1}) == Done(None)
+    assert await called(OUTPUT, None, upstream={"a": 1}) == Done(1)
+    assert await called(OUTPUT, {}, upstream={"a": 1, "b": 2}) == Done({"a": 1, "b": 2})
     with pytest.raises(Fail) as failed:
         await called(OUTPUT, {"value": {"a": 1}, "schema": {"properties": {"a": {"type": "string"}}}})
     assert failed.value.code == "schema_mismatch" and "/a: 1 is not of type" in failed.value.message

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
 from tidemill.bootstrap import built_in_types, engine_at
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Blob, Fail, Handler, Return
+from tidemill.handlers.contract import Blob, Done, Fail, Handler
 from tidemill.handlers.http.exchange import retry_after_ms, with_query
 from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
@@ -40,7 +41,7 @@ async def http() -> AsyncIterator[Handler]:
 
 async def output(handler: Handler, config: Any, **fields: Any) -> dict[str, Any]:
     ended = await called(handler, config, **fields)
-    assert isinstance(ended, Return)
+    assert isinstance(ended, Done)
     found: dict[str, Any] = ended.value
     return found
 
@@ -62,6 +63,19 @@ async def test_a_get(http: Handler, served: Web) -> None:
     assert (asked.method, asked.target) == ("GET", "/a?q=%C3%BC+%26&n=1&on=true&l=1&l=2")
     assert found["url"] == served.url(asked.target)
     assert "idempotency-key" not in asked.headers
+
+
+async def test_credentials_in_the_answer_are_not_stored_unless_the_node_asks_for_them(
+    http: Handler, served: Web
+) -> None:
+    served.routes["/"] = json_reply(1, Set_Cookie="session=canary", X_Auth_Token="canary", X_One="1")
+    found = await output(http, {"url": served.url()})
+    assert "canary" not in str(found)
+    assert (found["headers"]["set-cookie"], found["headers"]["x-one"]) == ("***", "1")
+    found = await output(http, {"url": served.url(), "response_headers": ["Set-Cookie", "x-none"]})
+    assert found["headers"] == {"set-cookie": "session=canary"}
+    found = await output(http, {"url": served.url(), "pagination": {"next": "link"}})
+    assert "canary" not in str(found)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +506,7 @@ async def test_a_url_that_is_a_secret_is_nowhere(
 ) -> None:
     """Neither where it was tidied, nor where its query is hidden before anybody looks for it."""
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:*")
-    monkeypatch.setenv("TIDEMILL_SECRET_HOOK", served.url(path.replace(" ", "%20")))
+    give_secrets(monkeypatch, HOOK=served.url(path.replace(" ", "%20")))
     target = path.replace("/T0/..", "").replace(" ", "%20")
     served.routes[target.partition("?")[0]] = in_turn(json_reply({"at": target}), reply(target.encode(), 404))
     node = {"type": "http", "config": {"url": "{{ secrets.HOOK }}", "query": {"a": 1}}, "on_error": "continue"}

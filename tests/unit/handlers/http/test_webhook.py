@@ -13,7 +13,7 @@ from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Web, cut, redirect, reply, web
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail, Handler, Return
+from tidemill.handlers.contract import Done, Fail, Handler
 from tidemill.handlers.http.webhook import webhook_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress
@@ -46,7 +46,7 @@ async def test_a_message_can_be_verified(webhook: Handler, served: Web) -> None:
     ended = await called(webhook, config(served, headers={"X-Source": "mill"}))
     (asked,) = served.asked
     message_id = verify([KEY], asked.headers, asked.body, NOW_MS)
-    assert ended == Return({"id": message_id, "status": 204})
+    assert ended == Done({"id": message_id, "status": 204})
     assert msgspec.json.decode(asked.body) == {
         "type": "order.paid",
         "timestamp": "2023-11-14T22:13:20.000+00:00",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.servers.llm_server import (
     CHUNKED_HEAD,
     END,
@@ -299,7 +300,7 @@ async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
 
 async def test_an_engine_waits_as_long_as_it_is_told_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:*")
-    monkeypatch.setenv("TIDEMILL_SECRET_KEY", "sk-canary-0123456789")
+    give_secrets(monkeypatch, KEY="sk-canary-0123456789")
     async with endpoint(refuses(429, "slow down", Retry_After_Ms="30"), says("at last")) as model:
         flow = {"name": "f", "nodes": [{"id": "ask", "type": "llm", "config": _secret(model)}]}
         async with engine_at("memory://") as engine:
@@ -311,7 +312,7 @@ async def test_an_engine_waits_as_long_as_it_is_told_and_tries_again(monkeypatch
 
 async def test_a_key_that_a_provider_repeats_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:*")
-    monkeypatch.setenv("TIDEMILL_SECRET_KEY", "sk-canary-0123456789")
+    give_secrets(monkeypatch, KEY="sk-canary-0123456789")
     async with endpoint(refuses(401, "Incorrect API key provided: sk-canary-0123456789")) as model:
         flow = {"name": "f", "nodes": [{"id": "ask", "type": "llm", "config": _secret(model)}]}
         async with engine_at("memory://") as engine:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, document, error, output
 from tests.fixtures.handler_harness import context
 from tests.fixtures.worker_processes import alive, until
 from tidemill.engine.views import RunView
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Done
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 
 LIMITS = {"memory_mb": 200}
@@ -74,8 +75,8 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
     try:
         pids = []
         for memory_mb in (200, 200, 201):
-            ended = await processes.call("os:getpid", context({}), Limits(memory_mb=memory_mb))
-            assert isinstance(ended, Return)
+            ended = await processes.call("posix:getpid", context({}), Limits(memory_mb=memory_mb))
+            assert isinstance(ended, Done)
             pids.append(ended.value)
         assert pids[0] == pids[1] != pids[2]
         assert not alive(pids[0]) and alive(pids[2])
@@ -114,7 +115,7 @@ def test_a_daemon_ends_with_a_killed_worker(tmp_path: Path) -> None:
 def test_what_is_written_past_python_is_kept_in_order_and_masked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_CRAFT", "swordfish")
+    give_secrets(monkeypatch, CRAFT="swordfish")
     with tidemill.open("memory://") as own:
         view = escaping(own, "writes_past_python")
         lines = [(line.source, line.text.strip()) for line in own.logs(view.run_id)]
@@ -141,7 +142,20 @@ def test_what_a_thread_writes_after_its_call_is_not_heard_in_the_next(mill: tide
     with tidemill.open("memory://") as own:
         pid = output(escaping(own, "writes_late"))
         time.sleep(0.1)
-        view = own.run(document("os:getpid", isolation="process"), timeout_s=20)
+        view = own.run(document("posix:getpid", isolation="process"), timeout_s=20)
         late = [line.text for line in own.logs(view.run_id)]
     assert output(view) == pid != os.getpid()
     assert len(late) <= 3, "only what was written during the call"
+
+
+async def test_the_current_folder_does_not_come_before_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "socket.py").write_text("raise SystemExit('a trap')\n")
+    monkeypatch.chdir(tmp_path)
+    processes = PythonProcesses(size=1)
+    try:
+        ended = await processes.call("posix:getpid", context({}), Limits())
+        assert isinstance(ended, Done) and ended.value != os.getpid()
+    finally:
+        await processes.close()

@@ -17,7 +17,7 @@ from tests.fixtures.handler_engine import ONCE, document, error, output
 from tests.fixtures.handler_harness import called, context
 from tests.fixtures.worker_processes import until
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended, Fail, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.handlers.python.node import python_handler
 from tidemill.kernel.compile.compiler import compile_document
 
@@ -91,16 +91,16 @@ FUNCTIONS = {
 )
 async def test_sync_or_async_inline_or_in_a_thread(name: str, expected: int, isolation: str | None) -> None:
     handler = python_handler(FUNCTIONS)
-    assert await called(handler, _config(name, isolation, a=2)) == Return(expected)
+    assert await called(handler, _config(name, isolation, a=2)) == Done(expected)
 
 
 async def test_where_a_plain_function_runs() -> None:
     handler = python_handler(FUNCTIONS)
     main = threading.current_thread().name
-    assert await called(handler, _config("where", "inline")) == Return(main)
+    assert await called(handler, _config("where", "inline")) == Done(main)
     for isolation in ("thread", None):
         ended = await called(handler, _config("where", isolation))
-        assert isinstance(ended, Return) and ended.value != main
+        assert isinstance(ended, Done) and ended.value != main
 
 
 async def test_an_async_function_runs_in_the_loop() -> None:
@@ -109,7 +109,7 @@ async def test_an_async_function_runs_in_the_loop() -> None:
 
     handler = python_handler({"here": here})
     for isolation in ("inline", "thread", None):
-        assert await called(handler, _config("here", isolation)) == Return(threading.current_thread().name)
+        assert await called(handler, _config("here", isolation)) == Done(threading.current_thread().name)
 
 
 async def test_a_function_is_given_the_context_if_it_has_a_place_for_it() -> None:
@@ -120,26 +120,25 @@ async def test_a_function_is_given_the_context_if_it_has_a_place_for_it() -> Non
         return x
 
     handler = python_handler({"look": look, "no": no_place})
-    assert await called(handler, _config("look", x=5), attempt=3) == Return(["n", 3, 5])
-    assert await called(handler, _config("no", x=5)) == Return(5)
+    assert await called(handler, _config("look", x=5), attempt=3) == Done(["n", 3, 5])
+    assert await called(handler, _config("no", x=5)) == Done(5)
 
 
 async def test_args_may_be_absent() -> None:
     handler = python_handler({"nothing": lambda: "called"})
-    assert await called(handler, {"function": "nothing", "isolation": "inline"}) == Return("called")
-    assert await called(handler, {"function": "nothing", "isolation": "inline", "args": None}) == Return("called")
+    assert await called(handler, {"function": "nothing", "isolation": "inline"}) == Done("called")
+    assert await called(handler, {"function": "nothing", "isolation": "inline", "args": None}) == Done("called")
 
 
 async def test_an_importable_function_is_found_by_its_path() -> None:
     handler = python_handler({})
-    assert await called(handler, _config("json:dumps", obj=[1])) == Return("[1]")
-    assert await called(handler, _config("tests.unit.handlers.python.test_node:Adder.still", a=4)) == Return(4)
+    assert await called(handler, _config("json:dumps", obj=[1])) == Done("[1]")
     assert json.loads("[1]") == [1]
 
 
 async def test_a_registered_name_wins_over_an_import() -> None:
     handler = python_handler({"json:dumps": lambda **args: "mine"})
-    assert await called(handler, _config("json:dumps", obj=[1])) == Return("mine")
+    assert await called(handler, _config("json:dumps", obj=[1])) == Done("mine")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +148,8 @@ async def test_a_registered_name_wins_over_an_import() -> None:
         "no.such.module:f",
         "json:nothing",
         "json:dumps.nothing",
+        "tests.unit.handlers.python.test_node:Adder.still",
+        "os:getpid",
         "json:",
         ":f",
         "json:__doc__",
@@ -171,12 +172,12 @@ async def test_a_function_that_was_not_found_is_looked_for_again(
         await called(handler, _config("late_module_of_a_test:f"))
     (tmp_path / "late_module_of_a_test.py").write_text("def f():\n    return 'here now'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert await called(handler, _config("late_module_of_a_test:f")) == Return("here now")
+    assert await called(handler, _config("late_module_of_a_test:f")) == Done("here now")
 
 
 @pytest.mark.parametrize("isolation", ["inline", "thread"])
-@pytest.mark.parametrize("ended", [Return({"a": 1}, ("b",)), Pause(on="timer", for_ms=5), Skip("why")])
-async def test_outcomes_pass_through(ended: Ended, isolation: str) -> None:
+@pytest.mark.parametrize("ended", [Done({"a": 1}, ("b",)), Wait(on="timer", for_ms=5), Skip("why")])
+async def test_outcomes_pass_through(ended: HandlerOutcome, isolation: str) -> None:
     assert await called(python_handler({"f": lambda: ended}), _config("f", isolation)) == ended
 
 
@@ -236,7 +237,7 @@ def test_a_config_that_cannot_work_is_refused_when_published(config: Any) -> Non
 def test_a_builtin_without_a_signature_can_be_called() -> None:
     """Some callables cannot be inspected; they are simply not given a context."""
     handler = python_handler({"f": dict})
-    assert handler.call(context({"function": "f", "isolation": "inline", "args": {"a": 1}})) == Return({"a": 1})
+    assert handler.call(context({"function": "f", "isolation": "inline", "args": {"a": 1}})) == Done({"a": 1})
 
 
 # Functions that give their results bit by bit: what followers see, what is stored, and how they are stopped

@@ -14,6 +14,7 @@ import pytest
 
 import tidemill
 from tests.fixtures import sample_node_types as crafts
+from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, document, error, in_process, output
 from tests.fixtures.handler_harness import called
 from tests.fixtures.worker_processes import alive, until
@@ -58,15 +59,16 @@ def test_an_outcome_that_is_no_value(mill: tidemill.Tidemill) -> None:
     assert view.nodes["a"]["status"] == "SKIPPED"
 
 
-def test_what_the_context_knows(mill: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_SECRET_CRAFT", "0123456789")
+def test_what_the_context_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_secrets(monkeypatch, CRAFT="0123456789")
     config = {"function": "tests.fixtures.sample_node_types:look", "isolation": "process"}
     before = {"id": "before", "type": "value", "config": {"x": 1}}
     flow = {
         "name": "two",
         "nodes": [before, {"id": "a", "type": "python", "dependencies": ["before"], "config": config}],
     }
-    view = mill.run(flow, {"who": "Ada"}, timeout_s=20)
+    with tidemill.open("memory://") as mill:
+        view = mill.run(flow, {"who": "Ada"}, timeout_s=20)
     assert output(view) == {
         "node": "a",
         "key": f"{view.run_id}/a/1/-1",
@@ -234,7 +236,7 @@ async def test_a_function_that_is_not_there_is_lacking() -> None:
     config = {"function": "tests.fixtures.sample_node_types:nobody", "isolation": "process"}
     try:
         with pytest.raises(CapabilityMissing) as lacking:
-            await called(python_handler({}, processes), config)
+            await called(python_handler({}, processes=processes), config)
         assert lacking.value.code == "function_unknown"
     finally:
         await processes.close()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fixtures.kernel.authoring import TYPES, chain, compiled, document, node, said
 from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile import references
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import EDGES_MAX, NODES_MAX
 from tidemill.kernel.document.reader import read_document
@@ -28,7 +29,28 @@ def diamond(**last: Any) -> dict[str, Any]:
     return document(node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", **last))
 
 
+def nested(parts: int, levels: int) -> Any:
+    """A composite condition of that many parts, each of them the same composite again."""
+    condition: Any = "true"
+    for _ in range(levels):
+        condition = {"type": "composite", "operator": "AND", "conditions": [condition] * parts}
+    return condition
+
+
 PROBLEMS: list[tuple[str, str, Any]] = [
+    # Size.
+    ("condition_too_large", "/nodes/0/when", document(node("a", when=nested(13, 3)))),
+    ("too_many_conditions", "/nodes/0/when", document(node("a", when=nested(12, 4)))),
+    (
+        "too_many_conditions",
+        "/nodes/5/when",
+        document(*(node(f"n{number}", when=nested(12, 3)) for number in range(6))),
+    ),
+    (
+        "too_many_templates",
+        "/nodes/0/config/x/10002",
+        document(node("a", config={"x": [f"{{{{ inputs.n{number} }}}}" for number in range(20_000)]})),
+    ),
     # Shape.
     ("not_a_mapping", "", []),
     ("not_json", "/nodes/0/config/x", document(node("a", config={"x": float("nan")}))),
@@ -142,6 +164,11 @@ PROBLEMS: list[tuple[str, str, Any]] = [
         "secret_not_allowed",
         "/nodes/0/config/url",
         document(node("a", type="http", config={"url": "{{ secrets.A }}", "headers": {"a": "{{ secrets.B }}"}})),
+    ),
+    (
+        "secret_not_alone",
+        "/nodes/0/config/headers/a",
+        document(node("a", type="http", config={"url": "https://a", "headers": {"a": "{{ secrets.A | upper }}"}})),
     ),
 ]
 
@@ -322,6 +349,21 @@ def test_secrets_are_kept_by_the_fields_that_say_so() -> None:
     assert said(document(node("a", type="http", config=config))) == [
         ("secret_not_allowed", "/nodes/0/config/auth/user")
     ]
+
+
+def test_parts_that_repeat_are_counted_and_not_walked_through() -> None:
+    """Written out, the document would have more conditions than there are atoms."""
+    raw = document(node("a", when=nested(500, 20)), node("b", config=nested(3, 90)))
+    assert [code for code, _ in said(raw)] == ["document_too_large"]
+
+
+def test_the_parts_of_all_templates_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "TEMPLATE_PARTS_MAX", 100)
+    raw = document(node("a", config=[f"{{{{ inputs.a + {number} }}}}" for number in range(100)]))
+    ((code, path),) = said(raw)
+    assert code == "too_many_templates" and 10 < int(path.rpartition("/")[2]) < 60
+    # The same template counts once, and dotted names do not count.
+    compile_document(document(node("a", config=["{{ inputs.a + 1 }}", "{{ inputs.a }}"] * 1_000)), TYPES)
 
 
 def codes_in_source() -> Iterator[str]:

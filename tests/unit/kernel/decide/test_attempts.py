@@ -20,8 +20,9 @@ from tidemill.kernel.commands import (
     SkipRequested,
     WaitRequested,
 )
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, Decision, retry_delay_ms
+from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, retry_delay_ms
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import Retry
 from tidemill.kernel.state import DISCARDS_MAX

@@ -139,7 +139,7 @@ async def test_what_reaches_beyond_its_tables_is_refused(server: Server, store: 
 
 async def test_a_table_belongs_to_the_workflow_that_made_it(store: PostgresStore) -> None:
     foreign = msgspec.structs.replace(INSERT, owner="other")
-    with pytest.raises(Rejected, match=r"belongs to the workflow flow.*\[sql.tables\] mine = \[\"other\"\]"):
+    with pytest.raises(Rejected, match=r"belongs to the workflow flow.*`mine = \[\"other\"\]`"):
         await store.dry_run(foreign)
     assert (await store.dry_run(msgspec.structs.replace(foreign, shared=("mine",)))).answer
 

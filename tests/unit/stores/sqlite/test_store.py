@@ -12,12 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from tests.conformance.stores.harness import job, run
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Claim, Commit, Committed, Job, Snapshot, Stream
 from tidemill.stores.sqlite.database import resolve_path, translate_error
+from tidemill.stores.sqlite.jobs import CAPS
 from tidemill.stores.sqlite.store import HOLDER_CHECK_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 
@@ -276,3 +278,23 @@ def counted(store: SqliteStore) -> Callable[[], int]:
         return count
 
     return told
+
+
+async def test_claims_that_caps_block_are_woken_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise every commit of a worker would cost a claim, too."""
+    store = await opened(tmp_path / "a.db")
+    told: list[Any] = []
+    notify = store._waiters.notify
+    monkeypatch.setattr(store._waiters, "notify", lambda topic: (told.append(topic), notify(topic)))
+    bounded = msgspec.structs.replace(ANY, caps={"c": 1})
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"), job("b", caps=("c",))))])
+    first, second = await store.claim(bounded)
+    await store.commit([Commit(stream=run("r"), expected=None, acks=((first.key, first.token),))])
+    assert CAPS not in told
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("d", caps=("c",)),))])
+    assert await store.claim(bounded) == []
+    await store.commit([Commit(stream=run("r"), expected=None, acks=((second.key, second.token),))])
+    assert CAPS in told
+    await store.close()

@@ -140,7 +140,7 @@ async def test_the_log_does_not_grow_without_bound(tmp_path: Path, monkeypatch: 
     slow = iter((True,))
 
     def slowly(checkpoints: writer.Checkpoints) -> None:
-        """The first one takes as long as a slow disk: commits go on meanwhile, until the log is as long as it may be."""
+        """The first one takes as long as a slow disk: commits go on meanwhile, until the log has its full length."""
         if next(slow, False):
             time.sleep(1)
         move(checkpoints)

@@ -107,7 +107,8 @@ SELECT ready_at_ms FROM jobs WHERE stream = ? AND key = ? AND token = ?;
 -- name: void
 UPDATE jobs SET state = 1, due_ms = min(due_ms, ?) WHERE state = 2 AND holder = ?;
 -- name: jobs_of
-SELECT j.key, j.lane, j.body, j.ready_at_ms, j.token, j.due_ms, j.owner, j.holder FROM jobs j WHERE j.stream = ?
+SELECT j.key, j.lane, j.body, j.ready_at_ms, j.token, j.due_ms, j.owner, j.expired, j.holder
+    FROM jobs j WHERE j.stream = ?
     ORDER BY j.key;
 -- name: backlog
 SELECT l.tenant, l.queue,

@@ -1,0 +1,104 @@
+"""The operator's file on the command line: named, found in the user's folder, ignored beside a document, refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import COMMAND, SECONDS_MAX, InProcessCli, environment
+
+HELLO = "name: hello\nnodes: [{id: a, type: value, config: 1}]\n"
+COUNTS = "name: counts\nnodes: [{id: a, type: sql, config: {statement: SELECT 1 AS one}}]\n"
+CALLS = 'name: calls\nnodes: [{id: a, type: python, config: {function: "json:dumps", args: {obj: [1]}}}]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of a user without settings, with documents in another one."""
+    for name in [each for each in os.environ if each.startswith("TIDEMILL_")]:
+        monkeypatch.delenv(name)
+    for name in ("here", "home", "documents"):
+        (tmp_path / name).mkdir()
+    for name, text in (("hello", HELLO), ("counts", COUNTS), ("calls", CALLS)):
+        (tmp_path / "documents" / f"{name}.yaml").write_text(text)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+def grant(path: Path, text: str = "[sql]\nstore = true\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+RUN = ("run", "../documents/counts.yaml", "--json")
+
+
+def test_a_run_uses_the_file_that_is_named_or_the_users(
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [each["code"] for each in inside(*RUN).json["problems"]] == ["sql_not_enabled"]
+    named = grant(folder / "named.toml")
+    assert inside(*RUN, "--config", str(named)).json["status"] == "COMPLETED"
+    assert "TIDEMILL_CONFIG" not in os.environ, "the option is that of one command"
+    assert inside(*RUN).code == 2
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(named))
+    assert inside(*RUN).code == 0
+    monkeypatch.delenv("TIDEMILL_CONFIG")
+    grant(folder / "home" / ".config" / "tidemill" / "tidemill.toml")
+    assert inside(*RUN).code == 0
+
+
+@pytest.mark.parametrize("where", ["here", "documents"])
+@pytest.mark.parametrize("command", ["run", "publish", "validate"])
+def test_a_file_of_the_folder_is_ignored_and_the_command_says_so(
+    inside: InProcessCli, folder: Path, command: str, where: str
+) -> None:
+    file = grant(folder / where / "tidemill.toml")
+    ended = inside(command, "../documents/hello.yaml", "--json")
+    assert ended.code == 0 and ended.json
+    said = f"tidemill: {file} is ignored: name it with --config to use it\n"
+    assert ended.err.count("is ignored") == 1 and said in ended.err
+    # And it grants nothing.
+    assert inside(*RUN).json["problems"][0]["code"] == "sql_not_enabled"
+    assert "is ignored" not in inside(command, "../documents/hello.yaml", "--config", str(file)).err
+
+
+def test_a_worker_says_so_too(folder: Path) -> None:
+    file = grant(folder / "here" / "tidemill.toml")
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "--json"], env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert worker.stdout is not None and "ready" in worker.stdout.readline()
+    worker.terminate()
+    _, said = worker.communicate(timeout=SECONDS_MAX)
+    assert f"tidemill: {file} is ignored" in said
+
+
+def test_imports_are_listed_by_flags_and_files(inside: InProcessCli, folder: Path) -> None:
+    calls = ("run", "../documents/calls.yaml", "--json")
+    assert inside(*calls).code == 0, "author and operator are one person"
+    assert inside(*calls, "--allow-import", "json").code == 0
+    refused = inside(*calls, "--allow-import", "shop.*").json["problems"]
+    assert [each["code"] for each in refused] == ["import_not_allowed"]
+    assert 'adds "json:dumps" to `imports` in tidemill.toml' in refused[0]["hint"]
+    file = grant(folder / "tidemill.toml", "imports = []")
+    assert inside(*calls, "--config", str(file)).code == 2
+    assert inside(*calls, "--config", str(file), "--allow-import", "json:dumps").code == 0
+
+
+@pytest.mark.parametrize("command", ["validate", "publish", "run"])
+def test_a_wrong_file_is_told_whole_before_anything_is_done(inside: InProcessCli, folder: Path, command: str) -> None:
+    file = grant(folder / "wrong.toml", "shel = true\n[sql]\nstore = 3\n")
+    ended = inside(command, "../documents/hello.yaml", "--json", "--config", str(file))
+    assert ended.code == 2
+    told = [(each["code"], each["path"]) for each in ended.json["problems"]]
+    assert told == [("setting_invalid", f"{file}: shel"), ("setting_invalid", f"{file}: sql.store")]
+    assert ended.json["problems"][0]["hint"] == "did you mean `shell`?"
+    missing = inside(command, "../documents/hello.yaml", "--json", "--config", "none.toml")
+    assert missing.json["problems"][0]["code"] == "config_missing"

@@ -1,0 +1,211 @@
+"""Where the operator's settings come from, which source wins, and that everything wrong is told at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemill.errors import Rejected
+from tidemill.security.grants import ImportGrants, SecretGrant
+from tidemill.settings import Settings, ignored_config, read_settings
+
+FULL = """
+imports = ["shop.tasks", "shop.billing:charge"]
+egress = ["10.1.2.3:8443", "intranet.example.com"]
+shell = true
+smtp = "smtp://user:password@mail.example.com:587"
+secrets_folder = "FOLDER"
+
+[secrets.CRM_TOKEN]
+origins = ["https://api.crm.example.com"]
+workflows = ["billing", "invoice-*"]
+
+[databases]
+crm = "postgresql://reader:password@db.example.com/crm"
+
+[sql]
+store = true
+
+[sql.tables]
+ledger = ["audit"]
+
+[limits]
+input_bytes = 2048
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without settings."""
+    for name in [each for each in os.environ if each.startswith("TIDEMILL_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return folder
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def problems(config: Path | None = None, imports: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    with pytest.raises(Rejected) as refused:
+        read_settings(config, imports=imports)
+    assert [each for each in refused.value.problems if not each.hint or not each.message] == []
+    return [(each.code, each.path) for each in refused.value.problems]
+
+
+def test_without_any_nothing_is_granted() -> None:
+    assert read_settings() == Settings()
+    assert not Settings().shell and not Settings().secrets and not Settings().sql.enabled
+
+
+def test_every_key_of_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path / "tidemill.toml", FULL.replace("FOLDER", str(tmp_path)))
+    found = read_settings(file)
+    assert found.imports == ImportGrants(("shop.tasks", "shop.billing:charge"))
+    assert len(found.egress.allow) == 2
+    assert found.shell is True
+    assert found.smtp is not None and (found.smtp.host, found.smtp.password) == ("mail.example.com", "password")
+    assert found.secrets_folder == tmp_path
+    assert found.secrets == {"CRM_TOKEN": SecretGrant(("https://api.crm.example.com",), ("billing", "invoice-*"))}
+    assert found.databases["crm"][0].startswith("postgresql://reader")
+    assert found.sql.enabled is True and found.sql.tables == {"ledger": ("audit",)}
+    assert found.limits.input_bytes == 2048
+    assert found.source == file
+
+
+def test_the_first_place_that_has_a_file_is_read(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = written(home / ".config" / "tidemill" / "tidemill.toml", "shell = true")
+    assert read_settings().source == user
+    other = written(tmp_path / "xdg" / "tidemill" / "tidemill.toml", "shell = true")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert read_settings().source == other
+    variable = written(tmp_path / "variable.toml", "shell = false")
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(variable))
+    assert read_settings().source == variable
+    named = written(tmp_path / "named.toml", "shell = true")
+    assert read_settings(named).source == named
+    assert read_settings(named).shell and not read_settings().shell
+
+
+def test_a_file_in_the_current_folder_is_read_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = written(tmp_path / "work" / "tidemill.toml", 'shell = true\nimports = ["*"]')
+    monkeypatch.chdir(here.parent)
+    assert read_settings() == Settings()
+    # A relative folder of configuration would be the current one.
+    monkeypatch.setenv("XDG_CONFIG_HOME", ".")
+    written(Path("tidemill") / "tidemill.toml", "shell = true")
+    assert read_settings() == Settings()
+    assert ignored_config(tmp_path, here.parent) == here
+    assert ignored_config(tmp_path) is None
+    monkeypatch.setenv("TIDEMILL_CONFIG", "tidemill.toml")
+    assert read_settings().shell and ignored_config(here.parent) is None
+
+
+def test_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "tidemill.toml", FULL.replace("FOLDER", str(tmp_path)))
+    monkeypatch.setenv("TIDEMILL_IMPORTS", "a, b:f,")
+    monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "10.9.9.9")
+    monkeypatch.setenv("TIDEMILL_SHELL", "off")
+    monkeypatch.setenv("TIDEMILL_SMTP_URL", "smtps://other.example")
+    monkeypatch.setenv("TIDEMILL_SECRET_GRANTS", "CRM_TOKEN=https://b.example@x; MORE=database:crm@*")
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", "sqlite:////crm.db")
+    monkeypatch.setenv("TIDEMILL_SQL_STORE", "off")
+    found = read_settings(file, imports=["c"])
+    assert found.imports == ImportGrants(("a", "b:f", "c"))
+    assert len(found.egress.allow) == 1 and not found.shell and found.sql.enabled is False
+    assert found.smtp is not None and found.smtp.host == "other.example"
+    assert found.secrets["CRM_TOKEN"] == SecretGrant(("https://b.example",), ("x",)) and "MORE" in found.secrets
+    assert found.databases["crm"] == ("sqlite:////crm.db", "TIDEMILL_DATABASE_CRM")
+    monkeypatch.setenv("TIDEMILL_IMPORTS", "")
+    assert read_settings(file).imports == ImportGrants(()), "an empty list is a list"
+
+
+def test_imports_that_nobody_lists_are_left_to_the_command() -> None:
+    assert read_settings().imports is None
+    assert read_settings(imports=["a"]).imports == ImportGrants(("a",))
+
+
+BROKEN = """
+imports = ["a b"]
+egres = []
+egress = ["a", 3]
+shell = "yes"
+smtp = "mail"
+secrets_folder = "/nowhere"
+databases = {store = "sqlite:///x.db", crm = 3}
+
+[secrets]
+C = 3
+[secrets.A]
+origins = ["ftp://x"]
+workflows = ["*"]
+[secrets.B]
+origins = ["https://b.example"]
+workflow = ["b"]
+
+[sql]
+store = 1
+[sql.tables]
+x = "a"
+
+[limits]
+input_byte = 3
+"""
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "tidemill.toml", BROKEN)
+    monkeypatch.setenv("TIDEMILL_SECRET_GRANTS", "A")
+    monkeypatch.setenv("TIDEMILL_SQL_STORE", "yes")
+    keys = ["egres", "egress[1]", "shell", "databases.crm", "secrets.C", "secrets.A", "secrets.B.workflow"]
+    keys += ["secrets.B.workflows", "sql.store", "sql.tables.x", "limits.input_byte"]
+    found = problems(file, ("b c",))
+    assert sorted(path for code, path in found if code == "setting_invalid") == sorted(f"{file}: {key}" for key in keys)
+    assert [each for each in found if each[0] != "setting_invalid"] == [
+        ("import_pattern_invalid", f"{file}: imports"),
+        ("import_pattern_invalid", "--allow-import"),
+        ("smtp_url_invalid", f"{file}: smtp"),
+        ("secrets_folder_invalid", f"{file}: secrets_folder"),
+        ("secret_grant_invalid", "TIDEMILL_SECRET_GRANTS"),
+        ("database_name_invalid", f"{file}: databases.store"),
+        ("sql_switch_invalid", "TIDEMILL_SQL_STORE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("shell = ", "config_unreadable"), ("\\x00", "config_unreadable"), ("[limits]\nlimits = 1", "setting_invalid")],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, code: str) -> None:
+    file = written(tmp_path / "tidemill.toml", text)
+    assert problems(file)[0][0] == code
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "tidemill.toml"
+    file.write_bytes(b"shell = '\xff'")
+    assert problems(file) == [("config_unreadable", str(file))]
+
+
+def test_a_named_file_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems(tmp_path / "none.toml") == [("config_missing", "--config")]
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(tmp_path))
+    assert problems() == [("config_missing", "TIDEMILL_CONFIG")]
+
+
+def test_no_problem_repeats_a_password(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "tidemill.toml",
+        'smtp = "smtp://user:hunter22@mail?tls=none"\n[databases]\ncrm = {url = "postgresql://u:hunter22@h/x"}\n',
+    )
+    with pytest.raises(Rejected) as refused:
+        read_settings(file)
+    assert len(refused.value.problems) == 2 and "hunter22" not in str(refused.value)
