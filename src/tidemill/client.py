@@ -181,6 +181,9 @@ class Tidemill:
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
     workers = _blocking(service_verb("workers", WorkerService.find))
+    concurrency_limits = _blocking(Engine.concurrency_limits)
+    limit_concurrency = _blocking(Engine.limit_concurrency)
+    unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

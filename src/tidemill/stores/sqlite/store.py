@@ -50,12 +50,12 @@ from tidemill.stores.sqlite.database import (
     resolve_path,
 )
 from tidemill.stores.sqlite.followers import ChangePoller, FrameReceiver, FrameSender
-from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.jobs import Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
 from tidemill.stores.sqlite.rows import SqliteTermIndex
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
 from tidemill.stores.sqlite.writer import Checkpoints, Operation, SideConnection, Transaction, Writer, prepare
-from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 
@@ -258,7 +258,7 @@ class SqliteStore:
         if not self._jobs.holder:
             await self._enter()
         until = self._clock() + request.wait_ms
-        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
         while (writer := self._writer) is not None:
             with self._waiters_lock:
                 waiter = self._waiters.add(topics)
