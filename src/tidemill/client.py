@@ -24,6 +24,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.maintenance.doctor import Diagnosis, diagnosis_of, refusal
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -117,6 +118,29 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     return opened
 
 
+def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
+    """Check the store at `url` and the deployment around it; what cannot be opened is a finding.
+
+    Nothing is written: a missing store is not created, a pending migration not applied. Raises `Rejected` for a URL
+    that names no store.
+    """
+    return asyncio.run(_diagnosed(engine_at(url, work=False, read_only=True)))
+
+
+async def _diagnosed(engine: Engine) -> Diagnosis:
+    doctor = engine.maintenance.doctor()
+    found = await doctor.check_store()
+    # Without an answer, or with another schema, nothing else can be read.
+    codes = {each.code: each.severity for each in found}
+    if "reachable" in codes and codes.get("migrations", "ok") == "ok":
+        try:
+            async with engine:
+                found += await doctor.check_deployment()
+        except TidemillError as error:
+            found.append(refusal(error))
+    return diagnosis_of(found)
+
+
 def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
     @wraps(verb)
     def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -174,6 +198,7 @@ class Tidemill:
     blobs = _blocking(service_verb("blobs", BlobService.find))
     save_blob = _blocking(Engine.save_blob)
     collect_blobs = _blocking(Engine.collect_blobs)
+    diagnose = _blocking(Engine.diagnose)
     verify_log = _blocking(Engine.verify_log)
     reindex = _blocking(Engine.reindex)
     archive_sweep = _blocking(Engine.archive_sweep)

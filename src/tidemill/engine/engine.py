@@ -109,6 +109,7 @@ class Engine:
     blob = service_verb("blobs", BlobService.show)
     save_blob = service_verb("blobs", BlobService.save)
     collect_blobs = service_verb("blobs", BlobService.collect)
+    diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
     archive_sweep = service_verb("maintenance", MaintenanceService.archive_sweep)
@@ -157,7 +158,7 @@ class Engine:
         self.workflows = WorkflowService(self.context)
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days)
+        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None

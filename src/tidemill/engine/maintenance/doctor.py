@@ -1,0 +1,368 @@
+"""Checks of a whole deployment: store, workers, work and blobs; each finding says what to do.
+
+Nothing is written. The checks read what is unfinished, at most `RUNS_MAX` runs of a kind, and never the log of every
+finished run: a finding says when it rests on a part. The rules are those of `why` and of the reconciler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidemill.blobs.contract import GRACE
+from tidemill.engine.index_rows import DEAD_LETTER, RUN, SUSPECT, read_run_row
+from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership, collect
+from tidemill.engine.maintenance.verify import compare
+from tidemill.engine.run_cache import CachedRun
+from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, TidemillError, Unavailable
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
+from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, Workers
+from tidemill.kernel.jobs import task_of
+from tidemill.stores.contract import JobView, Page, Stream
+from tidemill.stores.optional import Finding, SelfDiagnosis, Severity
+from tidemill.version import __version__
+
+if TYPE_CHECKING:
+    from tidemill.engine.services.context import ServiceContext
+    from tidemill.engine.services.workers import WorkerService
+
+SEVERITIES: tuple[Severity, ...] = ("ok", "info", "warning", "error")
+UNFINISHED = ("active", "rollback:running", "waiting")
+RUNS_MAX = 500
+"""Unfinished runs looked at, of each of these kinds."""
+RUNS_AT_A_TIME = 100
+LOGS_MAX, EVENTS_MAX, BLOBS_MAX, BLOB_BYTES_MAX = 2_000, 50_000, 500, 256 << 20
+"""What is read to find blobs without a reference; larger stores are left to `tidemill blobs gc --dry-run`."""
+SKEW_MS_MAX = 2_000
+OVERDUE_MS = 60_000
+COUNTED_MAX = 10_000
+NAMES_MAX = 3
+REASONS_MAX = 5
+EXTRAS = {"jq": "jq", "postgres": "psycopg", "s3": "obstore", "sandbox": "pydantic_monty"}
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    severity: Severity
+    """The worst of all findings."""
+    findings: tuple[Finding, ...]
+
+
+def diagnosis_of(findings: Sequence[Finding]) -> Diagnosis:
+    worst = max((SEVERITIES.index(each.severity) for each in findings), default=0)
+    return Diagnosis(severity=SEVERITIES[worst], findings=tuple(findings))
+
+
+def refusal(error: TidemillError, group: str = "store") -> Finding:
+    """Why something cannot be checked: what the same error would tell the caller of any other command."""
+    match error:
+        case Rejected():
+            problem = error.problems[0]
+        case StoreUnusable():
+            problem = error.problem
+        case DiskFull():
+            problem = Problem(code="disk_full", message=str(error), hint="free space, then check again")
+        case Unavailable():
+            problem = Problem(code=f"{group}_unavailable", message=str(error), hint="see that it runs and is reachable")
+        case _:
+            problem = Problem(code="check_failed", message=str(error), hint="please report it")
+    return Finding(problem.code, "error", problem.message, problem.hint, group)
+
+
+class Doctor:
+    def __init__(
+        self, context: ServiceContext, workers: WorkerService, ownership: BlobPlaceOwnership | None = None
+    ) -> None:
+        self._context, self._workers, self._ownership = context, workers, ownership
+        self._store, self._tenant = context.store, context.tenant
+
+    async def check_store(self) -> list[Finding]:
+        """The product and the store, which need not be open; the store is closed to what its refusal says."""
+        extras = [name for name, module in EXTRAS.items() if find_spec(module) is not None]
+        said = f"Tidemill {__version__}, Python {platform.python_version()}, extras {', '.join(extras) or 'none'}"
+        found, began = [Finding("versions", "ok", said)], self._context.ambient.monotonic_ms()
+        try:
+            told = await self._store.diagnose() if isinstance(self._store, SelfDiagnosis) else []
+        except TidemillError as error:
+            return [*found, refusal(error)]
+        took = self._context.ambient.monotonic_ms() - began
+        return [*found, Finding("reachable", "ok", f"the store answered in {took:.0f} ms"), *told]
+
+    async def check_deployment(self) -> list[Finding]:
+        """Everything that an open store tells of; a check that fails is a finding and does not stop the others."""
+        checks: tuple[tuple[str, Callable[[], Awaitable[list[Finding]]]], ...] = (
+            ("store", self._clock),
+            ("workers", self._registry),
+            ("work", self._queues),
+            ("work", self._runs),
+            ("work", self._listed),
+            ("blobs", self._blobs),
+        )
+        found: list[Finding] = []
+        for group, check in checks:
+            try:
+                found += await check()
+            except TidemillError as error:
+                found.append(refusal(error, group))
+        return found
+
+    async def _clock(self) -> list[Finding]:
+        ahead_ms = self._context.ambient.now_ms() - self._store.now_ms()
+        if abs(ahead_ms) <= SKEW_MS_MAX:
+            return [Finding("clock_skew", "ok", "the clocks of this machine and of the store agree")]
+        message = (
+            f"the clock of this machine is {_span(ahead_ms)} {'ahead of' if ahead_ms > 0 else 'behind'} the store's"
+        )
+        return [Finding("clock_skew", "warning", message, "synchronise both with NTP (`timedatectl`)")]
+
+    # Workers
+
+    async def _registry(self) -> list[Finding]:
+        views, now = await self._workers.find(), self._store.now_ms()
+        alive = [view for view in views if view.state in ("alive", "draining")]
+        lost = [view for view in views if view.state in ("dead", "silent")]
+        some = f"{_counted(len(alive), 'worker')} {_is(len(alive))} alive"
+        found = [
+            Finding("workers", "ok", some, group="workers")
+            if alive
+            else Finding("workers", "info", "no worker is alive", "start one with `tidemill worker`", "workers")
+        ]
+        if lost:
+            names = _few(f"{view.name} ({view.state}, last heard {_span(now - view.beat_ms)} ago)" for view in lost)
+            hint = "see their logs and start them again with `tidemill worker`; the list forgets them after an hour"
+            found.append(Finding("dead_workers", "warning", f"workers have fallen silent: {names}", hint, "workers"))
+        else:
+            found.append(Finding("dead_workers", "ok", "no worker has died in the last hour", group="workers"))
+        others = sorted({view.version for view in alive if view.version not in ("", __version__)})
+        if others:
+            message = f"some workers run version {', '.join(others)}, and this is {__version__}"
+            found.append(Finding("worker_versions", "info", message, "upgrade them one after the other", "workers"))
+        return found
+
+    # Work
+
+    async def _queues(self) -> list[Finding]:
+        """Queues that no live worker serves, and jobs that wait although one does."""
+        workers, now = await self._workers.capabilities(""), self._store.now_ms()
+        ready, later, oldest = defaultdict[str, int](int), defaultdict[str, int](int), dict[str, int]()
+        for each in await self._store.backlog():
+            ready[each.queue] += each.ready
+            later[each.queue] += each.later
+            since_ms = now if each.oldest_ready_at_ms is None else each.oldest_ready_at_ms
+            oldest[each.queue] = min(since_ms, oldest.get(each.queue, now))
+        found: list[Finding] = []
+        for queue, count in ready.items():
+            served = any(worker.serves(queue) for worker in workers.each)
+            waited_ms = now - oldest[queue]
+            if not served and (count or later[queue]):
+                what = f"{_counted(count, 'job')} ready" if count else f"{_counted(later[queue], 'timer')} set"
+                message = f"no live worker serves queue {queue}: {what}"
+                hint = "tidemill worker" if queue in ("default", "system") else f"tidemill worker --queues {queue}"
+                severity: Severity = "error" if count else "warning"
+                found.append(Finding("unserved_queues", severity, message, f"start one: `{hint}`", "work"))
+            elif served and waited_ms > OVERDUE_MS:
+                message = f"the oldest of {_counted(count, 'ready job')} in queue {queue} waits for {_span(waited_ms)}"
+                hint = "start more workers, or raise their --concurrency"
+                found.append(Finding("overdue_jobs", "warning", message, hint, "work"))
+        codes = {each.code for each in found}
+        if "unserved_queues" not in codes:
+            found.append(Finding("unserved_queues", "ok", "live workers serve every queue that has work", group="work"))
+        if "overdue_jobs" not in codes:
+            found.append(Finding("overdue_jobs", "ok", "no job that a worker can take is overdue", group="work"))
+        return found
+
+    async def _runs(self) -> list[Finding]:
+        scan = _UnfinishedRuns(self._context, self._workers)
+        await scan.look()
+        part = "" if not scan.partial else f" (of the first {scan.seen:,} unfinished runs)"
+        found: list[Finding] = []
+        if scan.stuck:
+            message = f"{_counted(len(scan.stuck), 'run')} {_is(len(scan.stuck))} stuck{part}: {_few(scan.stuck)}"
+            hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
+            found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
+        else:
+            message = f"{_counted(scan.seen, 'unfinished run')} {'have' if scan.seen != 1 else 'has'} all jobs{part}"
+            found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
+        if scan.unreadable:
+            message = f"runs cannot be read{part}: {_few(scan.unreadable)}"
+            hint = f"`tidemill verify-log {next(iter(scan.unreadable))}`"
+            found.append(Finding("unreadable_runs", "error", message, hint, "work", scan.partial))
+        for (reason, hint), runs in list(scan.unrunnable.items())[:REASONS_MAX]:
+            message = f"no live worker can run {_counted(len(runs), 'job')}{part}: {reason}"
+            shown = hint or f"`tidemill why {runs[0]}`"
+            found.append(Finding("unrunnable_jobs", "error", message, shown, "work", scan.partial))
+        if not scan.unrunnable:
+            message = f"no job needs what all live workers lack{part}"
+            found.append(Finding("unrunnable_jobs", "ok", message, "", "work", scan.partial))
+        return found
+
+    async def _listed(self) -> list[Finding]:
+        """What rows count: dead letters, and runs whose logs the audit doubts."""
+        letters = await self._store.count(self._tenant, DEAD_LETTER, ["status:open"], at_most=COUNTED_MAX)
+        suspects = await self._store.find(self._tenant, RUN, [SUSPECT], limit=NAMES_MAX + 1)
+        more = letters == COUNTED_MAX
+        message = f"{_counted(letters, 'dead letter')}{' or more' if more else ''} {_waits(letters)} for a decision"
+        found = [
+            Finding("dead_letters", "warning", message, "`tidemill dlq list`, then retry or discard them", "work", more)
+            if letters
+            else Finding("dead_letters", "ok", "no dead letter is open", group="work")
+        ]
+        if suspects.rows:
+            message = f"the audit found damaged logs: {_few(row.key for row in suspects.rows)}"
+            hint = f"`tidemill verify-log {suspects.rows[0].key}`"
+            found.append(Finding("suspect_runs", "error", message, hint, "work"))
+        return found
+
+    # Blobs
+
+    async def _blobs(self) -> list[Finding]:
+        """Blobs without a reference, and references without a blob; only of a store whose logs are soon read."""
+        listed = await self._context.blobs.list(self._tenant, limit=BLOBS_MAX + 1)
+        logs = await self._store.streams(RUN, limit=LOGS_MAX + 1)
+        page = await self._store.find(self._tenant, RUN, limit=LOGS_MAX)
+        large = sum(info.size for info in listed) > BLOB_BYTES_MAX
+        if large or len(listed) > BLOBS_MAX or len(logs) > LOGS_MAX or _events_of(page) > EVENTS_MAX:
+            grace = sum(info.state == GRACE for info in listed)
+            message = f"too much is stored to look for orphans here; {grace} of {len(listed)} blobs are set aside"
+            return [Finding("orphan_blobs", "info", message, "`tidemill blobs gc --dry-run`", "blobs", True)]
+        if self._ownership is not None:
+            await self._ownership.verify_alone()
+        report = await collect(
+            self._store, self._context.blobs, self._tenant, now_ms=self._store.now_ms(), dry_run=True
+        )
+        orphans = report.retired + report.waiting + report.deleted
+        message = f"nothing refers to {_counted(orphans, 'blob')} of {report.scanned:,}"
+        found = [
+            Finding("orphan_blobs", "info", message, "`tidemill blobs gc`, now and a day later", "blobs")
+            if orphans
+            else Finding("orphan_blobs", "ok", f"all of {_counted(report.scanned, 'blob')} are needed", group="blobs")
+        ]
+        if report.unreadable:
+            message = (
+                f"{_counted(len(report.unreadable), 'blob')} that runs need cannot be read: {report.unreadable[0]}"
+            )
+            hint = "restore them from a backup, or put the same bytes back (`tidemill blobs put`)"
+            found.append(Finding("missing_blobs", "error", message, hint, "blobs"))
+        return found
+
+
+class _UnfinishedRuns:
+    """Compares the jobs of unfinished runs with what their states call for and with what live workers can run."""
+
+    def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
+        self._context, self._workers = context, workers
+        self._able: dict[str, Workers] = {}
+        self.seen = 0
+        self.partial = False
+        self.stuck: dict[str, str] = {}
+        """Reasons by run."""
+        self.unreadable: dict[str, None] = {}
+        self.unrunnable: dict[tuple[str, str], list[str]] = {}
+        """Runs by the reason why no worker can run a job of theirs, and what to do."""
+
+    async def look(self) -> None:
+        store, tenant = self._context.store, self._context.tenant
+        marked = await store.find(tenant, RUN, ["stuck"], limit=RUNS_MAX)
+        self.stuck.update((row.key, read_run_row(row).stuck_reason) for row in marked.rows)
+        self.partial |= marked.after is not None
+        for term in UNFINISHED:
+            after, left = None, RUNS_MAX
+            while left:
+                page = await store.find(tenant, RUN, [term], after=after, limit=min(left, RUNS_AT_A_TIME))
+                await self._look_at([Stream(tenant, RUN, row.key) for row in page.rows])
+                left, after = left - len(page.rows), page.after
+                if after is None:
+                    break
+            self.partial |= after is not None
+
+    async def _look_at(self, streams: list[Stream]) -> None:
+        self.seen += len(streams)
+        found = await asyncio.gather(*map(self._context.store.jobs, streams))
+        jobs = dict(zip(streams, found, strict=True))
+        for stream, views in jobs.items():
+            if any(set_aside(view.expired) for view in views):
+                # Reading such a run may end this process too.
+                self.stuck[stream.key] = SET_ASIDE
+        safe = [stream for stream in streams if self.stuck.get(stream.key) != SET_ASIDE]
+        entries = await self._context.run_cache.refresh(safe)
+        for stream in safe:
+            entry = entries.get(stream)
+            if entry is None:
+                if self._context.run_cache.damage(stream) is not None:
+                    self.unreadable[stream.key] = None
+            elif entry.state.busy:
+                if compare(entry, jobs[stream]).missing and await self._is_confirmed(stream):
+                    self.stuck[stream.key] = "jobs are missing"
+                await self._look_for_workers(stream, entry, jobs[stream])
+
+    async def _is_confirmed(self, stream: Stream) -> bool:
+        """Whether jobs are still missing when they are read between two equal states: the run may have moved on."""
+        refresh = self._context.run_cache.refresh
+        before = (await refresh([stream])).get(stream)
+        seq = None if before is None else before.state.seq
+        jobs = await self._context.store.jobs(stream)
+        after = (await refresh([stream])).get(stream)
+        if after is None or after.state.seq != seq or not after.state.busy:
+            return False
+        return bool(compare(after, jobs).missing)
+
+    async def _look_for_workers(self, stream: Stream, entry: CachedRun, views: list[JobView]) -> None:
+        """Ask of each job that waits for a worker what `why` would say of it."""
+        workflow, now = entry.flow.workflow, self._context.store.now_ms()
+        waiting = [view for view in views if view.lease_expires_at_ms is None and view.job.ready_at_ms <= now]
+        if not waiting:
+            return
+        if entry.digest not in self._able:
+            self._able[entry.digest] = await self._workers.capabilities(entry.digest)
+        facts = ExplainInput(workflow, entry.state, [], now, self._able[entry.digest], Bounds())
+        for view in waiting:
+            task = task_of(view.job.body)
+            node = workflow.by_id.get(task.node) if task.kind == "run" else None
+            type_ = "" if node is None else node.type
+            job = JobFact(key=view.job.key, queue=view.job.queue, ready_at_ms=view.job.ready_at_ms)
+            match facts.why_unclaimed(job, type_):
+                case "no_type":
+                    reason = f"none on queue {job.queue} has node type {type_}"
+                    hint = "start one that has it: `tidemill worker --app YOUR_CODE`"
+                case "lacking" if (lack := facts.lacking(job, type_)) is not None:
+                    reason, hint = lack.message, lack.hint
+                case _:
+                    continue
+            self.unrunnable.setdefault((reason, hint), []).append(stream.key)
+
+
+def _events_of(page: Page) -> int:
+    return sum(read_run_row(row).events for row in page.rows)
+
+
+# Words
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _waits(number: int) -> str:
+    return "waits" if number == 1 else "wait"
+
+
+def _few(names: Iterable[str]) -> str:
+    every = list(names)
+    more = len(every) - NAMES_MAX
+    return ", ".join(every[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _span(ms: int) -> str:
+    seconds = abs(ms) / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3600:.0f} h"
