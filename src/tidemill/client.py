@@ -24,7 +24,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
-from tidemill.engine.maintenance.doctor import Diagnosis, diagnosis_of, refusal
+from tidemill.engine.maintenance.doctor import Diagnosis, diagnosis_of, is_readable, refusal
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -130,9 +130,7 @@ def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
 async def _diagnosed(engine: Engine) -> Diagnosis:
     doctor = engine.maintenance.doctor()
     found = await doctor.check_store()
-    # Without an answer, or with another schema, nothing else can be read.
-    codes = {each.code: each.severity for each in found}
-    if "reachable" in codes and codes.get("migrations", "ok") == "ok":
+    if is_readable(found):
         try:
             async with engine:
                 found += await doctor.check_deployment()

@@ -1,7 +1,7 @@
-"""`tidemill blobs`, `archive`, `migrate`, `doctor`, `verify-log` and `reindex`: what a store keeps, and how sound it is.
+"""`tidemill blobs`, `archive`, `migrate`, `doctor`, `verify-log` and `reindex`: what a store keeps, and if it is sound.
 
-Every command but `doctor` migrates a store that it opens. `migrate` is for operators who want to see the migrations first, or to
-choose the moment.
+Every command but `doctor` migrates a store that it opens. `migrate` is for operators who want to see the migrations
+first, or to choose the moment.
 """
 
 from __future__ import annotations

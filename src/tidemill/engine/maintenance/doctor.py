@@ -44,6 +44,8 @@ OVERDUE_MS = 60_000
 COUNTED_MAX = 10_000
 NAMES_MAX = 3
 REASONS_MAX = 5
+NEEDED = ("migrations", "row_security")
+"""Findings of a store without which nothing else can be checked."""
 EXTRAS = {"jq": "jq", "postgres": "psycopg", "s3": "obstore", "sandbox": "pydantic_monty"}
 
 
@@ -58,6 +60,12 @@ def diagnosis_of(findings: Sequence[Finding]) -> Diagnosis:
     return Diagnosis(severity=SEVERITIES[worst], findings=tuple(findings))
 
 
+def is_readable(found: Sequence[Finding]) -> bool:
+    """Whether the store answered, with a schema and a role by which this version can read it."""
+    severities = {each.code: each.severity for each in found}
+    return "reachable" in severities and all(severities.get(code, "ok") == "ok" for code in NEEDED)
+
+
 def refusal(error: TidemillError, group: str = "store") -> Finding:
     """Why something cannot be checked: what the same error would tell the caller of any other command."""
     match error:
@@ -68,7 +76,7 @@ def refusal(error: TidemillError, group: str = "store") -> Finding:
         case DiskFull():
             problem = Problem(code="disk_full", message=str(error), hint="free space, then check again")
         case Unavailable():
-            problem = Problem(code=f"{group}_unavailable", message=str(error), hint="see that it runs and is reachable")
+            problem = Problem(code=f"{group}_unavailable", message=str(error), hint="then check again")
         case _:
             problem = Problem(code="check_failed", message=str(error), hint="please report it")
     return Finding(problem.code, "error", problem.message, problem.hint, group)
@@ -82,7 +90,7 @@ class Doctor:
         self._store, self._tenant = context.store, context.tenant
 
     async def check_store(self) -> list[Finding]:
-        """The product and the store, which need not be open; the store is closed to what its refusal says."""
+        """The product and the store, which need not be open; why it cannot be used is a finding."""
         extras = [name for name, module in EXTRAS.items() if find_spec(module) is not None]
         said = f"Tidemill {__version__}, Python {platform.python_version()}, extras {', '.join(extras) or 'none'}"
         found, began = [Finding("versions", "ok", said)], self._context.ambient.monotonic_ms()
@@ -186,7 +194,7 @@ class Doctor:
             hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
             found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
         else:
-            message = f"{_counted(scan.seen, 'unfinished run')} {'have' if scan.seen != 1 else 'has'} all jobs{part}"
+            message = f"{_counted(scan.seen, 'unfinished run')}{part}, and none is stuck"
             found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
         if scan.unreadable:
             message = f"runs cannot be read{part}: {_few(scan.unreadable)}"

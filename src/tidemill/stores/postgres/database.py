@@ -556,7 +556,7 @@ async def diagnose(place: Place) -> list[Finding]:
     # Only reads; a connection that was told to write nothing could not tell whether the server lets it.
     link = Link(msgspec.structs.replace(place, read_only=False), opened=False)
     try:
-        pending_now = await _pending(link)
+        schema = [*await _pending(link), await _role_finding(link)]
         ((version, *rest),) = await link.fetch(_SERVER)
     except (psycopg.Error, OSError, TimeoutError) as error:
         raise translate_error(error, place) from error
@@ -568,13 +568,15 @@ async def diagnose(place: Place) -> list[Finding]:
     is_replica = "the server is a replica" if recovery else "the role or the database is read-only"
     return [
         Finding("server_version", "ok", f"PostgreSQL {version}, psycopg {psycopg.__version__}"),
-        *pending_now,
+        *schema,
         Finding("read_only", "error", f"nothing can be written: {is_replica}", hint)
         if recovery or frozen
         else Finding("read_only", "ok", "the server takes writes"),
         *(_setting_finding(name, value) for name, value in settings.items()),
         _connections_finding(place, most, used),
-        Finding("disk_space", "ok", f"the database has {size / (1 << 30):,.1f} GiB; its server knows its disk"),
+        Finding(
+            "database_size", "ok", f"the database takes {size >> 20:,} MiB of the server's disk, which it can fill"
+        ),
     ]
 
 
@@ -586,6 +588,16 @@ async def _pending(link: Link) -> list[Finding]:
     if not any(step.applied_ms for step in found):
         raise missing_store(link.place)
     return [migrations_finding(len(found), sum(step.applied_ms is None for step in found))]
+
+
+async def _role_finding(link: Link) -> Finding:
+    try:
+        await check_role(link)
+    except Rejected as refusal:
+        problem = refusal.problems[0]
+        return Finding("row_security", "error", problem.message, problem.hint)
+    role = "binds this role to one tenant at a time" if link.place.row_security else "lets this role cross tenants"
+    return Finding("row_security", "ok", f"row-level security {role}")
 
 
 def missing_store(place: Place) -> Rejected:
