@@ -253,7 +253,7 @@ GROUPS = {
 }
 COMMANDS = {
     "why": "Explain what a run or a node waits for, or why it ended.",
-    "doctor": "Check a store, its workers and its unfinished work, and say what to do.",
+    "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }

@@ -226,10 +226,10 @@ DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error":
 @click.command("doctor")
 @options.on_store()
 def doctor_command(session: StoreSession) -> int:
-    """Check a store, its workers and its unfinished work, and say what to do.
+    """Check a deployment, and say what to do about it.
 
-    Nothing is written, and workers may run meanwhile. Exits with 1 when there are warnings, with 2 when there are
-    errors or the store cannot be opened.
+    It looks at the store and its settings, at workers, unfinished runs and blobs. Nothing is written, and workers may
+    run meanwhile. Exits with 1 when there are warnings, with 2 when there are errors or the store cannot be opened.
     """
     from tidemill.cli.render.maintenance import print_diagnosis
     from tidemill.client import diagnose

@@ -98,7 +98,7 @@ def print_diagnosis(store: str, found: Diagnosis) -> None:
     checks = counted(len(found.findings), "check")
     bad = [counted(counts[name], name) for name in ("error", "warning") if counts[name]]
     mark, colour = _MARKS[found.severity if bad else "ok"]
-    print(f"{paint(mark, colour)} {', '.join(bad) or 'nothing to do'} in {checks}")
+    print(f"{paint(mark, colour)} {checks}: {', '.join(bad) or 'nothing to do'}")
 
 
 def print_finding(finding: Finding) -> None:

@@ -74,8 +74,7 @@ class BlobPlaceOwnership:
     async def verify_or_claim(self) -> None:
         """Refuse a location that is not the store's; bind the two on first use."""
         known, outside = await self._known(), self._outside
-        binding = known is None and not self._read_only
-        if binding and outside is not None and await self._may_begin(outside):
+        if known is None and outside is not None and await self._may_begin(outside) and not self._read_only:
             # An unreachable location or a read-only file is reported when it is needed.
             with suppress(TidemillError):
                 await self._bind(outside)

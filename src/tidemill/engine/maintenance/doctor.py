@@ -179,7 +179,7 @@ class Doctor:
                 found.append(Finding("overdue_jobs", "warning", message, hint, "work"))
         codes = {each.code for each in found}
         if "unserved_queues" not in codes:
-            found.append(Finding("unserved_queues", "ok", "live workers serve every queue that has work", group="work"))
+            found.append(Finding("unserved_queues", "ok", "every queue with work has a live worker", group="work"))
         if "overdue_jobs" not in codes:
             found.append(Finding("overdue_jobs", "ok", "no job that a worker can take is overdue", group="work"))
         return found
@@ -194,7 +194,8 @@ class Doctor:
             hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
             found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
         else:
-            message = f"{_counted(scan.seen, 'unfinished run')}{part}, and none is stuck"
+            seen = f"{scan.seen:,}" if scan.partial else f"all {scan.seen:,}"
+            message = f"none of {seen} unfinished runs is stuck" if scan.seen else "no run is unfinished"
             found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
         if scan.unreadable:
             message = f"runs cannot be read{part}: {_few(scan.unreadable)}"
@@ -248,7 +249,7 @@ class Doctor:
         found = [
             Finding("orphan_blobs", "info", message, "`tidemill blobs gc`, now and a day later", "blobs")
             if orphans
-            else Finding("orphan_blobs", "ok", f"all of {_counted(report.scanned, 'blob')} are needed", group="blobs")
+            else Finding("orphan_blobs", "ok", f"no orphan among {_counted(report.scanned, 'blob')}", group="blobs")
         ]
         if report.unreadable:
             message = (

@@ -78,13 +78,20 @@ def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms
 
 def connect_to_read(path: Path) -> apsw.Connection:
     """Open a connection that changes nothing: it neither writes nor moves a WAL that others have left into the file."""
-    log = Path(f"{path}-wal")
-    has_log = log.exists() and log.stat().st_size > 0
+    has_log = _size_of(f"{path}-wal") > 0
     connection = connect(path, create=False)
-    connection.execute("PRAGMA query_only = ON")
-    # Without a WAL of others, closing removes the empty files that opening made.
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
+    with errors_of(path):
+        connection.execute("PRAGMA query_only = ON")
+        # Without a WAL of others, closing removes the empty files that opening made.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
     return connection
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _create_private(path: Path) -> None:
@@ -502,24 +509,23 @@ def require_file(path: Path, shown: Path | None = None) -> None:
 
 def _mode_finding(path: Path) -> Finding:
     """Whether others than the owner and the group can read or write the file or what stands beside it."""
-    beside = [path, *(Path(f"{path}{suffix}") for suffix in (*SIDE_FILES, "-live"))]
-    open_to = {each: each.stat().st_mode & 0o007 for each in beside if each.exists()}
+    open_to: dict[Path, int] = {}
+    for each in (path, *(Path(f"{path}{suffix}") for suffix in (*SIDE_FILES, "-live"))):
+        # The files beside it come and go.
+        with suppress(FileNotFoundError):
+            open_to[each] = each.stat().st_mode & stat.S_IRWXO
     loose = [each for each, bits in open_to.items() if bits]
     if not loose:
         return Finding("file_mode", "ok", "only the owner and the group can use the file")
     writable = any(open_to[each] & stat.S_IWOTH for each in loose)
-    message = f"every user of this machine can {'change' if writable else 'read'} {_names(loose)}"
+    names = " and ".join(each.name for each in loose)
+    message = f"every user of this machine can {'change' if writable else 'read'} {names}"
     hint = f"chmod o-rwx {' '.join(shlex.quote(str(each)) for each in loose)}"
     return Finding("file_mode", "error" if writable else "warning", message, hint)
 
 
-def _names(paths: Sequence[Path]) -> str:
-    return " and ".join(each.name for each in paths)
-
-
 def _wal_finding(path: Path) -> Finding:
-    log = Path(f"{path}-wal")
-    size = log.stat().st_size if log.exists() else 0
+    size = _size_of(f"{path}-wal")
     if size <= WAL_BYTES_MAX:
         return Finding("wal_size", "ok", f"the WAL has {size >> 20:,} MiB")
     hint = f"end programs that read it for long (`fuser {shlex.quote(str(path))}`); the next commits shrink it"

@@ -52,6 +52,7 @@ from tidemill.stores.sqlite.database import (
     refuse_migrated,
     require_file,
     resolve_path,
+    translate_error,
 )
 from tidemill.stores.sqlite.followers import ChangePoller, FrameReceiver, FrameSender
 from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
@@ -155,7 +156,10 @@ class SqliteStore:
         self._streams.forget_all()
 
     async def diagnose(self) -> list[Finding]:
-        return await asyncio.to_thread(diagnose, self.path, self.durability)
+        try:
+            return await asyncio.to_thread(diagnose, self.path, self.durability)
+        except OSError as error:
+            raise translate_error(error, self.path) from error
 
     def now_ms(self) -> int:
         return self._clock()
