@@ -37,6 +37,8 @@ UNFINISHED = ("active", "rollback:running", "waiting")
 RUNS_MAX = 500
 """Unfinished runs looked at, of each of these kinds."""
 RUNS_AT_A_TIME = 100
+JOBS_MAX = 1_000
+"""Waiting jobs looked at, of each run: those of a large map wait for the same."""
 LOGS_MAX, EVENTS_MAX, BLOBS_MAX, BLOB_BYTES_MAX = 2_000, 50_000, 500, 256 << 20
 """What is read to find blobs without a reference; larger stores are left to `tidemill blobs gc --dry-run`."""
 SKEW_MS_MAX = 2_000
@@ -194,7 +196,7 @@ class Doctor:
             hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
             found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
         else:
-            seen = f"{scan.seen:,}" if scan.partial else f"all {scan.seen:,}"
+            seen = f"the first {scan.seen:,}" if scan.partial else f"all {scan.seen:,}"
             message = f"none of {seen} unfinished runs is stuck" if scan.seen else "no run is unfinished"
             found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
         if scan.unreadable:
@@ -323,7 +325,8 @@ class _UnfinishedRuns:
     async def _look_for_workers(self, stream: Stream, entry: CachedRun, views: list[JobView]) -> None:
         """Ask of each job that waits for a worker what `why` would say of it."""
         workflow, now = entry.flow.workflow, self._context.store.now_ms()
-        waiting = [view for view in views if view.lease_expires_at_ms is None and view.job.ready_at_ms <= now]
+        # Also those that are not ready: a worker that lacks something releases a job for a while.
+        waiting = [view for view in views if view.lease_expires_at_ms is None][:JOBS_MAX]
         if not waiting:
             return
         if entry.digest not in self._able:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
@@ -172,7 +172,9 @@ def place_at(url: str, *, read_only: bool = False) -> Place:
         else:
             others.append((name, value))
     try:
-        given = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(others))))
+        given = conninfo_to_dict(
+            urlunsplit(parts._replace(scheme="postgresql", query=urlencode(others, quote_via=quote)))
+        )
     except psycopg.Error as error:
         found = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
         if found:
@@ -542,7 +544,7 @@ _SERVER = """SELECT current_setting('server_version'), current_setting('fsync'),
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
     (SELECT sum(numbackends)::int FROM pg_stat_database),
     pg_database_size(current_database())::bigint"""
-_UNSAFE: Mapping[str, tuple[str, Severity, str]] = {
+UNSAFE_SETTINGS: Mapping[str, tuple[str, Severity, str]] = {
     "fsync": ("off", "error", "a crash of the machine may destroy the database"),
     "synchronous_commit": ("off", "error", "a crash of the server loses commits that were answered"),
     "full_page_writes": ("off", "error", "a power cut may leave pages that are half written"),
@@ -562,7 +564,7 @@ async def diagnose(place: Place) -> list[Finding]:
         raise translate_error(error, place) from error
     finally:
         await link.drop()
-    settings = dict(zip(_UNSAFE, rest[:4], strict=True))
+    settings = dict(zip(UNSAFE_SETTINGS, rest[:4], strict=True))
     recovery, frozen, most, used, size = rest[4:]
     hint = "name the primary server, or add target_session_attrs=read-write"
     is_replica = "the server is a replica" if recovery else "the role or the database is read-only"
@@ -606,7 +608,7 @@ def missing_store(place: Place) -> Rejected:
 
 
 def _setting_finding(name: str, value: str) -> Finding:
-    unsafe, severity, meaning = _UNSAFE[name]
+    unsafe, severity, meaning = UNSAFE_SETTINGS[name]
     if value != unsafe:
         return Finding(name, "ok", f"{name} is {value}")
     return Finding(
