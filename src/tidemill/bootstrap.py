@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from tidemill.ambient import RealAmbient
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -292,7 +293,6 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str], read_only:
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
-    from tidemill.ambient import RealAmbient
     from tidemill.blobs.sqlite import DatabaseBlobs
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.sqlite.database import connect, connect_to_read, translate_error
@@ -307,7 +307,6 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str], read_only:
 
 def _in_postgres(url: str, read_only: bool) -> Storage:
     place = _postgres_place(url, read_only)
-    from tidemill.ambient import RealAmbient
     from tidemill.blobs.postgres import PostgresBlobs
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.postgres.database import Readers
@@ -422,7 +421,6 @@ def engine_at(
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
     `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
-    from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
 

@@ -80,7 +80,7 @@ def refusal(error: TidemillError, group: str = "store") -> Finding:
         case Unavailable():
             problem = Problem(code=f"{group}_unavailable", message=str(error), hint="then check again")
         case _:
-            problem = Problem(code="check_failed", message=str(error), hint="please report it")
+            return Finding("check_failed", "error", str(error), "please report it", group)
     return Finding(problem.code, "error", problem.message, problem.hint, group)
 
 
