@@ -196,8 +196,8 @@ class Doctor:
             hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
             found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
         else:
-            seen = f"the first {scan.seen:,}" if scan.partial else f"all {scan.seen:,}"
-            message = f"none of {seen} unfinished runs is stuck" if scan.seen else "no run is unfinished"
+            which = f"none of the first {scan.seen:,} unfinished runs" if scan.partial else "no unfinished run"
+            message = f"{which} is stuck" + ("" if scan.partial else f" ({scan.seen:,} checked)")
             found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
         if scan.unreadable:
             message = f"runs cannot be read{part}: {_few(scan.unreadable)}"
