@@ -94,6 +94,13 @@ class Finding(Value, frozen=True):
     """Only a part was looked at, because all of it would take long."""
 
 
+def judged(
+    code: str, group: str, ok: str, bad: str = "", hint: str = "", severity: Severity = "warning", partial: bool = False
+) -> Finding:
+    """A finding that says `ok` unless there is something `bad` to say, with what to do."""
+    return Finding(code, severity, bad, hint, group, partial) if bad else Finding(code, "ok", ok, "", group, partial)
+
+
 @runtime_checkable
 class SelfDiagnosis(Protocol):
     """A store that can check its settings, its disk or server, and its schema."""
@@ -107,7 +114,6 @@ class SelfDiagnosis(Protocol):
 
 
 def migrations_finding(known: int, waiting: int) -> Finding:
-    if waiting:
-        message = f"{waiting} of {known} migrations are pending, so only the settings were checked"
-        return Finding("migrations", "warning", message, "stop older workers, then `tidemill migrate`")
-    return Finding("migrations", "ok", f"schema {known} is the one that this version knows")
+    bad = f"{waiting} of {known} migrations are pending, so only the settings were checked" if waiting else ""
+    ok, hint = f"schema {known} is the one that this version knows", "stop older workers, then `tidemill migrate`"
+    return judged("migrations", "store", ok, bad, hint)

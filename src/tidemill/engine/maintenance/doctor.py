@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from importlib.util import find_spec
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,9 +24,9 @@ from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, TidemillError, Unavailable
 from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, Workers
-from tidemill.kernel.jobs import task_of
-from tidemill.stores.contract import JobView, Page, Stream
-from tidemill.stores.optional import Finding, SelfDiagnosis, Severity
+from tidemill.kernel.jobs import SYSTEM_QUEUE, task_of
+from tidemill.stores.contract import Backlog, JobView, Stream
+from tidemill.stores.optional import Finding, SelfDiagnosis, Severity, judged
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ SKEW_MS_MAX = 2_000
 OVERDUE_MS = 60_000
 COUNTED_MAX = 10_000
 NAMES_MAX = 3
+COMMON = ("default", SYSTEM_QUEUE)
 REASONS_MAX = 5
 NEEDED = ("migrations", "row_security")
 """Findings of a store without which nothing else can be checked."""
@@ -105,161 +107,128 @@ class Doctor:
 
     async def check_deployment(self) -> list[Finding]:
         """Everything that an open store tells of; a check that fails is a finding and does not stop the others."""
-        checks: tuple[tuple[str, Callable[[], Awaitable[list[Finding]]]], ...] = (
-            ("store", self._clock),
-            ("workers", self._registry),
-            ("work", self._queues),
-            ("work", self._runs),
-            ("work", self._listed),
-            ("blobs", self._blobs),
-        )
+        checks = {
+            self._clock: "store",
+            self._registry: "workers",
+            self._queues: "work",
+            self._runs: "work",
+            self._listed: "work",
+            self._blobs: "blobs",
+        }
         found: list[Finding] = []
-        for group, check in checks:
+        for check, group in checks.items():
             try:
-                found += await check()
+                found += [each async for each in check()]
             except TidemillError as error:
                 found.append(refusal(error, group))
         return found
 
-    async def _clock(self) -> list[Finding]:
+    async def _clock(self) -> AsyncIterator[Finding]:
         ahead_ms = self._context.ambient.now_ms() - self._store.now_ms()
-        if abs(ahead_ms) <= SKEW_MS_MAX:
-            return [Finding("clock_skew", "ok", "the clocks of this machine and of the store agree")]
-        message = (
-            f"the clock of this machine is {_span(ahead_ms)} {'ahead of' if ahead_ms > 0 else 'behind'} the store's"
-        )
-        return [Finding("clock_skew", "warning", message, "synchronise both with NTP (`timedatectl`)")]
+        how = f"{_span(ahead_ms)} {'ahead of' if ahead_ms > 0 else 'behind'}"
+        bad = f"the clock of this machine is {how} the store's" if abs(ahead_ms) > SKEW_MS_MAX else ""
+        hint = "synchronise both with NTP (`timedatectl`)"
+        yield judged("clock_skew", "store", "the clocks of this machine and of the store agree", bad, hint)
 
     # Workers
 
-    async def _registry(self) -> list[Finding]:
+    async def _registry(self) -> AsyncIterator[Finding]:
         views, now = await self._workers.find(), self._store.now_ms()
         alive = [view for view in views if view.state in ("alive", "draining")]
-        lost = [view for view in views if view.state in ("dead", "silent")]
-        some = f"{_counted(len(alive), 'worker')} {_is(len(alive))} alive"
-        found = [
-            Finding("workers", "ok", some, group="workers")
-            if alive
-            else Finding("workers", "info", "no worker is alive", "start one with `tidemill worker`", "workers")
-        ]
-        if lost:
-            names = _few(f"{view.name} ({view.state}, last heard {_span(now - view.beat_ms)} ago)" for view in lost)
-            hint = "see their logs and start them again with `tidemill worker`; the list forgets them after an hour"
-            found.append(Finding("dead_workers", "warning", f"workers have fallen silent: {names}", hint, "workers"))
-        else:
-            found.append(Finding("dead_workers", "ok", "no worker has died in the last hour", group="workers"))
-        others = sorted({view.version for view in alive if view.version not in ("", __version__)})
-        if others:
+        some, none = f"{_counted(len(alive), 'worker')} alive", "" if alive else "no worker is alive"
+        yield judged("workers", "workers", some, none, "start one with `tidemill worker`", "info")
+        lost = [view for view in views if view not in alive]
+        names = _few(f"{view.name} ({view.state}, last heard {_span(now - view.beat_ms)} ago)" for view in lost)
+        bad = f"workers have fallen silent: {names}" if lost else ""
+        hint = "see their logs and start them again with `tidemill worker`; the list forgets them after an hour"
+        yield judged("dead_workers", "workers", "no worker has died in the last hour", bad, hint)
+        if others := sorted({view.version for view in alive if view.version not in ("", __version__)}):
             message = f"some workers run version {', '.join(others)}, and this is {__version__}"
-            found.append(Finding("worker_versions", "info", message, "upgrade them one after the other", "workers"))
-        return found
+            yield Finding("worker_versions", "info", message, "upgrade them one after the other", "workers")
 
     # Work
 
-    async def _queues(self) -> list[Finding]:
+    async def _queues(self) -> AsyncIterator[Finding]:
         """Queues that no live worker serves, and jobs that wait although one does."""
         workers, now = await self._workers.capabilities(""), self._store.now_ms()
-        ready, later, oldest = defaultdict[str, int](int), defaultdict[str, int](int), dict[str, int]()
+        queues = defaultdict[str, list[Backlog]](list)
         for each in await self._store.backlog():
-            ready[each.queue] += each.ready
-            later[each.queue] += each.later
-            since_ms = now if each.oldest_ready_at_ms is None else each.oldest_ready_at_ms
-            oldest[each.queue] = min(since_ms, oldest.get(each.queue, now))
-        found: list[Finding] = []
-        for queue, count in ready.items():
+            queues[each.queue].append(each)
+        codes = {"unserved_queues": "every queue with work has a live worker", "overdue_jobs": "no job is overdue"}
+        for queue, parts in queues.items():
+            ready, later = sum(each.ready for each in parts), sum(each.later for each in parts)
+            waited_ms = now - min(each.oldest_ready_at_ms or now for each in parts)
             served = any(worker.serves(queue) for worker in workers.each)
-            waited_ms = now - oldest[queue]
-            if not served and (count or later[queue]):
-                what = f"{_counted(count, 'job')} ready" if count else f"{_counted(later[queue], 'timer')} set"
-                message = f"no live worker serves queue {queue}: {what}"
-                hint = "tidemill worker" if queue in ("default", "system") else f"tidemill worker --queues {queue}"
-                severity: Severity = "error" if count else "warning"
-                found.append(Finding("unserved_queues", severity, message, f"start one: `{hint}`", "work"))
+            if not served and (ready or later):
+                what = f"{_counted(ready, 'job')} ready" if ready else f"{_counted(later, 'timer')} set"
+                command = "tidemill worker" + ("" if queue in COMMON else f" --queues {quote(queue)}")
+                bad, hint = f"no live worker serves queue {queue}: {what}", f"start one: `{command}`"
+                yield Finding("unserved_queues", "error" if ready else "warning", bad, hint, "work")
+                codes.pop("unserved_queues", None)
             elif served and waited_ms > OVERDUE_MS:
-                message = f"the oldest of {_counted(count, 'ready job')} in queue {queue} waits for {_span(waited_ms)}"
-                hint = "start more workers, or raise their --concurrency"
-                found.append(Finding("overdue_jobs", "warning", message, hint, "work"))
-        codes = {each.code for each in found}
-        if "unserved_queues" not in codes:
-            found.append(Finding("unserved_queues", "ok", "every queue with work has a live worker", group="work"))
-        if "overdue_jobs" not in codes:
-            found.append(Finding("overdue_jobs", "ok", "no job that a worker can take is overdue", group="work"))
-        return found
+                bad = f"the oldest of {_counted(ready, 'ready job')} in queue {queue} waits for {_span(waited_ms)}"
+                yield Finding("overdue_jobs", "warning", bad, "start more workers, or raise --concurrency", "work")
+                codes.pop("overdue_jobs", None)
+        for code, ok in codes.items():
+            yield judged(code, "work", ok)
 
-    async def _runs(self) -> list[Finding]:
+    async def _runs(self) -> AsyncIterator[Finding]:
         scan = _UnfinishedRuns(self._context, self._workers)
         await scan.look()
-        part = "" if not scan.partial else f" (of the first {scan.seen:,} unfinished runs)"
-        found: list[Finding] = []
-        if scan.stuck:
-            message = f"{_counted(len(scan.stuck), 'run')} {_is(len(scan.stuck))} stuck{part}: {_few(scan.stuck)}"
-            hint = f"`tidemill why {next(iter(scan.stuck))}`; a worker restores missing jobs within seconds"
-            found.append(Finding("stuck_runs", "error", message, hint, "work", scan.partial))
-        else:
-            which = f"none of the first {scan.seen:,} unfinished runs" if scan.partial else "no unfinished run"
-            message = f"{which} is stuck" + ("" if scan.partial else f" ({scan.seen:,} checked)")
-            found.append(Finding("stuck_runs", "ok", message, "", "work", scan.partial))
+        stuck, partial = list(scan.stuck), scan.partial
+        part = f" (of the first {scan.seen:,} unfinished runs)" if partial else ""
+        bad = f"{_counted(len(stuck), 'run')} stuck{part}: {_few(stuck)}" if stuck else ""
+        hint = f"`tidemill why {quote(stuck[0])}`; a worker restores missing jobs within seconds" if stuck else ""
+        ok = f"no unfinished run is stuck{part or f' ({scan.seen:,} checked)'}"
+        yield judged("stuck_runs", "work", ok, bad, hint, "error", partial)
         if scan.unreadable:
-            message = f"runs cannot be read{part}: {_few(scan.unreadable)}"
-            hint = f"`tidemill verify-log {next(iter(scan.unreadable))}`"
-            found.append(Finding("unreadable_runs", "error", message, hint, "work", scan.partial))
+            bad, hint = f"runs cannot be read{part}: {_few(scan.unreadable)}", f"verify-log {quote(scan.unreadable[0])}"
+            yield Finding("unreadable_runs", "error", bad, f"`tidemill {hint}`", "work", partial)
         for (reason, hint), runs in list(scan.unrunnable.items())[:REASONS_MAX]:
-            message = f"no live worker can run {_counted(len(runs), 'job')}{part}: {reason}"
-            shown = hint or f"`tidemill why {runs[0]}`"
-            found.append(Finding("unrunnable_jobs", "error", message, shown, "work", scan.partial))
+            bad = f"no live worker can run {_counted(len(runs), 'job')}{part}: {reason}"
+            hint = hint or f"`tidemill why {quote(runs[0])}`"
+            yield Finding("unrunnable_jobs", "error", bad, hint, "work", partial)
         if not scan.unrunnable:
-            message = f"no job needs what all live workers lack{part}"
-            found.append(Finding("unrunnable_jobs", "ok", message, "", "work", scan.partial))
-        return found
+            yield judged("unrunnable_jobs", "work", f"no job needs what all live workers lack{part}", partial=partial)
 
-    async def _listed(self) -> list[Finding]:
+    async def _listed(self) -> AsyncIterator[Finding]:
         """What rows count: dead letters, and runs whose logs the audit doubts."""
         letters = await self._store.count(self._tenant, DEAD_LETTER, ["status:open"], at_most=COUNTED_MAX)
-        suspects = await self._store.find(self._tenant, RUN, [SUSPECT], limit=NAMES_MAX + 1)
         more = letters == COUNTED_MAX
-        message = f"{_counted(letters, 'dead letter')}{' or more' if more else ''} {_waits(letters)} for a decision"
-        found = [
-            Finding("dead_letters", "warning", message, "`tidemill dlq list`, then retry or discard them", "work", more)
-            if letters
-            else Finding("dead_letters", "ok", "no dead letter is open", group="work")
-        ]
-        if suspects.rows:
-            message = f"the audit found damaged logs: {_few(row.key for row in suspects.rows)}"
-            hint = f"`tidemill verify-log {suspects.rows[0].key}`"
-            found.append(Finding("suspect_runs", "error", message, hint, "work"))
-        return found
+        bad = f"{_counted(letters, 'dead letter')} open{' or more' if more else ''}" if letters else ""
+        hint = "`tidemill dlq list`, then retry or discard them"
+        yield judged("dead_letters", "work", "no dead letter is open", bad, hint, partial=more)
+        suspects = await self._store.find(self._tenant, RUN, [SUSPECT], limit=NAMES_MAX + 1)
+        if names := [row.key for row in suspects.rows]:
+            bad, hint = f"the audit found damaged logs: {_few(names)}", f"`tidemill verify-log {quote(names[0])}`"
+            yield Finding("suspect_runs", "error", bad, hint, "work")
 
     # Blobs
 
-    async def _blobs(self) -> list[Finding]:
+    async def _blobs(self) -> AsyncIterator[Finding]:
         """Blobs without a reference, and references without a blob; only of a store whose logs are soon read."""
         listed = await self._context.blobs.list(self._tenant, limit=BLOBS_MAX + 1)
         logs = await self._store.streams(RUN, limit=LOGS_MAX + 1)
-        page = await self._store.find(self._tenant, RUN, limit=LOGS_MAX)
+        rows = (await self._store.find(self._tenant, RUN, limit=LOGS_MAX)).rows
         large = sum(info.size for info in listed) > BLOB_BYTES_MAX
-        if large or len(listed) > BLOBS_MAX or len(logs) > LOGS_MAX or _events_of(page) > EVENTS_MAX:
+        long = sum(read_run_row(row).events for row in rows) > EVENTS_MAX
+        if large or long or len(listed) > BLOBS_MAX or len(logs) > LOGS_MAX:
             grace = sum(info.state == GRACE for info in listed)
-            message = f"too much is stored to look for orphans here; {grace} of {len(listed)} blobs are set aside"
-            return [Finding("orphan_blobs", "info", message, "`tidemill blobs gc --dry-run`", "blobs", True)]
+            bad = f"too much is stored to look for orphans here; {grace} of {len(listed)} blobs are set aside"
+            yield Finding("orphan_blobs", "info", bad, "`tidemill blobs gc --dry-run`", "blobs", True)
+            return
         if self._ownership is not None:
             await self._ownership.verify_alone()
-        report = await collect(
-            self._store, self._context.blobs, self._tenant, now_ms=self._store.now_ms(), dry_run=True
-        )
+        now_ms = self._store.now_ms()
+        report = await collect(self._store, self._context.blobs, self._tenant, now_ms=now_ms, dry_run=True)
         orphans = report.retired + report.waiting + report.deleted
-        message = f"nothing refers to {_counted(orphans, 'blob')} of {report.scanned:,}"
-        found = [
-            Finding("orphan_blobs", "info", message, "`tidemill blobs gc`, now and a day later", "blobs")
-            if orphans
-            else Finding("orphan_blobs", "ok", f"no orphan among {_counted(report.scanned, 'blob')}", group="blobs")
-        ]
+        bad = f"nothing refers to {_counted(orphans, 'blob')} of {report.scanned:,}" if orphans else ""
+        ok, hint = f"no orphan among {_counted(report.scanned, 'blob')}", "`tidemill blobs gc`, now and a day later"
+        yield judged("orphan_blobs", "blobs", ok, bad, hint, "info")
         if report.unreadable:
-            message = (
-                f"{_counted(len(report.unreadable), 'blob')} that runs need cannot be read: {report.unreadable[0]}"
-            )
+            bad = f"runs need {_counted(len(report.unreadable), 'blob')} that cannot be read: {report.unreadable[0]}"
             hint = "restore them from a backup, or put the same bytes back (`tidemill blobs put`)"
-            found.append(Finding("missing_blobs", "error", message, hint, "blobs"))
-        return found
+            yield Finding("missing_blobs", "error", bad, hint, "blobs")
 
 
 class _UnfinishedRuns:
@@ -272,7 +241,7 @@ class _UnfinishedRuns:
         self.partial = False
         self.stuck: dict[str, str] = {}
         """Reasons by run."""
-        self.unreadable: dict[str, None] = {}
+        self.unreadable: list[str] = []
         self.unrunnable: dict[tuple[str, str], list[str]] = {}
         """Runs by the reason why no worker can run a job of theirs, and what to do."""
 
@@ -305,7 +274,7 @@ class _UnfinishedRuns:
             entry = entries.get(stream)
             if entry is None:
                 if self._context.run_cache.damage(stream) is not None:
-                    self.unreadable[stream.key] = None
+                    self.unreadable.append(stream.key)
             elif entry.state.busy:
                 if compare(entry, jobs[stream]).missing and await self._is_confirmed(stream):
                     self.stuck[stream.key] = "jobs are missing"
@@ -348,23 +317,8 @@ class _UnfinishedRuns:
             self.unrunnable.setdefault((reason, hint), []).append(stream.key)
 
 
-def _events_of(page: Page) -> int:
-    return sum(read_run_row(row).events for row in page.rows)
-
-
-# Words
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _is(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _waits(number: int) -> str:
-    return "waits" if number == 1 else "wait"
 
 
 def _few(names: Iterable[str]) -> str:

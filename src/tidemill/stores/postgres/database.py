@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 
 from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
-from tidemill.stores.optional import Finding, Severity, migrations_finding
+from tidemill.stores.optional import Finding, Severity, judged, migrations_finding
 from tidemill.stores.sql_files import Migration, Step, migrations, pending, statements
 
 DIALECT = "postgres"
@@ -567,13 +567,12 @@ async def diagnose(place: Place) -> list[Finding]:
     settings = dict(zip(UNSAFE_SETTINGS, rest[:4], strict=True))
     recovery, frozen, most, used, size = rest[4:]
     hint = "name the primary server, or add target_session_attrs=read-write"
-    is_replica = "the server is a replica" if recovery else "the role or the database is read-only"
+    frozen_by = "the server is a replica" if recovery else "the role or the database is read-only" if frozen else ""
+    bad = frozen_by and f"nothing can be written: {frozen_by}"
     return [
         Finding("server_version", "ok", f"PostgreSQL {version}, psycopg {psycopg.__version__}"),
         *schema,
-        Finding("read_only", "error", f"nothing can be written: {is_replica}", hint)
-        if recovery or frozen
-        else Finding("read_only", "ok", "the server takes writes"),
+        judged("read_only", "store", "the server takes writes", bad, hint, "error"),
         *(_setting_finding(name, value) for name, value in settings.items()),
         _connections_finding(place, most, used),
         Finding(
@@ -609,19 +608,15 @@ def missing_store(place: Place) -> Rejected:
 
 def _setting_finding(name: str, value: str) -> Finding:
     unsafe, severity, meaning = UNSAFE_SETTINGS[name]
-    if value != unsafe:
-        return Finding(name, "ok", f"{name} is {value}")
-    return Finding(
-        name, severity, f"{name} is off: {meaning}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
-    )
+    bad, hint = f"{name} is off: {meaning}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
+    return judged(name, "store", f"{name} is {value}", bad if value == unsafe else "", hint, severity)
 
 
 def _connections_finding(place: Place, most: int, used: int) -> Finding:
     shown = f"{used} of {most} connections are in use"
-    if most - used >= place.connections:
-        return Finding("connections", "ok", shown)
+    bad = f"{shown}; a process takes up to {place.connections}" if most - used < place.connections else ""
     hint = f"raise max_connections of the server, or lower pool={place.readers} in the URL"
-    return Finding("connections", "warning", f"{shown}; a process takes up to {place.connections}", hint)
+    return judged("connections", "store", shown, bad, hint)
 
 
 def newest_known() -> int:

@@ -24,7 +24,7 @@ import msgspec
 
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.contract import Stream
-from tidemill.stores.optional import Finding, Severity, migrations_finding
+from tidemill.stores.optional import Finding, Severity, judged, migrations_finding
 from tidemill.stores.sql_files import Migration, Step, migrations, pending
 from tidemill.stores.sqlite.liveness import ProcessLocks
 
@@ -488,12 +488,12 @@ def diagnose(path: Path, durability: str) -> list[Finding]:
     finally:
         connection.close()
     relaxed = "a power cut may lose the last commits, because the URL says durability=relaxed"
+    full = "every commit is synced to the disk before it is answered"
+    hint = "remove durability=relaxed from the URL"
     return [
         Finding("server_version", "ok", f"SQLite {apsw.sqlite_lib_version()}, apsw {apsw.apsw_version()}"),
         migrations_finding(len(schema.applied) + len(schema.pending), len(schema.pending)),
-        Finding("durability", "ok", "every commit is synced to the disk before it is answered")
-        if durability == "full"
-        else Finding("durability", "warning", relaxed, "remove durability=relaxed from the URL"),
+        judged("durability", "store", full, "" if durability == "full" else relaxed, hint),
         Finding("file_system", "ok", f"the file is on a local disk ({kind or 'of an unknown type'})"),
         _mode_finding(path),
         _wal_finding(path),
@@ -515,21 +515,20 @@ def _mode_finding(path: Path) -> Finding:
         with suppress(FileNotFoundError):
             open_to[each] = each.stat().st_mode & stat.S_IRWXO
     loose = [each for each, bits in open_to.items() if bits]
-    if not loose:
-        return Finding("file_mode", "ok", "only the owner and the group can use the file")
     writable = any(open_to[each] & stat.S_IWOTH for each in loose)
     names = " and ".join(each.name for each in loose)
-    message = f"every user of this machine can {'change' if writable else 'read'} {names}"
+    bad = f"every user of this machine can {'change' if writable else 'read'} {names}" if loose else ""
     hint = f"chmod o-rwx {' '.join(shlex.quote(str(each)) for each in loose)}"
-    return Finding("file_mode", "error" if writable else "warning", message, hint)
+    ok = "only the owner and the group can use the file"
+    return judged("file_mode", "store", ok, bad, hint, "error" if writable else "warning")
 
 
 def _wal_finding(path: Path) -> Finding:
     size = _size_of(f"{path}-wal")
-    if size <= WAL_BYTES_MAX:
-        return Finding("wal_size", "ok", f"the WAL has {size >> 20:,} MiB")
+    shown = f"the WAL has {size >> 20:,} MiB"
+    bad = f"{shown}: a reader keeps it from restarting" if size > WAL_BYTES_MAX else ""
     hint = f"end programs that read it for long (`fuser {shlex.quote(str(path))}`); the next commits shrink it"
-    return Finding("wal_size", "warning", f"the WAL has {size >> 20:,} MiB: a reader keeps it from restarting", hint)
+    return judged("wal_size", "store", shown, bad, hint)
 
 
 def disk_finding(folder: Path) -> Finding:

@@ -218,7 +218,7 @@ def test_a_lost_job_and_an_orphan_are_found(server: PrivateServer, made: str) ->
     server.asked(f"DELETE FROM {schema}.jobs USING {schema}.streams s WHERE stream = s.id AND s.key = 'lost'")
     server.asked(f"UPDATE {schema}.blobs SET since_ms = since_ms - 7200000")
     found = {each.code: each for each in tidemill.diagnose(made).findings}
-    assert "1 run is stuck: lost" in found["stuck_runs"].message
+    assert "1 run stuck: lost" in found["stuck_runs"].message
     assert "queue gpu: 1 job ready" in found["unserved_queues"].message
     assert found["orphan_blobs"].severity == "info"
 
