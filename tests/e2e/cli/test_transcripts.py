@@ -197,7 +197,7 @@ TABLE: dict[str, list[Row]] = {
     "doctor": [
         *both("doctor"),
         *rows("doctor --store sqlite:///nope.db", "doctor --store sqlite:///nope.db --json", "doctor extra"),
-        *rows("doctor --store sqlite:///note.txt", "doctor --store memory://", "doctor --store nope://x"),
+        *rows("doctor --store sqlite:///note.txt", "doctor --store memory://"),
     ],
     "verify-log": [
         *both("verify-log"),

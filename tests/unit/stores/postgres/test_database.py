@@ -18,7 +18,7 @@ from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer
 from tidemill.bootstrap import migrated, open_storage, require_store_exists
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, Committed
-from tidemill.stores.postgres.database import newest_known, place_at
+from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
 
 URL = "postgresql://u:se%40cret@db.example:6543/mill"
@@ -164,6 +164,13 @@ def test_a_server_that_takes_no_writes_is_checked_to_the_end(server: PrivateServ
     found = severities(with_setting(made, "default_transaction_read_only=on"))
     assert found["read_only"] == "error" and found["orphan_blobs"] == "ok"
     assert server.asked(f"SELECT count(*) FROM {place_at(made).schema}.sessions") == sessions
+
+
+async def test_a_store_to_read_cannot_write(made: str) -> None:
+    link = Link(place_at(made, read_only=True))
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        await link.fetch("DELETE FROM sessions")
+    await link.drop()
 
 
 def test_a_pool_that_the_server_has_no_room_for(made: str) -> None:
