@@ -7,7 +7,7 @@ finished run: a finding says when it rests on a part. The rules are those of `wh
 from __future__ import annotations
 
 import asyncio
-import platform
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from importlib.util import find_spec
@@ -96,7 +96,7 @@ class Doctor:
     async def check_store(self) -> list[Finding]:
         """The product and the store, which need not be open; why it cannot be used is a finding."""
         extras = [name for name, module in EXTRAS.items() if find_spec(module) is not None]
-        said = f"Tidemill {__version__}, Python {platform.python_version()}, extras {', '.join(extras) or 'none'}"
+        said = f"Tidemill {__version__}, Python {sys.version.split()[0]}, extras {', '.join(extras) or 'none'}"
         found, began = [Finding("versions", "ok", said)], self._context.ambient.monotonic_ms()
         try:
             told = await self._store.diagnose() if isinstance(self._store, SelfDiagnosis) else []
