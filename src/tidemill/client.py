@@ -19,12 +19,11 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
-from tidemill.engine.maintenance.doctor import Diagnosis, diagnosis_of, is_readable, refusal
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -38,6 +37,9 @@ from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.settings import Settings
+
+if TYPE_CHECKING:
+    from tidemill.engine.maintenance.doctor import Diagnosis
 
 LOG = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
 
 
 async def _diagnosed(engine: Engine) -> Diagnosis:
+    from tidemill.engine.maintenance.doctor import diagnosis_of, is_readable, refusal
+
     doctor = engine.maintenance.doctor()
     found = await doctor.check_store()
     if is_readable(found):
