@@ -254,12 +254,13 @@ GROUPS = {
 }
 COMMANDS = {
     "why": "Explain what a run or a node waits for, or why it ended.",
+    "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
-    **dict.fromkeys(("archive", "blobs", "verify-log", "reindex"), "storage"),
+    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex"), "storage"),
     "dlq": "dead_letters",
     "nodes": "documents",
     **dict.fromkeys(("workers", "concurrency"), "worker"),

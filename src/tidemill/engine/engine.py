@@ -114,6 +114,7 @@ class Engine:
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
+    diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
     archive_sweep = service_verb("maintenance", MaintenanceService.archive_sweep)
@@ -164,7 +165,7 @@ class Engine:
         self.workflows = WorkflowService(self.context)
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days)
+        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None

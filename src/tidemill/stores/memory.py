@@ -45,6 +45,7 @@ from tidemill.stores.contract import (
     is_full,
     place_of,
 )
+from tidemill.stores.optional import Finding
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiter, Waiters
 
 # Jobs
@@ -403,6 +404,9 @@ class MemoryStore:
         """End all waits; committed data is still there when the store is opened again."""
         self._closed = True
         self.notify_all()
+
+    async def diagnose(self) -> list[Finding]:
+        return [Finding("durability", "info", "a store in memory ends with its process", "use sqlite:/// or a server")]
 
     def now_ms(self) -> int:
         return self._clock()

@@ -36,6 +36,7 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
     LEASE_LOST,
@@ -45,6 +46,7 @@ from tidemill.stores.postgres.database import (
     Readers,
     check_role,
     connection_arguments,
+    diagnose,
     migrate,
     setup_of,
     translate_error,
@@ -102,7 +104,7 @@ class PostgresStore:
             return
         link = Link(self.place, opened=False)
         try:
-            if not self.place.row_security:
+            if not (self.place.row_security or self.place.read_only):
                 await migrate(link)
             await check_role(link)
             ((now,),) = await link.fetch(SQL["clock"])
@@ -134,6 +136,9 @@ class PostgresStore:
             await self._claims.close()
         await self._readers.close()
         self._side.close()
+
+    async def diagnose(self) -> list[Finding]:
+        return await diagnose(self.place)
 
     def now_ms(self) -> int:
         return self._clock.now_ms() if self._test_clock is None else self._test_clock()
