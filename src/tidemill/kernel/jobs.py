@@ -36,6 +36,8 @@ UNLISTED: frozenset[JobKind] = frozenset({"close", "report"})
 
 SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker claims this queue."""
+MAINTENANCE_QUEUE = "maintenance"
+"""Tasks for a whole tenant; every worker claims this queue, too."""
 
 
 class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -24,7 +24,7 @@ from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, TidemillError, Unavailable
 from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, Workers
-from tidemill.kernel.jobs import SYSTEM_QUEUE, task_of
+from tidemill.kernel.jobs import MAINTENANCE_QUEUE, SYSTEM_QUEUE, task_of
 from tidemill.stores.contract import Backlog, JobView, Stream
 from tidemill.stores.optional import Finding, SelfDiagnosis, Severity, judged
 from tidemill.version import __version__
@@ -153,7 +153,8 @@ class Doctor:
         workers, now = await self._workers.capabilities(""), self._store.now_ms()
         queues = defaultdict[str, list[Backlog]](list)
         for each in await self._store.backlog():
-            queues[each.queue].append(each)
+            if each.queue != MAINTENANCE_QUEUE:
+                queues[each.queue].append(each)
         codes = {"unserved_queues": "every queue with work has a live worker", "overdue_jobs": "no job is overdue"}
         for queue, parts in queues.items():
             ready, later = sum(each.ready for each in parts), sum(each.later for each in parts)

@@ -1,6 +1,6 @@
 """Maintenance as leased jobs: the worker that claims a task does it once for the whole fleet.
 
-Each task of a tenant is one job in the system queue. The worker that claims it runs the task, and the commit that
+Each task of a tenant is one job in the maintenance queue. The worker that claims it runs the task, and the commit that
 settles the job inserts it again, due one interval later, with the cursor at which the next worker continues. A task
 rests in proportion to what it took. If the worker dies, its lease expires and another worker repeats the task.
 Workers insert the jobs of their own tenant again every minute, in case they are lost; an engine without a worker
@@ -20,7 +20,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.errors import Rejected, TidemillError, Unavailable
-from tidemill.kernel.jobs import SYSTEM_QUEUE, system_job, task_of
+from tidemill.kernel.jobs import MAINTENANCE_QUEUE, system_job, task_of
 from tidemill.stores.contract import Commit, Job, Lease, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -149,4 +149,4 @@ def _stream(tenant: str) -> Stream:
 
 def _job(name: str, ready_at_ms: int) -> Job:
     spec = system_job("maintain", ready_at_ms, name)
-    return Job(spec.key, SYSTEM_QUEUE, _ENCODE(spec.task), ready_at_ms, PRIORITY)
+    return Job(spec.key, MAINTENANCE_QUEUE, _ENCODE(spec.task), ready_at_ms, PRIORITY)

@@ -55,6 +55,7 @@ from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (
     JOB_FORMAT,
+    MAINTENANCE_QUEUE,
     MESSAGES,
     SYSTEM_QUEUE,
     JobBody,
@@ -102,6 +103,7 @@ INTERNAL_TRIES_MAX = 4
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
+OWN_QUEUES = (SYSTEM_QUEUE, MAINTENANCE_QUEUE)
 LOST_APART = 2
 """Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
 SETTLE_MS = 1_000
@@ -156,7 +158,7 @@ class Worker:
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
-        self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
+        self._queues = frozenset({*options.queues, *OWN_QUEUES} if options.queues else ())
         self._held_jobs: dict[JobKey, HeldJob] = {}
         self._apart: HeldJob | None = None
         """The job whose attempt runs apart from others that have lost workers, until it is dropped."""
