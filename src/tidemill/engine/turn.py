@@ -18,6 +18,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
+from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -470,7 +471,7 @@ class TurnLoop:
             keep,
             self._lease_ms,
             self._owner,
-            self._rows(plan) if records else (),
+            self._rows(plan, records) if records else (),
             statements_of(commands, decision.events),
         )
         return plan
@@ -486,7 +487,7 @@ class TurnLoop:
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
+    def _rows(self, plan: PlannedCommit, records: Sequence[bytes]) -> tuple[Row, ...]:
         """The run's index rows, where they change.
 
         The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
@@ -494,9 +495,9 @@ class TurnLoop:
         reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others: tuple[Row, ...] = ()
+        others = committed_references(plan.stream, plan.decision.events, records)
         if after.approvals or after.letters or before.letters:
-            others = rows_beside(plan.stream, before, after, plan.decision.events)
+            others += rows_beside(plan.stream, before, after, plan.decision.events)
         facts = entry.indexed_facts
         if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one, because every commit of a busy run does this.
