@@ -33,8 +33,6 @@ blob, and it saves writes for blobs that are put all the time."""
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ADDRESS = re.compile(rb"sha256:[0-9a-f]{64}")
 DIGEST_LENGTH = 71
-ADDRESS = b"sha256:"
-"""Contained in every text that refers to a blob. A search for it is the fast check."""
 MARKED = b'"$blob"'
 """Contained in every text that describes a file. A search for it is the fast check, because nearly no text does."""
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')

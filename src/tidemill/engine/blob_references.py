@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tidemill.blobs.contract import ADDRESS, MARKED, files_in
+from tidemill.blobs.contract import files_in
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW, Version
 from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
-from tidemill.kernel.queries import payloads_in
+from tidemill.kernel.queries import payload_fields, payloads_in
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 BLOB_REFERENCE = "blob_reference"
@@ -39,18 +39,26 @@ def references_in(event: AnyEvent) -> Iterator[str]:
     for payload in payloads_in(event):
         if isinstance(payload, BlobRef):
             yield payload.digest
-        elif MARKED in payload:
+        else:
             yield from files_in(payload)
 
 
-def committed_references(stream: Stream, events: Sequence[AnyEvent], records: Sequence[bytes]) -> tuple[Row, ...]:
-    """The rows for events that are about to be committed as these records; most refer to nothing."""
+def committed_references(stream: Stream, events: Sequence[AnyEvent]) -> tuple[Row, ...]:
+    """The rows for events that are about to be committed; most refer to nothing."""
     found: list[str] = []
-    # Every commit does this, so events are looked at only if their bytes hold any digest.
-    for number, record in enumerate(records):
-        if ADDRESS in record:
-            found += references_in(events[number])
+    for event in events:
+        kind = type(event)
+        refers = kind in _WITH_GRAPH
+        for name in payload_fields(kind):
+            value = getattr(event, name)
+            # Every commit does this. One byte is found many times faster than several, and few values have it.
+            refers = refers or (value is not None and (type(value) is BlobRef or b"$" in value))
+        if refers:
+            found += references_in(event)
     return reference_rows(stream, found) if found else ()
+
+
+_WITH_GRAPH = frozenset((RunCreated, RunPatched))
 
 
 def version_references(version: Version) -> tuple[str, ...]:

@@ -471,7 +471,7 @@ class TurnLoop:
             keep,
             self._lease_ms,
             self._owner,
-            self._rows(plan, records) if records else (),
+            self._rows(plan) if records else (),
             statements_of(commands, decision.events),
         )
         return plan
@@ -487,7 +487,7 @@ class TurnLoop:
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: PlannedCommit, records: Sequence[bytes]) -> tuple[Row, ...]:
+    def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
         """The run's index rows, where they change.
 
         The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
@@ -495,7 +495,7 @@ class TurnLoop:
         reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others = committed_references(plan.stream, plan.decision.events, records)
+        others = committed_references(plan.stream, plan.decision.events)
         if after.approvals or after.letters or before.letters:
             others += rows_beside(plan.stream, before, after, plan.decision.events)
         facts = entry.indexed_facts

@@ -21,11 +21,11 @@ from tidemill.kernel.state import State
 
 def payloads_in(event: ev.AnyEvent) -> list[ev.Payload]:
     """Every value in an event, as its text or as a blob reference."""
-    return [value for name in _payload_fields(type(event)) if (value := getattr(event, name)) is not None]
+    return [value for name in payload_fields(type(event)) if (value := getattr(event, name)) is not None]
 
 
 @lru_cache(maxsize=256)
-def _payload_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+def payload_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(kind) if ev.BlobRef in get_args(field.type))
 
 
