@@ -1,6 +1,6 @@
 """`Engine`: wires store, blobs, catalog, turns and services, and opens and closes them in order.
 
-With `WorkerOptions` it also has a worker, a reconciler and, with an archive, the retention task. What callers can ask
+With `WorkerOptions` it also has a worker and the maintenance tasks of its store. What callers can ask
 lives in `engine/services/`, one service per subject. Everything is async; `tidemill.open` offers the flat verbs to
 blocking callers.
 """
@@ -19,8 +19,9 @@ from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-from tidemill.engine.maintenance.reconciler import AuditSampler, Reconciler
-from tidemill.engine.maintenance.retention import RetentionTask
+from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
+from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
+from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
@@ -34,7 +35,7 @@ from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.registry import Registry
+from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
@@ -150,7 +151,7 @@ class Engine:
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation
         )
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user)
+        self.runs = RunService(self.context, user, begins_maintenance=worker is None)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
@@ -163,14 +164,17 @@ class Engine:
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None
-        self.retention: RetentionTask | None = None
+        self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, audit_every_ms, descendants_max)
-            if archive is not None:
-                self.retention = RetentionTask(self.maintenance.retention_sweep(), ambient)
+            self._add_worker(worker, handlers, audit_every_ms, descendants_max, archive is not None)
 
     def _add_worker(
-        self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int, descendants_max: int
+        self,
+        options: WorkerOptions,
+        handlers: Sequence[Handler],
+        audit_every_ms: int,
+        descendants_max: int,
+        has_archive: bool,
     ) -> None:
         context = self.context
         messenger = ChildRunMessenger(
@@ -197,16 +201,31 @@ class Engine:
             missing=self._runtime.missing,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
+        sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
         self.reconciler = Reconciler(
             tenant=context.tenant,
             store=context.store,
             runs=self.run_cache,
             turns=self.turns,
             messenger=messenger,
-            ambient=context.ambient,
-            sampling=AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor, ambient=context.ambient),
-            every_ms=audit_every_ms,
+            sampling=sampling,
         )
+        tasks = [
+            MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
+            MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
+            MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
+        ]
+        if has_archive:
+            retention = RetentionTask(self.maintenance.retention_sweep)
+            tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))
+        self.schedule = MaintenanceSchedule(
+            tenant=context.tenant,
+            store=context.store,
+            ambient=context.ambient,
+            tasks=tasks,
+            leased=not options.only,
+        )
+        self.worker.maintenance = self.schedule
 
     async def open(self) -> Engine:
         await self._store.open()
@@ -221,7 +240,7 @@ class Engine:
         self.turns.open()
         if self.worker is not None:
             self._runtime.open()
-        for part in (self.worker, self.registry, self.reconciler, self.retention):
+        for part in (self.worker, self.registry, self.schedule):
             if part is not None:
                 part.open()
         return self
@@ -235,7 +254,7 @@ class Engine:
 
     async def close(self) -> None:
         self.drain()
-        parts = (self.reconciler, self.retention, self.worker, self._runtime, self.registry)
+        parts = (self.schedule, self.worker, self._runtime, self.registry)
         for part in (*parts, self.turns, self._blobs, self._store):
             if part is not None:
                 await part.close()

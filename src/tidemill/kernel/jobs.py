@@ -2,7 +2,8 @@
 
 A job is named after what it serves, so that inserting it twice does nothing and the reconciler can compare. Kinds:
 `run` an activation, `wake` and `expire` (timers of a wait), `deadline`, `outputs`, `undo` (a compensation), and
-messages to another run: start a `child`, `close` it, `report` to the parent. Also here: commands that settle a job
+messages to another run: start a `child`, `close` it, `report` to the parent. `maintain` is a task for a whole tenant,
+not of a run. Also here: commands that settle a job
 without a handler. Pure; the store's side of jobs is in `stores`.
 """
 
@@ -22,7 +23,7 @@ from tidemill.kernel.state import CompletedStep, State, peek_at
 
 JOB_FORMAT = 1
 
-JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report"]
+JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report", "maintain"]
 
 DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs", "child"})
 """Jobs that advance the run, as opposed to timers; a paused run has none of them."""

@@ -328,7 +328,7 @@ class Store(Protocol):
         """
 
     async def jobs(self, stream: Stream) -> list[JobView]:
-        """Every job of a stream, leased or not, ordered by key."""
+        """Every job of a stream, leased or not, ordered by key. Concurrent calls share a round trip."""
 
     async def backlog(self) -> list[Backlog]:
         """Work per tenant and queue, ordered by them, without empty entries."""

@@ -382,6 +382,8 @@ async def test_beginning_under_a_lost_lease_is_refused(mill: Cluster) -> None:
     early, late = Ledger(), Ledger()
     first = await mill.process("w1", functions={"work": early.work}, concurrency=1)
     reference = await first.publish(document(call("a", delivery="at_most_once")))
+    # The worker has inserted the maintenance tasks.
+    await asyncio.sleep(1)
     first.faulty_store.always("renew", refuse)
     # The second commit is the one that announces the attempt.
     first.faulty_store.next("commit", lambda call: call(), after_s(20))

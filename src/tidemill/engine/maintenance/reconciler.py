@@ -1,9 +1,9 @@
-"""Periodic check that every live run has exactly the jobs its state calls for; audit of ended runs by sampling.
+"""Check that every live run has exactly the jobs its state calls for; audit of ended runs by sampling.
 
 Differences at one version are repaired with an event that says why. A run without progress that waits for nothing with
 a name is marked stuck; a quiet one is listed as idle. Runs that only wait are checked in turn, a bounded number per
-sweep. The sampler audits all failed runs and one in a hundred of the others per round, in less than a hundredth of the
-process's time; a finding is reported once, and its run is marked `suspect` and audited in every round until it is gone.
+sweep. The sampler audits all failed runs and one in a hundred of the others per round; a finding is reported once, and
+its run is marked `suspect` and audited in every round until it is gone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
-from tidemill.ambient import Ambient
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.index_rows import (
     RUN,
@@ -25,11 +25,12 @@ from tidemill.engine.index_rows import (
     run_terms,
 )
 from tidemill.engine.maintenance.reindex import row_like
+from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.maintenance.verify import LOG_MISSING, Auditor, Finding, compare
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import named_wait, waiting_for
-from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
+from tidemill.errors import InternalError, TidemillError
 from tidemill.kernel.commands import Repair
 from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.stores.contract import Commit, JobView, Row, Store, Stream
@@ -38,8 +39,9 @@ LOG = logging.getLogger(__name__)
 
 STUCK_AFTER_MS = 60_000
 IDLE_AFTER_MS = 300_000
-AUDIT_EVERY_MS = 10_000
 PAGE = 200
+RUNS_AT_A_TIME = 50
+"""Runs whose states are in memory together."""
 WAITING_PER_SWEEP = 200
 """Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
@@ -53,94 +55,76 @@ class Reconciler:
         runs: RunCache,
         turns: TurnLoop,
         messenger: ChildRunMessenger,
-        ambient: Ambient,
         sampling: AuditSampler,
-        every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
-        self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._messenger, self._sampling, self._every_ms = messenger, sampling, every_ms
-        self._waiting_after: str | None = None
-        """Where the next sweep continues with the waiting runs."""
-        self._task: asyncio.Task[None] | None = None
+        self._tenant, self._store, self._runs, self._turns = tenant, store, runs, turns
+        self._messenger, self.sampling = messenger, sampling
         self.repairs = 0
         self.audited = 0
 
     @property
     def findings(self) -> int:
-        return self._sampling.findings
+        return self.sampling.findings
 
-    def open(self) -> None:
-        self._task = asyncio.create_task(self._forever(), name="tidemill-keeper")
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _forever(self) -> None:
-        while True:
-            await self._ambient.sleep(self._every_ms)
-            try:
-                await self.sweep()
-            except Unavailable:
-                continue
-            except Rejected as refusal:
-                LOG.warning("the audit was refused and will be repeated: %s", refusal)
-            except Exception:
-                # A bug is logged, and must not stop the reconciler.
-                LOG.exception("the audit failed and will be repeated")
-
-    async def sweep(self) -> None:
-        """Check every active run once, and some of the waiting ones."""
+    async def sweep(self, tenant: str | None = None, cursor: Cursor | None = None) -> Cursor:
+        """Check every active run of a tenant once, and some of the waiting ones, from where the last sweep ended."""
+        tenant, waiting_after = tenant or self._tenant, (cursor or {}).get("waiting")
         for term in ("active", "rollback:running"):
             after: str | None = None
-            while after := await self._scan(term, after, PAGE):
+            while after := await self._scan(tenant, term, after, PAGE):
                 pass
-        self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
-        await self._sampling.audit_next()
+        return {"waiting": await self._scan(tenant, "waiting", waiting_after, WAITING_PER_SWEEP)}
 
-    async def _scan(self, term: str, after: str | None, limit: int) -> str | None:
-        page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
-        for row in page.rows:
-            stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
+    async def _scan(self, tenant: str, term: str, after: str | None, limit: int) -> str | None:
+        page = await self._store.find(tenant, RUN, [term], after=after, limit=limit)
+        for start in range(0, len(page.rows), RUNS_AT_A_TIME):
+            rows = {Stream(tenant, RUN, row.key): row for row in page.rows[start : start + RUNS_AT_A_TIME]}
+            await self._reconcile({stream: read_run_row(row) for stream, row in rows.items()}, rows)
+        return page.after
+
+    async def _reconcile(self, shown: Mapping[Stream, RunRow], rows: Mapping[Stream, Row]) -> None:
+        """Check some runs, with one call of each kind for all of them."""
+        jobs = await self._jobs_of(shown)
+        for stream in [stream for stream in shown if self._is_set_aside(stream, jobs[stream])]:
+            await self._leave_alone(stream, rows[stream], shown[stream])
+            del jobs[stream]
+        before = await self._runs.refresh(jobs)
+        versions = {stream: entry.state.seq for stream, entry in before.items() if entry.state.busy}
+        jobs = await self._jobs_of(versions)
+        again = await self._runs.refresh(versions)
+        for stream, version in versions.items():
+            self.audited += 1
+            entry = again.get(stream)
+            if entry is None or entry.state.seq != version or not entry.state.busy:
+                continue
             try:
-                if await self._is_set_aside(stream):
-                    await self._leave_alone(stream, row, shown)
-                else:
-                    await self._reconcile_run(stream, shown)
+                await self._reconcile_run(stream, entry, jobs[stream], shown[stream])
             except Exception as error:
                 if isinstance(error, TidemillError) and not isinstance(error, InternalError):
                     raise
                 # A bug in the check of one run must not stop the others.
                 reason = str(self._turns.report(error))
-                if shown.stuck_reason != reason:
+                if shown[stream].stuck_reason != reason:
                     await self._turns.mark_stuck(stream, reason)
-        return page.after
 
-    async def _reconcile_run(self, stream: Stream, shown: RunRow) -> None:
-        entry = (await self._runs.refresh([stream])).get(stream)
-        if entry is None or not entry.state.busy:
-            return
-        seq = entry.state.seq
-        jobs = await self._store.jobs(stream)
-        again = (await self._runs.refresh([stream])).get(stream)
-        self.audited += 1
-        if again is None or again.state.seq != seq or not again.state.busy:
-            return
-        found = compare(again, jobs)
+    async def _jobs_of(self, streams: Iterable[Stream]) -> dict[Stream, list[JobView]]:
+        streams = list(streams)
+        return dict(zip(streams, await asyncio.gather(*map(self._store.jobs, streams)), strict=True))
+
+    async def _reconcile_run(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
+        found = compare(entry, jobs)
         if found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
-            repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=seq)
+            repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=entry.state.seq)
             await self._turns.command(stream, repair)
         else:
-            await self._mark(stream, again, jobs, shown)
-            await self._messenger.look_after(stream, again)
+            await self._mark(stream, entry, jobs, shown)
+            await self._messenger.look_after(stream, entry)
 
-    async def _is_set_aside(self, stream: Stream) -> bool:
+    def _is_set_aside(self, stream: Stream, jobs: Sequence[JobView]) -> bool:
         """Whether loading a run may end this process; one that it knows already is harmless."""
-        known = self._runs.get(stream) is not None
-        return not known and any(set_aside(view.expired) for view in await self._store.jobs(stream))
+        return self._runs.get(stream) is None and any(set_aside(view.expired) for view in jobs)
 
     async def _leave_alone(self, stream: Stream, row: Row, shown: RunRow) -> None:
         """Mark a run that no worker survives, without loading it."""
@@ -175,6 +159,7 @@ AUDITS_MAX = 10
 EVENTS_MAX = 20_000
 """Longer logs are left to `verify-log`: they would block the worker."""
 REST_FACTOR = 100
+"""The sampler uses less than a hundredth of one worker's time."""
 UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus", "lists_unreadable"})
 """Findings that may be an outage rather than damage, or a job that its next claimer discards."""
 SUSPECTS_MAX = 10_000
@@ -182,71 +167,60 @@ SUSPECTS_MAX = 10_000
 
 
 class AuditSampler:
-    """Walks through the ended runs of a tenant, round after round."""
+    """Walks through the ended runs of a tenant, round after round. A finished walk restarts with the newest runs."""
 
-    def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
-        self._tenant, self._store, self._auditor, self._ambient = tenant, store, auditor, ambient
-        self._cursors: dict[str, str | None] = dict.fromkeys(ONE_IN)
-        """Where each walk continues; a finished walk restarts with the newest runs."""
-        self._round = dict.fromkeys(ONE_IN, 0)
-        self._pause_until_ms = 0.0
-        self._reported: dict[str, None] = {}
+    def __init__(self, *, tenant: str, store: Store, auditor: Auditor) -> None:
+        self._tenant, self._store, self._auditor = tenant, store, auditor
+        self._reported: dict[Stream, None] = {}
         self.audited = 0
         self.findings = 0
 
-    async def audit_next(self) -> None:
-        """Audit the next few runs, unless the last call is too recent for what it cost."""
-        began = self._ambient.monotonic_ms()
-        if began < self._pause_until_ms:
-            return
-        for term in ONE_IN:
-            await self._walk(term)
-        ended = self._ambient.monotonic_ms()
-        self._pause_until_ms = ended + REST_FACTOR * (ended - began)
+    async def audit_next(self, tenant: str | None = None, cursor: Cursor | None = None) -> Cursor:
+        """Audit the next few runs; the cursor has, for each term, the round and the place in it."""
+        known = cursor or {}
+        return {term: await self._walk(tenant or self._tenant, term, *known.get(term, (0, None))) for term in ONE_IN}
 
-    async def _walk(self, term: str) -> None:
-        page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=PAGE)
-        turn, one_in = self._round[term], ONE_IN[term]
-        chosen = [row for row in page.rows if zlib.crc32(f"{turn}/{row.key}".encode()) % one_in == 0]
+    async def _walk(self, tenant: str, term: str, turn: int, after: str | None) -> tuple[int, str | None]:
+        page = await self._store.find(tenant, RUN, [term], after=after, limit=PAGE)
+        chosen = [row for row in page.rows if zlib.crc32(f"{turn}/{row.key}".encode()) % ONE_IN[term] == 0]
         for row in chosen[:AUDITS_MAX]:
-            await self._audit(row)
+            await self._audit(Stream(tenant, RUN, row.key), row)
         if len(chosen) > AUDITS_MAX:
             # A page's cursor is behind its last row: query again, only as far as this call came.
             until = page.rows.index(chosen[AUDITS_MAX - 1]) + 1
-            page = await self._store.find(self._tenant, RUN, [term], after=self._cursors[term], limit=until)
-        self._cursors[term] = page.after
-        self._round[term] += page.after is None
+            page = await self._store.find(tenant, RUN, [term], after=after, limit=until)
+        return turn + (page.after is None), page.after
 
-    async def _audit(self, row: Row) -> None:
+    async def _audit(self, stream: Stream, row: Row) -> None:
         shown = read_run_row(row)
         if shown.events > EVENTS_MAX:
             return
         self.audited += 1
-        stream = Stream(self._tenant, RUN, row.key)
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
         if found.events not in (0, shown.events):
             # The row or a replica lags behind: this is not the version that was listed.
             return
         if not found.events and not found.findings:
             # It was deleted since it was listed, unless it is still listed.
-            if await row_like(self._store, self._tenant, row) is not None:
-                self._report_once(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
+            if await row_like(self._store, stream.tenant, row) is not None:
+                missing = Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it")
+                self._report_once(stream, missing, "")
             return
         sure = [finding for finding in found.findings if finding.code not in UNSURE]
-        if sure and self._report_once(sure[0], f" {row.key}"):
+        if sure and self._report_once(stream, sure[0], f" {row.key}"):
             await self._mark(stream, row, sure[0].code, found.events or None)
         elif shown.suspect and not found.findings:
-            self._reported.pop(row.key, None)
+            self._reported.pop(stream, None)
             await self._mark(stream, row, "", found.events)
 
     async def _mark(self, stream: Stream, row: Row, code: str, version: int | None) -> None:
         await self._store.commit([Commit(stream=stream, expected=version, rows=(marked_suspect(row, code),))])
 
-    def _report_once(self, finding: Finding, which: str) -> bool:
+    def _report_once(self, stream: Stream, finding: Finding, which: str) -> bool:
         """Log the finding, and the command that tells more, once per run."""
-        if finding.run in self._reported:
+        if stream in self._reported:
             return False
-        self._reported[finding.run] = None
+        self._reported[stream] = None
         while len(self._reported) > SUSPECTS_MAX:
             self._reported.pop(next(iter(self._reported)))
         self.findings += 1

@@ -1,4 +1,4 @@
-"""Archive and delete runs whose retention has passed, periodically.
+"""Archive and delete runs whose retention has passed.
 
 A run is due at the first midnight (UTC) after its days have passed. Its row has a term for that day, so a sweep reads
 the due days only, oldest first. The archive entry is durable and read back before the store deletes the run and its
@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 import msgspec
 
-from tidemill.ambient import Ambient
 from tidemill.blobs.archive import Archive, at_once
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, files_in, missing
 from tidemill.engine.attempts.log_store import forget_journals, last_token
@@ -34,6 +33,7 @@ from tidemill.engine.maintenance.archive import (
 )
 from tidemill.engine.maintenance.blob_gc import referring_texts
 from tidemill.engine.maintenance.reindex import all_rows, rows_of
+from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.run_cache import RunCache
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
@@ -49,6 +49,7 @@ RESTORED = "restored"
 LOGGED = "spoken"
 """Kind of the rows of deleted runs whose log lines may remain, up to a lease token."""
 LOOK_BACK_DAYS = 4_000
+RETENTION_EVERY_MS = 60_000
 RUNS_PER_SWEEP = 500
 DAYS_AT_A_TIME = 50
 """Days processed before the sweep yields to the rest of the process."""
@@ -264,37 +265,27 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
     return max(quiet_day(state), restored_ms // DAY_MS) + 1 + ceil(days) <= today
 
 
-# The periodic task
+# The maintenance task
 
 
 class RetentionTask:
-    """Sweeps about once a minute; the jitter keeps the workers of a store from sweeping together."""
+    """Sweeps the tenants of a store, each with a sweep of its own that knows how far it came."""
 
-    def __init__(self, sweep: RetentionSweep, ambient: Ambient, *, every_ms: int = 60_000) -> None:
-        self._sweep, self._ambient, self._every_ms = sweep, ambient, every_ms
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, sweep_of: Callable[[str], RetentionSweep]) -> None:
+        self._sweep_of, self._sweeps = sweep_of, dict[str, RetentionSweep]()
 
-    def open(self) -> None:
-        self._task = asyncio.create_task(self._forever(), name="tidemill-sweeper")
-
-    async def close(self) -> None:
-        """Stop at any point: the next sweep continues from there."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _forever(self) -> None:
-        while True:
-            await self._ambient.sleep(self._every_ms * (0.5 + self._ambient.chance()))
-            try:
-                swept = await self._sweep.sweep()
-            except Unavailable as error:
-                LOG.warning("old runs could not be retired and will be later: %s", error)
-            except Exception:
-                LOG.exception("retiring old runs failed and will be repeated")
-            else:
-                if swept.retired:
-                    LOG.info("%s old runs were retired", len(swept.retired))
-                for run_id, why in swept.left:
-                    if run_id in swept.failed:
-                        LOG.error("run %s cannot be archived, so it stays: %s", run_id, why)
+    async def run(self, tenant: str, cursor: Cursor) -> Cursor:
+        sweep = self._sweeps.get(tenant)
+        if sweep is None:
+            sweep = self._sweeps[tenant] = self._sweep_of(tenant)
+        try:
+            swept = await sweep.sweep()
+        except Unavailable as error:
+            LOG.warning("old runs could not be retired and will be later: %s", error)
+            return cursor
+        if swept.retired:
+            LOG.info("%s old runs were retired", len(swept.retired))
+        for run_id, why in swept.left:
+            if run_id in swept.failed:
+                LOG.error("run %s cannot be archived, so it stays: %s", run_id, why)
+        return cursor

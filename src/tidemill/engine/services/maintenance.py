@@ -103,10 +103,10 @@ class MaintenanceService:
 
     # Retention
 
-    def retention_sweep(self, *, dry_run: bool = False) -> RetentionSweep:
-        """What sweeps old runs of this tenant into the archive."""
+    def retention_sweep(self, tenant: str | None = None, *, dry_run: bool = False) -> RetentionSweep:
+        """What sweeps old runs of a tenant into the archive."""
         return RetentionSweep(
-            tenant=self._context.tenant,
+            tenant=tenant or self._context.tenant,
             store=self._context.store,
             blobs=self._context.blobs,
             catalog=self._context.catalog,

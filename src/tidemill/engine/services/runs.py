@@ -14,6 +14,7 @@ from typing import Any, cast
 from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.attempts.streaming import shown
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
+from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
@@ -37,8 +38,10 @@ UNSET: Any = object()
 
 
 class RunService:
-    def __init__(self, context: ServiceContext, user: str = "") -> None:
+    def __init__(self, context: ServiceContext, user: str = "", *, begins_maintenance: bool = False) -> None:
         self._context, self._user = context, user
+        self._begins_maintenance = begins_maintenance
+        """Whether the first start also inserts the maintenance of the tenant: no worker here does."""
 
     async def start(
         self,
@@ -79,6 +82,9 @@ class RunService:
         answer = await self._context.turns.command(stream, command, start=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)
+        if self._begins_maintenance:
+            self._begins_maintenance = False
+            await insert_first(self._context.store, self._context.tenant)
         if key is not None:
             await self._same_start(stream, version, inputs)
         return run_id

@@ -1,6 +1,6 @@
 """The index row of each worker, which it rewrites every few seconds.
 
-A row that was not written for a while is that of a dead worker; after an hour a live worker removes it. Rows only
+A row that was not written for a while is that of a dead worker; maintenance removes it after an hour. Rows only
 inform: the lease decides whether a job may be taken over. So an outage does no harm; the row is merely older.
 """
 
@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
+from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
@@ -28,13 +29,15 @@ WORKER = "worker"
 WORKER_FORMAT = 1
 HELD_SHOWN_MAX = 20
 FORGET_AFTER_MS = 3_600_000
-FORGET_EVERY_WRITES = 12
+FORGET_EVERY_MS = 60_000
 NEWS_MS = 1_000
 """Jobs held longer than this are shown before the next regular write."""
 LEAVE_MS_MAX = 2_000
 """How long a stopping worker waits for its row to be removed; a row left behind is that of a dead worker."""
 ROWS_MAX = 1_000
 """Limit of workers read at once."""
+OTHERS_READ = 3
+"""Rows that a worker reads to find out whether it is alone: the cost of a fleet is linear in its workers."""
 
 State = Literal["alive", "draining", "silent", "dead"]
 """A silent worker has not written for too long, but its process exists: perhaps it cannot write."""
@@ -105,7 +108,6 @@ class Registry:
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._missing = tuple(sorted(types)), missing
         self._started_ms = 0
-        self._writes = 0
         self._loop: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
         self._unreachable = ""
@@ -164,9 +166,6 @@ class Registry:
             held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
             await self._find_others()
-            self._writes += 1
-            if self._writes % FORGET_EVERY_WRITES == 0:
-                await self._forget()
             self._pause = asyncio.create_task(self._until_outdated(held, missing), name="tidemill-beat")
             await asyncio.wait({self._pause})
 
@@ -226,32 +225,36 @@ class Registry:
 
     async def _find_others(self) -> None:
         """Find out whether this is the only live worker: then it may keep more of its jobs."""
-        rows = await self._registered()
-        now = self._store.now_ms()
-        others = [row for row in rows or () if row.name != self.options.name and row.state(now) == "alive"]
-        self._worker.handover.is_only_worker = rows is not None and not others
-
-    async def _registered(self) -> list[WorkerRow] | None:
         try:
-            return await registered(self._store, self._stream.tenant)
+            page = await self._store.find(self._stream.tenant, WORKER, limit=OTHERS_READ)
         except TidemillError:
-            return None
+            self._worker.handover.is_only_worker = False
+            return
         except Exception:
             LOG.exception("the other workers could not be looked at; it will be tried again")
-            return None
+            return
+        now = self._store.now_ms()
+        others = [row for row in _decoded(page.rows) if row.name != self.options.name and row.state(now) == "alive"]
+        self._worker.handover.is_only_worker = page.after is None and not others
 
-    async def _forget(self) -> None:
-        rows, now = await self._registered() or (), self._store.now_ms()
+    async def forget_dead(self, tenant: str, cursor: Cursor) -> Cursor:
+        """Remove the rows of workers that died long ago; a maintenance task."""
+        rows, now = await registered(self._store, tenant), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:
-            await self._commit(tuple(Row(kind=WORKER, key=row.name, sort=row.started_ms, deleted=True) for row in old))
+            gone = tuple(Row(kind=WORKER, key=row.name, sort=row.started_ms, deleted=True) for row in old)
+            await self._store.commit([Commit(stream=Stream(tenant, WORKER, "dead"), expected=None, rows=gone)])
+        return cursor
 
 
 async def registered(store: Store, tenant: str) -> list[WorkerRow]:
     """Every worker that has a row, latest first; rows of an unknown format are left out."""
-    page = await store.find(tenant, WORKER, limit=ROWS_MAX)
+    return _decoded((await store.find(tenant, WORKER, limit=ROWS_MAX)).rows)
+
+
+def _decoded(rows: Iterable[Row]) -> list[WorkerRow]:
     found: list[WorkerRow] = []
-    for row in page.rows:
+    for row in rows:
         with suppress(msgspec.MsgspecError):
             found.append(_DECODE(row.body))
     return [row for row in found if row.v <= WORKER_FORMAT]

@@ -27,6 +27,7 @@ from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.maintenance.schedule import MaintenanceSchedule
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
 from tidemill.engine.worker.leases import (
@@ -211,6 +212,7 @@ class Worker:
         self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
         self._claims = ClaimLoop(store, ambient, self._backoff, self._next_claim, self._accept)
         self.refusals = self._claims.refusals
+        self.maintenance: MaintenanceSchedule | None = None
         self.draining = False
         self._stopping_now = False
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
@@ -250,6 +252,11 @@ class Worker:
         """Drain: claim nothing more, let attempts finish for the grace period, release the rest."""
         self.drain()
         await self._claims.close()
+        for held in [held for held in self._held_jobs.values() if held.task.kind == "maintain"]:
+            # It may take long, and another worker continues it.
+            if held.running is not None:
+                held.running.cancel()
+            self._release(held, 0)
         await self._wait_until(lambda: self._stopping_now or not self._held_jobs, self._options.grace_ms)
         for held in list(self._held_jobs.values()):
             if held.running is not None:
@@ -311,7 +318,8 @@ class Worker:
         leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
-        unseen = (held.lease for held in accepted if not seen_by(known[held.lease.stream], held.task, held.lease))
+        of_runs = (held for held in accepted if held.task.kind != "maintain")
+        unseen = (held.lease for held in of_runs if not seen_by(known[held.lease.stream], held.task, held.lease))
         stale = dict.fromkeys(lease.stream for lease in unseen)
         loaded: Mapping[Stream, CachedRun] = {}
         if stale:
@@ -363,6 +371,8 @@ class Worker:
         task = held.task
         if task.v > JOB_FORMAT:
             self._release_to_others(held)
+        elif task.kind == "maintain":
+            self._in_task(held, self._maintain(held))
         elif task.kind == "run" and entry is not None and entry.state.live:
             self._begin_attempt(held, entry, known)
         elif entry is None or not may_run(task, entry.state):
@@ -376,6 +386,17 @@ class Worker:
             self._in_task(held, self._work_on(held, partial(self._rendered, held, entry)))
         else:
             self._settle(held, timer_of(task))
+
+    async def _maintain(self, held: HeldJob) -> None:
+        if self.maintenance is None or not self.maintenance.can_run(held.lease.body):
+            self._release_to_others(held)
+            return
+        try:
+            await self.maintenance.run(held.lease)
+        except Unavailable:
+            self._release(held)
+        else:
+            self._drop(held)
 
     def _begin_attempt(self, held: HeldJob, entry: CachedRun, known: bool) -> None:
         task, lease, state = held.task, held.lease, entry.state

@@ -49,6 +49,8 @@ class Jobs:
         self._readers, self._clock = readers, clock
         self._numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
+        self._viewed: list[tuple[Stream, asyncio.Future[list[JobView]]]] = []
+        self._viewing: set[asyncio.Task[None]] = set()
 
     # In a commit
 
@@ -194,8 +196,38 @@ class Jobs:
     # Reading
 
     async def views(self, stream: Stream) -> list[JobView]:
-        values = (stream.kind, stream.tenant, stream.key)
-        return [_view(row) for row in await self._readers.fetch(SQL["jobs_of"], values, tenant=stream.tenant)]
+        """The jobs of a stream. Calls that arrive together share one call of the server."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[JobView]] = loop.create_future()
+        self._viewed.append((stream, found))
+        if len(self._viewed) == 1:
+            task = loop.create_task(self._view_gathered(), name="tidemill-views")
+            self._viewing.add(task)
+            task.add_done_callback(self._viewing.discard)
+        return await found
+
+    async def _view_gathered(self) -> None:
+        gathered, self._viewed = self._viewed, []
+        # With row security a transaction sees one tenant.
+        for tenant in dict.fromkeys(stream.tenant for stream, _ in gathered):
+            own = [(stream, future) for stream, future in gathered if stream.tenant == tenant]
+            values = {
+                "tenants": Texts([tenant] * len(own)),
+                "kinds": Texts([stream.kind for stream, _ in own]),
+                "keys": Texts([stream.key for stream, _ in own]),
+            }
+            views: dict[int, list[JobView]] = {}
+            try:
+                for number, *row in await self._readers.fetch(SQL["jobs_of"], values, tenant=tenant):
+                    views.setdefault(number, []).append(_view(row))
+            except Exception as error:
+                for _, future in own:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for number, (_, future) in enumerate(own, 1):
+                if not future.done():
+                    future.set_result(views.get(number, []))
 
     async def backlog(self) -> list[Backlog]:
         rows = await self._readers.fetch(SQL["backlog"], (self._clock(),))
@@ -228,12 +260,12 @@ def _locked_by(lease: Lease) -> tuple[str, str, str, str]:
     return lease.stream.kind, lease.stream.tenant, lease.stream.key, lease.key
 
 
-def _view(row: tuple[Any, ...]) -> JobView:
-    key, queue, body, ready_at_ms, priority, caps, token, due_ms, owner = row
+def _view(row: Sequence[Any]) -> JobView:
+    key, queue, body, ready_at_ms, priority, caps, token, due_ms, owner, expired = row
     job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=tuple(caps))
     if not token:
-        return JobView(job=job, token=0)
-    return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner)
+        return JobView(job=job, token=0, expired=expired)
+    return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, expired=expired)
 
 
 class SideConnection:

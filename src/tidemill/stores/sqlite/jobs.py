@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -35,7 +35,12 @@ CAPS = ("caps",)
 _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
-Turn = tuple[int, str, int, int, int, int]
+LANES_AT_A_TIME = 2_000
+"""Lanes that a claim looks at in one transaction; if there are more, the next one goes on from there."""
+LINE_MIN = 4
+
+Turn = tuple[int, int, int, int]
+"""A lane by its first job: -priority, ready time, insertion, id."""
 
 
 class Lane(NamedTuple):
@@ -58,6 +63,26 @@ class LaneHead(msgspec.Struct, frozen=True, gc=False):
     stream: str
 
 
+class Line:
+    """The next jobs of a lane, read a few at a time: those that were leased are no longer in it."""
+
+    def __init__(self, number: int, size: int, run_tree: str) -> None:
+        self.number, self.size, self.run_tree = number, size, run_tree
+        self.heads: list[LaneHead] = []
+        """In reverse order."""
+        self._is_over = False
+
+    def first(self, execute: Execute) -> LaneHead | None:
+        if not self.heads and not self._is_over:
+            if self.run_tree:
+                rows = execute(SQL["line_of_family"], (self.number, self.size, self.run_tree)).fetchall()
+            else:
+                rows = execute(SQL["line"], (self.number, self.size)).fetchall()
+            self.heads = [LaneHead(*row) for row in rows][::-1]
+            self._is_over = len(rows) < self.size
+        return self.heads[-1] if self.heads else None
+
+
 class Jobs:
     """Job operations, and a cache of lanes, which never change."""
 
@@ -66,6 +91,8 @@ class Jobs:
         """The id under which this process holds leases."""
         self.numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
+        self.lane_cursor = 0
+        """Where the next claim begins, if the last one did not look at all lanes with ready jobs."""
         self.blocked_by_cap = False
         """A claim of this process has left a job because of a cap, and waits for the end of a lease."""
 
@@ -172,42 +199,57 @@ class Jobs:
     def _claim(self, tx: Transaction, request: Claim) -> list[Lease]:
         execute, now = tx.execute, tx.now_ms
         execute(SQL["fall_due"], (now,))
-        lanes = self._open_lanes(tx, request)
+        tenants, count = self._open_lanes(tx, request)
         most = request.most
-        if not lanes or most <= 0:
+        if not tenants or most <= 0:
             return []
         served = dict(execute(SQL["served"]).fetchall())
-        lines = {number: self._line(execute, number, most, request.run_tree) for number in lanes}
         alive = self._alive(tx) if request.caps else Counter[str]()
+        lines: dict[int, Line] = {}
         leases: list[Lease] = []
-        turns: list[Turn] = []
-        for number, lane in lanes.items():
-            _queue_up(turns, served, number, lane, lines[number])
+        turns = [(served.get(tenant, 0), tenant) for tenant in tenants]
+        heapify(turns)
         while turns and len(leases) < most:
-            turn = heappop(turns)
-            number = turn[-1]
-            lane = lanes[number]
-            if turn[0] != served.get(lane.tenant, 0):
-                _queue_up(turns, served, number, lane, lines[number])
-                continue
-            if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
-                self.blocked_by_cap = True
-                continue
-            head = lines[number].pop()
-            lease = self._lease(tx, head, lane, request)
-            if lease is not None:
-                leases.append(lease)
-                alive.update(lane.caps)
-                served[lane.tenant] = lease.token
-            _queue_up(turns, served, number, lane, lines[number])
+            _, tenant = heappop(turns)
+            lanes = tenants[tenant]
+            while lanes:
+                turn = heappop(lanes)
+                number, lane = turn[-1], self._looked_up(tx, turn[-1])
+                if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
+                    self.blocked_by_cap = True
+                    continue
+                line = lines.get(number)
+                if line is None:
+                    size = most if count == 1 else max(LINE_MIN, 2 * most // count)
+                    line = lines[number] = Line(number, size, request.run_tree)
+                head = line.first(execute)
+                if head is not None and turn[1:3] == (head.ready_at_ms, head.place):
+                    line.heads.pop()
+                    lease = self._lease(tx, head, lane, request)
+                    following = line.first(execute)
+                else:
+                    # The first job of the lane belongs to another run tree.
+                    lease, following = None, head
+                if following is not None:
+                    heappush(lanes, (-lane.priority, following.ready_at_ms, following.place, number))
+                if lease is not None:
+                    leases.append(lease)
+                    alive.update(lane.caps)
+                    served[tenant] = lease.token
+                    heappush(turns, (lease.token, tenant))
+                    break
         for tenant in {lease.stream.tenant for lease in leases}:
             execute(SQL["serve"], (tenant, served[tenant]))
         return leases
 
-    def _open_lanes(self, tx: Transaction, request: Claim) -> dict[int, Lane]:
+    def _open_lanes(self, tx: Transaction, request: Claim) -> tuple[dict[str, list[Turn]], int]:
+        """The lanes of each tenant that have ready jobs, as heaps, and how many; the next `LANES_AT_A_TIME` of all."""
         wanted = frozenset(request.queues)
-        lanes: dict[int, Lane] = {}
-        for (number,) in tx.execute(SQL["lanes_in_line"]).fetchall():
+        rows = tx.execute(SQL["lanes_in_line"], (self.lane_cursor, LANES_AT_A_TIME)).fetchall()
+        self.lane_cursor = rows[-1][0] if len(rows) == LANES_AT_A_TIME else 0
+        tenants: dict[str, list[Turn]] = {}
+        count = 0
+        for number, ready_at_ms, place in rows:
             try:
                 lane = self._looked_up(tx, number)
             except (Damaged, TypeError, ValueError):
@@ -215,8 +257,11 @@ class Jobs:
                 self._drop(tx, "drop_jobs_in_line", (number,))
                 continue
             if not wanted or lane.queue in wanted:
-                lanes[number] = lane
-        return lanes
+                tenants.setdefault(lane.tenant, []).append((-lane.priority, ready_at_ms, place, number))
+                count += 1
+        for lanes in tenants.values():
+            heapify(lanes)
+        return tenants, count
 
     def _drop(self, tx: Transaction, statement: str, values: tuple[int | str | bytes, ...]) -> int:
         """Remove damaged jobs; returns how many."""
@@ -225,14 +270,6 @@ class Jobs:
         if dropped:
             LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
         return dropped
-
-    def _line(self, execute: Execute, number: int, most: int, run_tree: str) -> list[LaneHead]:
-        """The next jobs of a lane, in reverse order."""
-        if run_tree:
-            rows = execute(SQL["line_of_family"], (number, most, run_tree))
-        else:
-            rows = execute(SQL["line"], (number, most))
-        return [LaneHead(*row) for row in rows.fetchall()][::-1]
 
     def _alive(self, tx: Transaction) -> Counter[str]:
         """The number of live leases per cap."""
@@ -316,10 +353,3 @@ def backlog(execute: Execute, now: int) -> list[Backlog]:
 def next_due_ms(execute: Execute) -> int | None:
     """The next moment at which a job may become ready by time alone."""
     return min((due for due in execute(SQL["next_due"]).fetchall()[0] if due is not None), default=None)
-
-
-def _queue_up(turns: list[Turn], served: dict[str, int], number: int, lane: Lane, line: Sequence[LaneHead]) -> None:
-    """Add a lane to the heap by its next job, if it has one."""
-    if line:
-        head, last_served = line[-1], served.get(lane.tenant, 0)
-        heappush(turns, (last_served, lane.tenant, -lane.priority, head.ready_at_ms, head.place, number))

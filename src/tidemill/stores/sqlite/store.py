@@ -263,7 +263,7 @@ class SqliteStore:
             with self._waiters_lock:
                 waiter = self._waiters.add(topics)
             try:
-                leases, now = await self._claim_or_release(writer, request), self._clock()
+                leases, now = await self._claim_in_all_lanes(writer, request), self._clock()
                 if leases is None or leases or now >= until:
                     return leases or []
                 with errors_of(self.path):
@@ -276,6 +276,15 @@ class SqliteStore:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
         return []
+
+    async def _claim_in_all_lanes(self, writer: Writer, request: Claim) -> list[Lease] | None:
+        """Claim; looks at a bounded number of lanes per transaction, so that other writes come in between."""
+        from_start = self._jobs.lane_cursor == 0
+        leases = await self._claim_or_release(writer, request)
+        while leases == [] and not (from_start and self._jobs.lane_cursor == 0):
+            from_start = from_start or self._jobs.lane_cursor == 0
+            leases = await self._claim_or_release(writer, request)
+        return leases
 
     async def _claim_or_release(self, writer: Writer, request: Claim) -> list[Lease] | None:
         """Claim; None without room. Releases the jobs if the caller is cancelled before the claim is done."""

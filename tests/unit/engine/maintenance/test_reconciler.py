@@ -162,7 +162,7 @@ async def test_a_paused_run_is_not_repaired(mill: Cluster, ledger: Ledger) -> No
 
 @simulated
 async def test_healthy_runs_of_every_kind_are_never_repaired(mill: Cluster, ledger: Ledger) -> None:
-    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, audit_every_ms=700) for i in range(2)]
+    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, audit_every_ms=300) for i in range(2)]
     run = await workers[0].run(
         document(
             call("a", args={"seconds": 3}),
@@ -287,7 +287,7 @@ async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Cluster) -> N
     worker.faulty_store.next("jobs", lambda call: call())
     worker.faulty_store.next("jobs", moved_before_the_answer)
     await worker.open()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(12)
     assert worker.faulty_store.fired["jobs"] == 2
     assert (await mill.state(run)).peek("b").status == "QUEUED"
     assert worker.engine.reconciler is not None and worker.engine.reconciler.repairs == 0

@@ -423,7 +423,7 @@ async def test_a_preview_changes_nothing(mill: Cluster) -> None:
 
 @simulated
 async def test_a_worker_sweeps_by_itself(mill: Cluster) -> None:
-    assert operator(mill).retention is None
+    assert operator(mill).schedule is None
     worker = await mill.process("w2")
     run = await worker.run(document(node("a")))
     pass_days(mill, 40)

@@ -230,7 +230,7 @@ async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Cl
         await worker.engine.start(fine, key=f"c{number}")
     read: list[str] = []
     assert worker.engine.reconciler is not None
-    sampler = worker.engine.reconciler._sampling
+    sampler = worker.engine.reconciler.sampling
     original = sampler._auditor.run  # type: ignore[attr-defined]
 
     async def noted(stream: Stream, **options: object) -> object:
@@ -267,7 +267,7 @@ async def test_the_sample_rests_a_hundred_times_as_long_as_it_took(mill: Cluster
     worker = await mill.process(audit_every_ms=1_000)
     await worker.run(document(node("a"), FAILS))
     assert worker.engine.reconciler is not None
-    sampler = worker.engine.reconciler._sampling
+    sampler = worker.engine.reconciler.sampling
     original = sampler._auditor.run  # type: ignore[attr-defined]
 
     async def slow(stream: Stream, **options: object) -> object:
@@ -431,7 +431,7 @@ async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(
     assert (verdict.runs, verdict.workflows) == (1, 1)
     assert worker.engine.reconciler is not None
     with caplog.at_level(logging.ERROR):
-        await worker.engine.reconciler._sampling.audit_next()
+        await worker.engine.reconciler.sampling.audit_next()
     (said,) = [record.getMessage() for record in caplog.records if lost.run_id in record.getMessage()]
     assert "log_missing" in said
     await operator(mill).reindex()

@@ -219,14 +219,15 @@ async def test_runs_that_only_wait_are_looked_at_in_turn(mill: Cluster, monkeypa
         return await original(stream)
 
     second.faulty_store.jobs = jobs  # type: ignore[method-assign]
+    cursor: dict[str, Any] = {}
     for _ in range(4):
         looked.append(set())
-        await _keeper(second).sweep()
+        cursor = await _keeper(second).sweep(cursor=cursor)
         assert busy in looked[-1] and len(looked[-1] - {busy}) <= 10
     assert set().union(*looked) == {*runs, busy}
     # And from the beginning again.
     looked.append(set())
-    await _keeper(second).sweep()
+    await _keeper(second).sweep(cursor=cursor)
     assert len(looked[-1] - {busy}) == 10
 
 

@@ -97,9 +97,11 @@ UPDATE jobs j SET token = 0, state = 1, due_ms = 0, owner = '',
 -- name: give_back
 UPDATE jobs SET token = 0, state = 1, due_ms = 0, owner = '' WHERE state = 2 AND session = %s AND batch = %s;
 -- name: jobs_of
-SELECT j.key, l.queue, j.body, j.ready_at_ms, l.priority, l.caps, j.token, j.due_ms, j.owner
-    FROM streams s JOIN jobs j ON j.stream = s.id JOIN lanes l ON l.id = j.lane
-    WHERE s.kind = %s AND s.tenant = %s AND s.key = %s ORDER BY j.key;
+SELECT g.number, j.key, l.queue, j.body, j.ready_at_ms, l.priority, l.caps, j.token, j.due_ms, j.owner, j.expired
+    FROM unnest(%(tenants)s::text[], %(kinds)s::text[], %(keys)s::text[])
+        WITH ORDINALITY AS g (tenant, kind, key, number)
+    JOIN streams s ON s.kind = g.kind AND s.tenant = g.tenant AND s.key = g.key
+    JOIN jobs j ON j.stream = s.id JOIN lanes l ON l.id = j.lane ORDER BY g.number, j.key;
 -- name: backlog
 WITH now AS MATERIALIZED (SELECT clock_ms(%s) AS ms), j AS (
     SELECT j.lane, j.state = 2 AND j.due_ms > now.ms AS leased, j.ready_at_ms > now.ms AS later, j.ready_at_ms

@@ -75,11 +75,15 @@ UPDATE jobs SET state = 1 WHERE state IN (0, 2) AND due_ms <= ?;
 SELECT (SELECT min(due_ms) FROM jobs WHERE state = 0), (SELECT min(due_ms) FROM jobs WHERE state = 2);
 -- name: lanes_in_line
 WITH RECURSIVE line (lane) AS (
-    SELECT min(lane) FROM jobs WHERE state = 1
+    SELECT min(lane) FROM jobs WHERE state = 1 AND lane > ?
     UNION ALL
     SELECT (SELECT min(lane) FROM jobs WHERE state = 1 AND lane > line.lane) FROM line WHERE line.lane IS NOT NULL
+    LIMIT ?
 )
-SELECT lane FROM line WHERE lane IS NOT NULL;
+SELECT lane,
+    (SELECT ready_at_ms FROM jobs WHERE state = 1 AND jobs.lane = line.lane ORDER BY ready_at_ms, place LIMIT 1),
+    (SELECT place FROM jobs WHERE state = 1 AND jobs.lane = line.lane ORDER BY ready_at_ms, place LIMIT 1)
+    FROM line WHERE lane IS NOT NULL;
 -- name: line
 SELECT j.ready_at_ms, j.place, j.stream, j.key, j.token, j.expired, j.body, s.kind, s.tenant, s.key
     FROM jobs j INDEXED BY jobs_in_line JOIN streams s ON s.id = j.stream
