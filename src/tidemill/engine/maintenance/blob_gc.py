@@ -259,12 +259,12 @@ class BlobGarbageCollector:
         """Read every reference, and every value that is referred to."""
         async for rows in row_pages(self._store, self._tenant, BLOB_REFERENCE):
             self._referred.update(parts_of(row.key)[2] for row in rows)
-        found = self._spared | self._referred or await self._overlooked()
-        while found:
+        found = self._spared | self._referred
+        while found := found or await self._overlooked():
             self._needed |= found
             within = set().union(*[await self._within(digest) for digest in found])
             self._referred |= within
-            found = within - self._needed or await self._overlooked()
+            found = within - self._needed
 
     async def _overlooked(self) -> set[str]:
         """Candidates with a reference after all: a list leaves out a damaged row, the index still counts it."""
@@ -314,7 +314,7 @@ async def _check_complete(store: Store, tenant: str, exclude: Collection[str]) -
     complete, flaws = await read_completeness(store, tenant), await flaws_of(store)
     if complete is None:
         message = "nothing was collected, because nothing says that all blobs which runs and workflows need are listed"
-        hint = "stop workers of earlier versions, then run `tidemill reindex` once"
+        hint = "run `tidemill reindex` once; workers may run meanwhile"
         raise rejected("blob_references_missing", message, hint=hint)
     if not flaws.sound:
         message = "nothing was collected, because the index of the lists is damaged, and blobs that are needed with it"
