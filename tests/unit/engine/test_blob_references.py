@@ -298,6 +298,19 @@ def test_damage_after_the_references_were_written_blocks_nothing(earlier: Path) 
         assert mill.verify_log().clean
 
 
+def test_nothing_is_collected_by_a_damaged_index(earlier: Path) -> None:
+    with opened(earlier) as mill:
+        mill.reindex()
+    with closing(sqlite3.connect(earlier)) as connection:
+        connection.execute("DELETE FROM terms WHERE key LIKE 'run/large/%'")
+        connection.commit()
+    with opened(earlier) as mill:
+        assert code(mill.collect_blobs) == "blobs_gc_unsafe"
+        assert mill.reindex().misplaced > 0
+        assert collected(mill).deleted == 2
+        assert mill.show("large").outputs == "large" + "x" * 70_000 + " and more"
+
+
 # Killed
 
 DYING = """

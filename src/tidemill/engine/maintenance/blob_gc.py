@@ -313,11 +313,11 @@ async def _check_complete(store: Store, tenant: str, exclude: Collection[str]) -
     """Refuse to collect when references may be missing."""
     complete, flaws = await read_completeness(store, tenant), await flaws_of(store)
     if complete is None:
-        message = "nothing was collected, because nothing says that all blobs which runs and workflows need are listed"
+        message = "nothing was collected, because an earlier version did not list the blobs that its runs need"
         hint = "run `tidemill reindex` once; workers may run meanwhile"
         raise rejected("blob_references_missing", message, hint=hint)
     if not flaws.sound:
-        message = "nothing was collected, because the index of the lists is damaged, and blobs that are needed with it"
+        message = "nothing was collected, because the index of the lists is damaged and may lack blobs that are needed"
         raise rejected("blobs_gc_unsafe", message, hint="run `tidemill reindex`")
     unknown = [name for name in complete.unknown if name not in exclude]
     if unknown:
