@@ -126,7 +126,8 @@ async def mark_new_tenant(store: Store, tenant: str) -> None:
     """Mark the rows of a tenant as complete if it has no run and no workflow yet."""
     complete = await read_completeness(store, tenant)
     if complete is not None:
-        await write_completeness(store, tenant, complete)
+        # Refused when there is a marker.
+        await store.commit([Commit(_marker(tenant), 0, (_ENCODE(complete),))])
 
 
 def _marker(tenant: str) -> Stream:
