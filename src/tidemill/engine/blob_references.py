@@ -112,6 +112,11 @@ async def read_completeness(store: Store, tenant: str) -> Completeness | None:
         return None
 
 
+async def marker_damaged(store: Store, tenant: str) -> bool:
+    (tail,) = await store.load({_marker(tenant): 0})
+    return bool(tail.version or tail.damage) and await read_completeness(store, tenant) is None
+
+
 async def write_completeness(store: Store, tenant: str, complete: Completeness) -> None:
     marker = _marker(tenant)
     (tail,) = await store.load({marker: 0})

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from tidemill.blobs.contract import DESCRIBED_LENGTH, BlobMissing, Blobs, files_in
-from tidemill.engine.blob_references import BLOB_REFERENCE, Named, read_completeness, version_references
+from tidemill.engine.blob_references import BLOB_REFERENCE, Named, marker_damaged, read_completeness, version_references
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, rows_along
@@ -373,6 +373,10 @@ async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, 
 
 
 async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
+    if await marker_damaged(store, tenant):
+        found = RunAudit(LISTS)
+        found.problem("lists_unreadable", "the record that all needed blobs are listed is damaged")
+        yield found
     async for owner, row in orphan_rows(store, tenant):
         found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
         if row.kind == owner.kind:
