@@ -15,10 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidemill.client import Tidemill
+    from tidemill.client import Tidemill, diagnose
     from tidemill.client import open as open  # noqa: A004
     from tidemill.engine.catalog import Published
     from tidemill.engine.index_rows import RunRow
+    from tidemill.engine.maintenance.doctor import Diagnosis
     from tidemill.engine.services.inspection import LogLine
     from tidemill.engine.services.workers import WorkerView
     from tidemill.engine.views import RunView
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from tidemill.handlers.python.functions import function
     from tidemill.kernel.model import Capabilities, NodeType
+    from tidemill.stores.optional import Finding
     from tidemill.version import __version__
 
 
@@ -49,8 +51,10 @@ _HOMES = {
     "Capabilities": "tidemill.kernel.model",
     "Child": "tidemill.handlers.contract",
     "ChildRun": "tidemill.handlers.contract",
+    "Diagnosis": "tidemill.engine.maintenance.doctor",
     "Done": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
+    "Finding": "tidemill.stores.optional",
     "Handler": "tidemill.handlers.contract",
     "InternalError": "tidemill.errors",
     "LogLine": "tidemill.engine.services.inspection",
@@ -70,6 +74,7 @@ _HOMES = {
     "Wait": "tidemill.handlers.contract",
     "WorkerView": "tidemill.engine.services.workers",
     "__version__": "tidemill.version",
+    "diagnose": "tidemill.client",
     "function": "tidemill.handlers.python.functions",
     "node_type": "tidemill.handlers.contract",
     "open": "tidemill.client",
@@ -81,8 +86,10 @@ __all__ = [
     "Cancelled",
     "Capabilities",
     "ChildRun",
+    "Diagnosis",
     "Done",
     "Fail",
+    "Finding",
     "Handler",
     "InternalError",
     "LogLine",
@@ -100,6 +107,7 @@ __all__ = [
     "Wait",
     "WorkerView",
     "__version__",
+    "diagnose",
     "function",
     "node_type",
 ]

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from tidemill.ambient import RealAmbient
 from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -212,10 +213,11 @@ NAMED_MEMORY = NamedMemory()
 """The one that `memory://NAME` means unless the caller passes its own."""
 
 
-def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Storage:
+def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY, read_only: bool = False) -> Storage:
     """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `memory://` (a new one) or `memory://NAME`.
 
-    The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file.
+    The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file. A
+    `read_only` store is neither created nor migrated nor changed.
     """
     try:
         parts = urlsplit(url)
@@ -235,9 +237,9 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
             name = parts.netloc + parts.path
             return named_memory.storage(name) if name else Storage(MemoryStore(), MemoryBlobs())
         case "sqlite":
-            return _in_file(url, parts.netloc, parts.path, options)
+            return _in_file(url, parts.netloc, parts.path, options, read_only)
         case "postgresql" | "postgres":
-            return _in_postgres(url)
+            return _in_postgres(url, read_only)
         case _:
             raise _unknown(url)
 
@@ -247,16 +249,15 @@ def require_store_exists(url: str) -> None:
     if urlsplit(url).scheme in POSTGRES:
         place = _postgres_place(url)
         if not any(step.applied_ms for step in asyncio.run(_migrated_postgres(place, dry_run=True))):
-            hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
-            raise rejected(
-                "store_missing", f"there is no store in the schema {place.schema} of {place.name}", hint=hint
-            )
+            from tidemill.stores.postgres.database import missing_store
+
+            raise missing_store(place)
         return
     store = _sqlite(open_storage(url).store)
-    if store is not None and not store.path.exists():
-        shown = _file_of(url)
-        hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
-        raise rejected("store_missing", f"there is no store {shown}", hint=hint)
+    if store is not None:
+        from tidemill.stores.sqlite.database import require_file
+
+        require_file(store.path, _file_of(url))
 
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
@@ -279,7 +280,7 @@ async def _migrated_postgres(place: PostgresPlace, dry_run: bool) -> tuple[Step,
         await link.drop()
 
 
-def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage:
+def _in_file(url: str, host: str, path: str, options: dict[str, str], read_only: bool) -> Storage:
     if host or len(path) < 2 or path.endswith("/"):
         raise rejected("store_unknown", f"{without_password(url)!r} names no file", hint="write sqlite:///tidemill.db")
     match options.pop("durability", "full"):
@@ -292,21 +293,20 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
-    from tidemill.ambient import RealAmbient
     from tidemill.blobs.sqlite import DatabaseBlobs
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-    from tidemill.stores.sqlite.database import connect, translate_error
+    from tidemill.stores.sqlite.database import connect, connect_to_read, translate_error
     from tidemill.stores.sqlite.store import SqliteStore
 
-    store = SqliteStore(_file_of(url), durability=durability)
-    inside = DatabaseBlobs(store.path, connect, translate_error)
-    outside = blobs_at(blobs) if blobs is not None else None
-    return Storage(store, outside or inside, BlobPlaceOwnership(store, store.path, inside, outside, RealAmbient()))
+    store = SqliteStore(_file_of(url), durability=durability, read_only=read_only)
+    inside = DatabaseBlobs(store.path, connect_to_read if read_only else connect, translate_error)
+    outside = blobs_at(blobs, read_only=read_only) if blobs is not None else None
+    ownership = BlobPlaceOwnership(store, store.path, inside, outside, RealAmbient(), read_only=read_only)
+    return Storage(store, outside or inside, ownership)
 
 
-def _in_postgres(url: str) -> Storage:
-    place = _postgres_place(url)
-    from tidemill.ambient import RealAmbient
+def _in_postgres(url: str, read_only: bool) -> Storage:
+    place = _postgres_place(url, read_only)
     from tidemill.blobs.postgres import PostgresBlobs
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.postgres.database import Readers
@@ -314,27 +314,27 @@ def _in_postgres(url: str) -> Storage:
 
     store = PostgresStore(place)
     inside = PostgresBlobs(lambda: Readers(place))
-    outside = blobs_at(place.blobs) if place.blobs else None
-    ownership = BlobPlaceOwnership(store, store.address, inside, outside, RealAmbient())
+    outside = blobs_at(place.blobs, read_only=read_only) if place.blobs else None
+    ownership = BlobPlaceOwnership(store, store.address, inside, outside, RealAmbient(), read_only=read_only)
     return Storage(store, outside or inside, ownership)
 
 
-def _postgres_place(url: str) -> PostgresPlace:
+def _postgres_place(url: str, read_only: bool = False) -> PostgresPlace:
     try:
         from tidemill.stores.postgres.database import place_at
     except ImportError:
         message = "a PostgreSQL store needs psycopg, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[postgres]'") from None
-    return place_at(url)
+    return place_at(url, read_only=read_only)
 
 
-def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:
+def blobs_at(url: str, *, read_only: bool = False) -> DirectoryBlobs | S3Blobs:
     """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
 
     place = place_of(url)
-    return DirectoryBlobs(place) if isinstance(place, Path) else S3Blobs(place)
+    return DirectoryBlobs(place, read_only=read_only) if isinstance(place, Path) else S3Blobs(place)
 
 
 def archive_at(location: str | None, store_url: str) -> Archive | None:
@@ -413,6 +413,7 @@ def engine_at(
     archive: str | None = None,
     retention_days: float | None = RETENTION_DAYS,
     settings: Settings | None = None,
+    read_only: bool = False,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
@@ -420,11 +421,10 @@ def engine_at(
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
     `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
-    from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
 
-    ambient, storage = RealAmbient(), open_storage(url)
+    ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     # Only a worker has processes for what is too much for its own.
     processes = SandboxPool() if work else None
     settings = _settings_of(settings or read_settings(), work=work)

@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
@@ -37,6 +37,9 @@ from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.settings import Settings
+
+if TYPE_CHECKING:
+    from tidemill.engine.maintenance.doctor import Diagnosis
 
 LOG = logging.getLogger(__name__)
 
@@ -117,6 +120,29 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     return opened
 
 
+def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
+    """Check the store at `url` and the deployment around it; what cannot be opened is a finding.
+
+    Nothing is written: a missing store is not created, a pending migration not applied. Raises `Rejected` for a URL
+    that names no store.
+    """
+    return asyncio.run(_diagnosed(engine_at(url, work=False, read_only=True)))
+
+
+async def _diagnosed(engine: Engine) -> Diagnosis:
+    from tidemill.engine.maintenance.doctor import diagnosis_of, is_readable, refusal
+
+    doctor = engine.maintenance.doctor()
+    found = await doctor.check_store()
+    if is_readable(found):
+        try:
+            async with engine:
+                found += await doctor.check_deployment()
+        except TidemillError as error:
+            found.append(refusal(error))
+    return diagnosis_of(found)
+
+
 def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
     @wraps(verb)
     def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -174,6 +200,7 @@ class Tidemill:
     blobs = _blocking(service_verb("blobs", BlobService.find))
     save_blob = _blocking(Engine.save_blob)
     collect_blobs = _blocking(Engine.collect_blobs)
+    diagnose = _blocking(Engine.diagnose)
     verify_log = _blocking(Engine.verify_log)
     reindex = _blocking(Engine.reindex)
     archive_sweep = _blocking(Engine.archive_sweep)
@@ -181,6 +208,9 @@ class Tidemill:
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
     workers = _blocking(service_verb("workers", WorkerService.find))
+    concurrency_limits = _blocking(Engine.concurrency_limits)
+    limit_concurrency = _blocking(Engine.limit_concurrency)
+    unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -125,10 +125,13 @@ def tenant_of(folder: str) -> str:
 
 
 class DirectoryBlobs:
-    """A `Blobs` in a directory that several processes may share. Blocking calls run in a thread."""
+    """A `Blobs` in a directory that several processes may share. Blocking calls run in a thread.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Opening a `read_only` one creates nothing.
+    """
+
+    def __init__(self, root: Path, *, read_only: bool = False) -> None:
+        self.root, self._read_only = root, read_only
         self._prepared = False
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -141,6 +144,8 @@ class DirectoryBlobs:
     # The contract
 
     async def open(self) -> None:
+        if self._read_only:
+            return
         try:
             await self._in_thread(self._prepare)
         except Unavailable as error:

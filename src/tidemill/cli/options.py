@@ -250,18 +250,20 @@ GROUPS = {
     "nodes": "See which node types there are, and how they are configured.",
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
+    "concurrency": "Limit how many nodes run at a time in the whole fleet.",
 }
 COMMANDS = {
     "why": "Explain what a run or a node waits for, or why it ended.",
+    "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
-    **dict.fromkeys(("archive", "blobs", "verify-log", "reindex"), "storage"),
+    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex"), "storage"),
     "dlq": "dead_letters",
     "nodes": "documents",
-    "workers": "worker",
+    **dict.fromkeys(("workers", "concurrency"), "worker"),
     "why": "runs",
 }
 """The module in `commands` that defines a group or command, where it is not called like the group."""

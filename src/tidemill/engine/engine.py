@@ -26,6 +26,7 @@ from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
+from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
@@ -110,6 +111,10 @@ class Engine:
     blob = service_verb("blobs", BlobService.show)
     save_blob = service_verb("blobs", BlobService.save)
     collect_blobs = service_verb("blobs", BlobService.collect)
+    concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
+    limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
+    unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
+    diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
     archive_sweep = service_verb("maintenance", MaintenanceService.archive_sweep)
@@ -147,9 +152,11 @@ class Engine:
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
         isolation = isolation or NoSandbox()
+        limits = self.turns.limits = KnownLimits(store)
         self.context = ServiceContext(
-            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation
+            store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
+        self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user, begins_maintenance=worker is None)
         self.patches = PatchService(self.context)
@@ -158,7 +165,7 @@ class Engine:
         self.workflows = WorkflowService(self.context)
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days)
+        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -199,6 +206,7 @@ class Engine:
             options=options,
             types=(handler.type.key for handler in handlers),
             missing=self._runtime.missing,
+            limits=context.limits,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)

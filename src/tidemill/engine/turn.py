@@ -31,6 +31,7 @@ from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.kernel.jobs import JobSpec
+from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, encode_state
 from tidemill.stores.contract import (
     Commit,
@@ -194,6 +195,15 @@ class HandoverTarget(Protocol):
         """Start jobs that a commit leased to this worker."""
 
 
+class JobLimits(Protocol):
+    """The concurrency limits of the fleet."""
+
+    limits: Mapping[str, int]
+
+    def apply(self, jobs: tuple[Job, ...], stream: Stream, flow: Workflow, state: State) -> tuple[Job, ...]:
+        """The jobs of a run with the caps of the limits that hold for them."""
+
+
 class PlannedCommit(msgspec.Struct):
     stream: Stream
     entry: CachedRun
@@ -218,6 +228,7 @@ class TurnLoop:
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self.handover_target: HandoverTarget | None = None
+        self.limits: JobLimits | None = None
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -455,9 +466,11 @@ class TurnLoop:
             return plan
         records, snapshot = encode_events(decision.events), self._snapshot(entry)
         jobs = tuple([_job(put, decision.after.seq) for put in work.put])
-        keep = (
-            self.handover_target.handover.select(stream, work.put, len(acks)) if jobs and self.handover_target else ()
-        )
+        put: Sequence[JobSpec] = work.put
+        if self.limits is not None and self.limits.limits and jobs:
+            jobs = self.limits.apply(jobs, stream, entry.flow.workflow, decision.after)
+            put = [spec for spec, job in zip(put, jobs, strict=True) if not job.caps]
+        keep = self.handover_target.handover.select(stream, put, len(acks)) if put and self.handover_target else ()
         plan.commit = Commit(
             stream,
             state.seq,

@@ -140,6 +140,7 @@ NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
 NOT_ENABLED_HINT = f"the operator writes `store = true` under `[sql]` in {CONFIG_FILE}, or sets TIDEMILL_SQL_STORE=on"
 SECRET_ON_STORE = "a secret must not be written into the store"
+NOT_CONSTANT = "the statement is a constant: values that are written into it could change what it does"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
@@ -188,10 +189,8 @@ def sql_handler(
     def check(config: Json) -> Iterator[ConfigProblem]:
         name, text = config.get("database", STORE), config["statement"]
         if is_template(text):
-            message = "the statement is a constant: values that are written into it could change what it does"
-            yield ConfigProblem(
-                "/statement", message, "write :name and give it under parameters", code="statement_not_constant"
-            )
+            hint = "write :name and give it under parameters"
+            yield ConfigProblem("/statement", NOT_CONSTANT, hint, code="statement_not_constant")
         if is_template(name):
             return
         if name == STORE and _SECRET.search(msgspec.json.encode(config.get("parameters")).decode()):

@@ -9,7 +9,7 @@ without a handler. Pure; the store's side of jobs is in `stores`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -68,6 +68,26 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
 
 def cap_of(type_key: str) -> str:
     return f"type:{type_key}"
+
+
+LIMITED = ("queue", "type", "workflow", "label")
+"""What a concurrency limit can name."""
+
+
+def limits_of(limits: Mapping[str, int], tenant: str, flow: Workflow, state: State, key: str, queue: str) -> list[str]:
+    """The caps of the limits that hold for a job, each with its bound. Only jobs that call a handler are limited.
+
+    Queues and types are shared by all tenants; workflows and labels are a tenant's own.
+    """
+    kind, _, rest = key.partition("/")
+    node = flow.by_id.get(rest.rsplit("/", 2)[0]) if kind in ("run", "undo") else None
+    if node is None:
+        return []
+    type_ = node.compensator.type if kind == "undo" and node.compensator is not None else node.type
+    named = {f"queue:{queue}": "", f"type:{type_.partition('@')[0]}": "", f"workflow:{state.workflow}": f"{tenant}/"}
+    caps = [f"{scope}{name}<={limits[name]}" for name, scope in named.items() if name in limits]
+    labels = ((label, value) for label, value in state.labels.items() if f"label:{label}" in limits)
+    return [*caps, *(f"{tenant}/label:{label}={value}<={limits[f'label:{label}']}" for label, value in labels)]
 
 
 def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM) -> str:

@@ -38,7 +38,8 @@ class Job(Value, frozen=True):
     priority: int = 5
     """0–9; higher is claimed first within a tenant."""
     caps: tuple[str, ...] = ()
-    """Names whose number of live leases is bounded at claim time (see `Claim.caps`), across all tenants and queues."""
+    """Names whose number of live leases is bounded at claim time, across all tenants and queues: by `Claim.caps`, or
+    by the name itself if it ends with a bound, as `queue:gpu<=4` does."""
 
 
 class Lease(Value, frozen=True):
@@ -185,8 +186,8 @@ class Claim(Value, frozen=True, kw_only=True):
     """How long to wait for a job; the answer may be empty earlier."""
     owner: str = ""
     caps: Mapping[str, int] = {}
-    """Upper bounds on live leases per cap name, of all owners. An expired lease is not live: otherwise a dead worker
-    would block its successor."""
+    """Bounds of live leases per cap name, of all owners, for names without a bound of their own. An expired lease is
+    not live: otherwise a dead worker would block its successor."""
     room: Callable[[], int] | None = None
     """The worker's current capacity, called whenever the store looks for jobs: a waiting worker may get jobs by
     hand-over meanwhile. Without room a claim returns at once."""
@@ -197,6 +198,19 @@ class Claim(Value, frozen=True, kw_only=True):
     @property
     def most(self) -> int:
         return self.limit if self.room is None else min(self.limit, self.room())
+
+
+def cap_bound(cap: str, bounds: Mapping[str, int]) -> int | None:
+    """The most live leases that a cap allows; None is no bound."""
+    if cap in bounds:
+        return bounds[cap]
+    name, mark, bound = cap.rpartition("<=")
+    return int(bound) if mark and name and bound.isascii() and bound.isdecimal() else None
+
+
+def is_full(caps: Sequence[str], bounds: Mapping[str, int], live: Mapping[str, int]) -> bool:
+    """Whether one of these caps leaves no room for another lease, with these numbers of live ones."""
+    return any((bound := cap_bound(cap, bounds)) is not None and live.get(cap, 0) >= bound for cap in caps)
 
 
 def in_run_tree(run_tree: str, key: str) -> bool:
@@ -291,7 +305,9 @@ class Store(Protocol):
 
         Each next job belongs to the tenant whose last claim is longest ago (hand-over does not count; tenants never
         served come first, by name); within the tenant the highest priority, the earliest ready time, then the first
-        inserted. A job whose lease expired keeps its ready time. A cancelled claim releases what it was given.
+        inserted. A job whose lease expired keeps its ready time. A cancelled claim releases what it was given. If more
+        than about two thousand combinations of tenant, queue, caps and priority have ready jobs, a claim may choose
+        among some of them; the next claims look at the others, in turn.
         """
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:

@@ -42,9 +42,11 @@ from tidemill.stores.contract import (
     check,
     cursor_after,
     in_run_tree,
+    is_full,
     place_of,
 )
-from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
+from tidemill.stores.optional import Finding
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiter, Waiters
 
 # Jobs
 
@@ -192,7 +194,7 @@ class Jobs:
         return self._later[0][0] if self._later else None
 
     def _full(self, caps: tuple[str, ...], bounds: Mapping[str, int]) -> bool:
-        return any(cap in bounds and len(self._live.get(cap, ())) >= bounds[cap] for cap in caps)
+        return is_full(caps, bounds, {cap: len(self._live.get(cap, ())) for cap in caps})
 
     def _end_lease(self, work: Work) -> None:
         for cap in work.job.caps:
@@ -200,7 +202,7 @@ class Jobs:
             live.discard(work)
             if not live:
                 self._live.pop(cap, None)
-            self._waiters.notify(("cap", cap))
+            self._waiters.notify(CAPS)
 
     def _put_later(self, work: Work, due: int) -> None:
         item = (due, next(self._ticks), work)
@@ -403,6 +405,9 @@ class MemoryStore:
         self._closed = True
         self.notify_all()
 
+    async def diagnose(self) -> list[Finding]:
+        return [Finding("durability", "info", "a store in memory ends with its process", "use sqlite:/// or a server")]
+
     def now_ms(self) -> int:
         return self._clock()
 
@@ -495,7 +500,7 @@ class MemoryStore:
 
     async def claim(self, request: Claim) -> list[Lease]:
         until = self._clock() + request.wait_ms
-        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *(("cap", cap) for cap in request.caps)]
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
         while True:
             with self._lock:
                 now = self._clock()

@@ -1,11 +1,11 @@
-"""Optional capabilities of a store: a repairable index, transactional statements, liveness of processes.
+"""Optional capabilities of a store: a repairable index, transactional statements, liveness of processes, diagnosis.
 
 A store whose index of rows can be damaged offers `RepairableIndex`; the memory store does not.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -75,3 +75,45 @@ class ProcessLiveness(Protocol):
 
     async def live_processes(self) -> frozenset[str]:
         """The live processes that take jobs from it, as `host/pid`."""
+
+
+Severity = Literal["ok", "info", "warning", "error"]
+
+
+class Finding(Value, frozen=True):
+    """The result of one check of a deployment; `code` names the check, whatever its result is."""
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str = ""
+    """What to do: a command or a setting."""
+    group: str = "store"
+    """What the check is about: `store`, `workers`, `work` or `blobs`."""
+    partial: bool = False
+    """Only a part was looked at, because all of it would take long."""
+
+
+def judged(
+    code: str, group: str, ok: str, bad: str = "", hint: str = "", severity: Severity = "warning", partial: bool = False
+) -> Finding:
+    """A finding that says `ok` unless there is something `bad` to say, with what to do."""
+    return Finding(code, severity, bad, hint, group, partial) if bad else Finding(code, "ok", ok, "", group, partial)
+
+
+@runtime_checkable
+class SelfDiagnosis(Protocol):
+    """A store that can check its settings, its disk or server, and its schema."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Check without writing, whether the store is open or not.
+
+        Raises what `open` raises for a store that cannot be reached or used. `migrations` is not `ok` when the schema
+        is not the one that this version knows.
+        """
+
+
+def migrations_finding(known: int, waiting: int) -> Finding:
+    bad = f"{waiting} of {known} migrations are pending, so only the settings were checked" if waiting else ""
+    ok, hint = f"schema {known} is the one that this version knows", "stop older workers, then `tidemill migrate`"
+    return judged("migrations", "store", ok, bad, hint)

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 EVERY_QUEUE = ("every", "queue")
 """The topic of claims that take from any queue."""
+CAPS = ("caps",)
+"""The topic of the end of leases that count for a cap."""
 
 
 class Waiter:

@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 STREAMS = [c.Stream(tenant, "run", key) for tenant in ("acme", "beta", "zeta") for key in ("r1", "r1.a", "r2")]
 KEYS = ["k1", "k2", "k3", "k4"]
 QUEUES = ["fast", "slow"]
-CAPS = ["http", "gpu"]
+CAPS = ["http", "gpu", "q<=2"]
 TERMS = ["status:RUNNING", "status:DONE", "label:a"]
 SHORT_MS = 100
 

@@ -291,6 +291,33 @@ class ClaimLaws:
         assert await sut.claim(9, caps={"http": 2}) == []
         assert keys(await sut.claim(9, caps={"http": 3})) == ["2"]
 
+    async def test_a_tenant_with_many_queues_delays_another_by_a_few_claims(self, sut: StoreUnderTest) -> None:
+        many = [job(f"{number}", queue=f"q{number}") for number in range(2_500)]
+        await sut.put(*many[:2_100], stream=run("r", "big"))
+        await sut.put(job("single"), stream=run("r", "small"))
+        await sut.put(*many[2_100:], stream=run("r", "big"))
+        claims = [await sut.claim(50, queues=()) for _ in range(4)]
+        assert all(len(leases) == 50 for leases in claims)
+        assert "small" in {lease.stream.tenant for leases in claims for lease in leases}
+        await sut.put(job("of its own queue", queue="mine"), stream=run("s", "small"))
+        assert keys(await sut.claim(50, queues=("mine",))) == ["of its own queue"]
+        assert await sut.claim(50, queues=("nobody's",)) == []
+
+    async def test_a_cap_may_have_its_bound_in_its_name(self, sut: StoreUnderTest) -> None:
+        await sut.put(*(job(f"{number}", caps=("label:a=b<=2",)) for number in range(4)))
+        await sut.put(job("other", caps=("label:a=c<=1",)), job("odd", caps=("<=1",)), job("none", caps=("x<=",)))
+        assert sorted(keys(await sut.claim(9))) == ["0", "1", "none", "odd", "other"]
+        assert await sut.claim(9) == []
+        assert keys(await sut.claim(9, caps={"label:a=b<=2": 3})) == ["2"], "the claim's bound comes first"
+
+    async def test_the_end_of_a_lease_makes_room_under_a_bound_of_a_name(self, sut: StoreUnderTest) -> None:
+        await sut.put(job("a", caps=("q<=1",)), job("b", caps=("q<=1",)))
+        (first,) = await sut.claim(9)
+        waiting = asyncio.create_task(sut.claim(9, wait_ms=LONG_MS))
+        await asyncio.sleep(0)
+        await sut.committed(acks=(ack(first),))
+        assert keys(await waiting) == ["b"]
+
     async def test_a_job_over_a_cap_stays_and_others_pass(self, sut: StoreUnderTest) -> None:
         capped = [job(f"c{number}", caps=("http",), priority=9) for number in range(3)]
         await sut.put(*capped, job("free"), job("other", caps=("llm",)))

@@ -128,7 +128,8 @@ class NaiveStore:
     def fits(self, task: Task, request: c.Claim) -> bool:
         now = self.clock()
         alive = [cap for other in self.tasks if other.alive(now) for cap in other.job.caps]
-        room = all(alive.count(cap) < request.caps[cap] for cap in task.job.caps if cap in request.caps)
+        bounds = {cap: c.cap_bound(cap, request.caps) for cap in task.job.caps}
+        room = all(bound is None or alive.count(cap) < bound for cap, bound in bounds.items())
         named = not request.queues or task.job.queue in request.queues
         root = request.run_tree
         kin = not root or f"{task.stream.key}.".startswith(f"{root}.")

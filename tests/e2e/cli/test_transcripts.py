@@ -194,6 +194,11 @@ TABLE: dict[str, list[Row]] = {
         *rows("why pay-1 book", "why rel-2 review", "why nope", "why nope --json", "why pay-1 nope", "why"),
         *rows("why hi-1 --store sqlite:///nope.db", "why hi-1 --store memory://"),
     ],
+    "doctor": [
+        *both("doctor"),
+        *rows("doctor --store sqlite:///nope.db", "doctor --store sqlite:///nope.db --json", "doctor extra"),
+        *rows("doctor --store sqlite:///note.txt", "doctor --store memory://"),
+    ],
     "verify-log": [
         *both("verify-log"),
         *both("verify-log hi-1 pay-1"),
@@ -514,6 +519,10 @@ CHANGING = (
     (r'"duration_ms":[0-9.]+,', ""),
     (r'"ms":[0-9.]+', '"ms":N'),
     (r"tidemill [0-9.]+\n", "tidemill VERSION\n"),
+    (r"(Tidemill|Python|SQLite|apsw) [0-9.]+\b", r"\1 VERSION"),
+    (r"[0-9,.]+ GiB", "N GiB"),
+    (r"local disk \(\w+\)", "local disk (KIND)"),
+    (r"extras [\w, ]+\w", "extras NAMES"),
 )
 """What differs from one time to the next although the clock stands still."""
 
@@ -556,6 +565,8 @@ def still(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time_ns", clock)
     monkeypatch.setattr("getpass.getuser", lambda: "dora")
     monkeypatch.setenv("COLUMNS", "80")
+    # The folder may be on a small disk in memory.
+    monkeypatch.setattr("tidemill.stores.sqlite.database.DISK_BYTES_LOW", 0)
     for name in ("TIDEMILL_STORE", "TIDEMILL_ARCHIVE", "TIDEMILL_TRACEBACK", "TIDEMILL_SHELL"):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,7 +1,7 @@
-"""`tidemill blobs`, `archive`, `migrate`, `verify-log` and `reindex`: what a store keeps, and whether it is sound.
+"""`tidemill blobs`, `archive`, `migrate`, `doctor`, `verify-log` and `reindex`: what a store keeps, and if it is sound.
 
-Every command migrates a store that it opens. `migrate` is for operators who want to see the migrations first, or to
-choose the moment.
+Every command but `doctor` migrates a store that it opens. `migrate` is for operators who want to see the migrations
+first, or to choose the moment.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemill.bootstrap import migrated
+from tidemill.bootstrap import migrated, without_password
 from tidemill.cli import main, options
 from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
-from tidemill.cli.session import StoreSession
+from tidemill.cli.session import StoreSession, plain
 from tidemill.errors import Rejected
 from tidemill.stores.sql_files import Step
 
@@ -55,7 +55,6 @@ def archive_list_command(session: StoreSession, workflow: str | None, limit: int
 def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
     """Show an archived run."""
     from tidemill.cli.render.maintenance import print_archived_run
-    from tidemill.cli.session import plain
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         header, happened = mill.archive_show(run)
@@ -220,6 +219,33 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
     number = counted(len(pending), "migration")
     done = f"! {number} would be applied" if dry_run else f"✓ {number} applied"
     print(done if pending else "✓ nothing is pending")
+
+
+DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error": main.REFUSED}
+
+
+@click.command("doctor")
+@options.on_store()
+def doctor_command(session: StoreSession) -> int:
+    """Check a deployment, and say what to do about it.
+
+    It looks at the store and its settings, at workers, unfinished runs and blobs. Nothing is written, and workers may
+    run meanwhile. Exits with 1 when there are warnings, with 2 when there are errors or the store cannot be opened.
+    """
+    from tidemill.cli.render.maintenance import print_diagnosis
+    from tidemill.client import diagnose
+
+    main.start_collector()
+    shown = without_password(session.store)
+    try:
+        found = diagnose(session.store)
+    except Rejected as refusal:
+        return session.refused(refusal)
+    if session.as_json:
+        print_json({"store": shown, **plain(found)})
+    else:
+        print_diagnosis(shown, found)
+    return DOCTOR_CODES[found.severity]
 
 
 @click.command("verify-log")

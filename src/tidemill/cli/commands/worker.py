@@ -1,4 +1,4 @@
-"""`tidemill worker`: a process that runs nodes until it is told to stop; and `tidemill workers`.
+"""`tidemill worker`: a process that runs nodes until it is told to stop; `tidemill workers`, `tidemill concurrency`.
 
 The first SIGTERM or SIGINT starts the drain: the worker takes no more jobs, and attempts may finish within the grace
 period. The second one ends the wait. In both cases the worker releases the remaining jobs and exits with 0.
@@ -287,3 +287,35 @@ def show_command(session: StoreSession, name: str) -> int:
     from tidemill.cli.render.lists import find_worker, print_worker
 
     return session.ask_and_print(lambda mill: find_worker(mill.workers(), name), print_worker)
+
+
+@click.group(cls=CommandGroup, help=GROUPS["concurrency"], invoke_without_command=True)
+@options.on_store()
+@click.pass_context
+def concurrency(context: click.Context, session: StoreSession) -> int:
+    if context.invoked_subcommand is not None:
+        return main.OK
+    from tidemill.cli.render.lists import print_limits
+
+    return session.ask_and_print(lambda mill: mill.concurrency_limits(), print_limits)
+
+
+@concurrency.command("set")
+@options.argument("name", "NAME", "What is limited: queue:NAME, type:NAME, workflow:NAME or label:KEY.")
+@options.argument("limit", "N", "How many nodes run at a time; of a label, for each of its values.", type=int)
+@options.on_store(creates=True)
+def set_limit_command(session: StoreSession, name: str, limit: int) -> int:
+    """Set a limit. It holds for nodes that are scheduled from now on, within a few seconds in every process."""
+    from tidemill.cli.render.lists import print_limits
+
+    return session.ask_and_print(lambda mill: mill.limit_concurrency(name, limit), lambda found: print_limits([found]))
+
+
+@concurrency.command("remove")
+@options.argument("name", "NAME", "The limit.")
+@options.on_store()
+def remove_limit_command(session: StoreSession, name: str) -> int:
+    """Lift a limit."""
+    return session.ask_and_print(
+        lambda mill: mill.unlimit_concurrency(name), lambda _: print(f"{sanitize(name)} is no longer limited")
+    )

@@ -32,6 +32,7 @@ from tidemill.cli.render.terminal import counted
 from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
+from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version
 from tidemill.engine.worker.registry import Held
@@ -319,6 +320,14 @@ _WORKER_COLUMNS = (
     Column("SINCE", lambda worker: age(worker.started_ms)),
     Column("LAST BEAT", lambda worker: age(worker.beat_ms)),
 )
+
+
+def print_limits(limits: Sequence[ConcurrencyLimit]) -> None:
+    if limits:
+        print_rows((Column("LIMIT", "name", gives=True), Column("NODES AT A TIME", "limit", number=True)), limits)
+    else:
+        print("nothing is limited")
+        print_hint("tidemill concurrency set queue:NAME 4")
 
 
 def _types(worker: WorkerView) -> str:

@@ -21,9 +21,22 @@ from tidemill.cli.render.tables import (
     print_rows,
     print_title,
 )
-from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
+from tidemill.cli.render.terminal import (
+    CYAN,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    counted,
+    folded,
+    padded,
+    sanitize,
+)
 from tidemill.cli.session import ALONE, StoreSession
 from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
+from tidemill.engine.maintenance.doctor import Diagnosis
 from tidemill.engine.maintenance.reindex import Reindexed
 from tidemill.engine.maintenance.retention import SweepResult
 from tidemill.engine.maintenance.verify import LISTS, AuditReport, Finding
@@ -60,6 +73,32 @@ class Progress:
         if self._shown:
             self._shown, self._next = False, 0.0
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+_MARKS = {"ok": ("✓", GREEN), "info": ("○", CYAN), "warning": ("!", YELLOW), "error": ("✗", RED)}
+
+
+def print_diagnosis(store: str, found: Diagnosis) -> None:
+    """Print one line per check, by group, and what to do below those that are not well."""
+    paint = Styler()
+    print_title(store)
+    width = max(len(each.code) for each in found.findings)
+    indent = " " * (width + 6)
+    for group in dict.fromkeys(each.group for each in found.findings):
+        print(paint(group, DIM))
+        for each in (each for each in found.findings if each.group == group):
+            mark, colour = _MARKS[each.severity]
+            first, *rest = folded(sanitize(each.message), columns() - len(indent))
+            print(f"  {paint(mark, colour)} {padded(each.code, width)}  {first}")
+            for line in rest:
+                print(indent + line)
+            if each.hint:
+                print(indent + paint(f"→ {sanitize(each.hint)}", DIM))
+    counts = Counter(each.severity for each in found.findings)
+    checks = counted(len(found.findings), "check")
+    bad = [counted(counts[name], name) for name in ("error", "warning") if counts[name]]
+    mark, colour = _MARKS[found.severity if bad else "ok"]
+    print(f"{paint(mark, colour)} {checks}: {', '.join(bad) or 'nothing to do'}")
 
 
 def print_finding(finding: Finding) -> None:

@@ -9,7 +9,7 @@ The outputs of a run are no attempt: they have no node, are not retried after a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -33,6 +33,7 @@ from tidemill.engine.attempts.rendering import (
     check_list_size,
     checked,
     context_of,
+    encoded,
     hidden,
     item_of,
     masked,
@@ -47,6 +48,7 @@ from tidemill.engine.attempts.results import (
     TransactionalStatement,
     as_payload,
     asked_for,
+    check_files,
     child_id,
     stored_value,
     transactional,
@@ -55,6 +57,7 @@ from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, Attempt
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
+from tidemill.engine.turn import TurnLoop
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
@@ -63,7 +66,16 @@ from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
+from tidemill.kernel.commands import (
+    AttemptStarted,
+    Checkpoint,
+    Failed,
+    MapExpanded,
+    Outcome,
+    Result,
+    SkipRequested,
+    WaitRequested,
+)
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
@@ -476,3 +488,45 @@ async def outputs_of(
         raise
     except Exception as error:
         return failed_by(error)
+
+
+class AttemptLog:
+    """Writes events of running attempts; `note` is called with whether an attempt is recorded as begun."""
+
+    def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
+        self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
+
+    async def record_start(self, attempt: Attempt) -> bool:
+        """Commit NodeStarted; False when the attempt no longer counts."""
+        answer = await self._turns.command(attempt.lease.stream, self.start_command(attempt), hold=attempt.lease)
+        self._note(attempt, answer.problem is None)
+        return answer.problem is None
+
+    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        lease = attempt.lease
+        try:
+            text = encoded(value, attempt.mask)
+        except NotJson as error:
+            text, _ = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
+        on_stall = partial(self._turns.mark_stuck, lease.stream)
+        await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
+        payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
+        command = Checkpoint(value=payload, **self._common(attempt))
+        # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
+        answer = await retry_until_stored(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
+        self._note(attempt, answer.problem is None)
+
+    def start_command(self, attempt: Attempt) -> AttemptStarted:
+        return AttemptStarted(**self._common(attempt))
+
+    def _common(self, attempt: Attempt) -> dict[str, Any]:
+        task = attempt.task
+        return {
+            "node": task.node,
+            "visit": task.visit,
+            "index": task.index,
+            "admission": attempt.admission,
+            "token": attempt.lease.token,
+            "worker": self._worker,
+            "started_ms": attempt.started_ms,
+        }

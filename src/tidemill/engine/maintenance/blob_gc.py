@@ -53,18 +53,28 @@ _DECODE = msgspec.json.Decoder(OwnershipRecord).decode
 
 
 class BlobPlaceOwnership:
-    """Binds the file of a store to its blob location; `inside` is the blob store in the file itself."""
+    """Binds the file of a store to its blob location; `inside` is the blob store in the file itself.
+
+    With `read_only` nothing is bound and no marker is written.
+    """
 
     def __init__(
-        self, store: Store, path: Path | str, inside: Blobs, outside: ExternalBlobPlace | None, ambient: Ambient
+        self,
+        store: Store,
+        path: Path | str,
+        inside: Blobs,
+        outside: ExternalBlobPlace | None,
+        ambient: Ambient,
+        *,
+        read_only: bool = False,
     ) -> None:
         self._store, self._path, self._inside, self._outside = store, path, inside, outside
-        self._ambient = ambient
+        self._ambient, self._read_only = ambient, read_only
 
     async def verify_or_claim(self) -> None:
         """Refuse a location that is not the store's; bind the two on first use."""
         known, outside = await self._known(), self._outside
-        if known is None and outside is not None and await self._may_begin(outside):
+        if known is None and outside is not None and await self._may_begin(outside) and not self._read_only:
             # An unreachable location or a read-only file is reported when it is needed.
             with suppress(TidemillError):
                 await self._bind(outside)
@@ -78,10 +88,19 @@ class BlobPlaceOwnership:
 
     async def check_alone(self) -> None:
         """Refuse to collect in a location that other stores, or copies of this one, use too."""
-        outside = self._outside
-        if outside is None:
+        if self._outside is None:
             return
         await self.verify_or_claim()
+        marks = await self.verify_alone()
+        known = await self._known()
+        if known is not None and known.mark not in marks:
+            await self._outside.write_marker(known.mark, str(self._path))
+
+    async def verify_alone(self) -> dict[str, str]:
+        """Refuse a location with markers of others, without writing one; answers the markers."""
+        outside = self._outside
+        if outside is None:
+            return {}
         marks = await outside.read_markers()
         others = {mark: path for mark, path in marks.items() if path != str(self._path)}
         if others:
@@ -90,9 +109,7 @@ class BlobPlaceOwnership:
             message = f"nothing was collected, because {path or 'another store'} keeps its blobs in the same place"
             hint = f"give each store a place of its own; if that one is gone or was moved, remove {where}"
             raise rejected("blobs_shared", message, hint=hint)
-        known = await self._known()
-        if known is not None and known.mark not in marks:
-            await outside.write_marker(known.mark, str(self._path))
+        return marks
 
     async def _bind(self, outside: ExternalBlobPlace) -> None:
         """Write the marker, then the record. Reuses a marker that a killed process left for this file."""

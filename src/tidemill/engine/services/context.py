@@ -18,6 +18,7 @@ from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
 from tidemill.errors import Problem, Rejected, offered, rejected
@@ -45,6 +46,7 @@ class ServiceContext:
     tenant: str
     input_bytes_max: int
     isolation: Isolation
+    limits: KnownLimits
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)

@@ -36,7 +36,7 @@ from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.queries import path, tokens
 from tidemill.kernel.state import State, peek_at
-from tidemill.stores.contract import Row, Stream
+from tidemill.stores.contract import Row, Stream, cap_bound
 
 if TYPE_CHECKING:
     from tidemill.kernel.explain.ended import NodeHistory
@@ -289,6 +289,7 @@ class InspectionService:
                 lease_expires_at_ms=view.lease_expires_at_ms,
                 expired=view.void,
                 lost=view.expired,
+                limited=any(cap_bound(cap, {}) is not None for cap in view.job.caps),
             )
             for view in jobs
         ]

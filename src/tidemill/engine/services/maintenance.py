@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tidemill.blobs.archive import Archive, at_once
@@ -11,14 +11,19 @@ from tidemill.blobs.contract import BlobDamaged, verified
 from tidemill.engine.blob_references import mark_new_tenant
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage, ArchiveReader, blob_name
+from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
 from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
 from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
+from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
 from tidemill.stores.optional import IndexProblems, flaws_of
+
+if TYPE_CHECKING:
+    from tidemill.engine.maintenance.doctor import Diagnosis, Doctor
 
 FINDINGS_MAX = 10_000
 """Findings kept of an audit; a store with more of them is not understood by reading on."""
@@ -29,8 +34,34 @@ Progress = Callable[[int, int], None]
 
 
 class MaintenanceService:
-    def __init__(self, context: ServiceContext, archive: Archive | None, retention_days: float | None) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        archive: Archive | None,
+        retention_days: float | None,
+        workers: WorkerService,
+        ownership: BlobPlaceOwnership | None = None,
+    ) -> None:
         self._context, self._archive, self._retention_days = context, archive, retention_days
+        self._workers, self._ownership = workers, ownership
+
+    # Diagnosis
+
+    async def diagnose(self) -> Diagnosis:
+        """Check the store, its settings, workers, unfinished work and blobs; writes nothing, and reads bounded parts.
+
+        `tidemill.diagnose(url)` also checks a store that cannot be opened.
+        """
+        from tidemill.engine.maintenance.doctor import diagnosis_of
+
+        doctor = self.doctor()
+        return diagnosis_of([*await doctor.check_store(), *await doctor.check_deployment()])
+
+    def doctor(self) -> Doctor:
+        # Imported here, because most processes never need it.
+        from tidemill.engine.maintenance.doctor import Doctor
+
+        return Doctor(self._context, self._workers, self._ownership)
 
     # Audit
 

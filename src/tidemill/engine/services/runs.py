@@ -79,6 +79,7 @@ class RunService:
             correlation_id=correlation_id,
             tag_used=workflow,
         )
+        await self._context.limits.refresh()
         answer = await self._context.turns.command(stream, command, start=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)

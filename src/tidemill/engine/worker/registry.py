@@ -18,6 +18,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
 from tidemill.engine.maintenance.schedule import Cursor
+from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
@@ -103,10 +104,11 @@ class Registry:
         options: WorkerOptions,
         types: Iterable[str],
         missing: MissingCapabilities,
+        limits: KnownLimits,
     ) -> None:
         self._store, self._ambient, self._worker, self.options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
-        self._types, self._missing = tuple(sorted(types)), missing
+        self._types, self._missing, self._limits = tuple(sorted(types)), missing, limits
         self._started_ms = 0
         self._loop: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
@@ -166,6 +168,8 @@ class Registry:
             held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
             await self._find_others()
+            with suppress(TidemillError):
+                await self._limits.refresh()
             self._pause = asyncio.create_task(self._until_outdated(held, missing), name="tidemill-beat")
             await asyncio.wait({self._pause})
 

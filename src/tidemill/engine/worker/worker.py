@@ -2,7 +2,7 @@
 
 A worker holds at most `concurrency` jobs. A job that became ready by its own result is handed over in the same commit,
 so a chain needs no claims. Stopping is a drain: the worker claims nothing more, lets attempts finish within the grace
-period, then cancels the rest and releases it at once. `AttemptLog` records start and checkpoints of running attempts.
+period, then cancels the rest and releases it at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson
-from tidemill.engine.attempts.attempt import Attempt, outputs_of
+from tidemill.engine.attempts.attempt import Attempt, AttemptLog, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
-from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, retry_until_stored
-from tidemill.engine.attempts.rendering import Values, encoded
-from tidemill.engine.attempts.results import as_payload, check_files, stored_value
+from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result
+from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.maintenance.schedule import MaintenanceSchedule
@@ -43,8 +41,6 @@ from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
     AnyCommand,
-    AttemptStarted,
-    Checkpoint,
     CompensationResult,
     CompensationWorkerLost,
     Done,
@@ -70,49 +66,6 @@ from tidemill.kernel.jobs import (
     timer_of,
 )
 from tidemill.stores.contract import Claim, Lease, Store, Stream
-
-
-class AttemptLog:
-    """Writes events of running attempts; `note` is called with whether an attempt is recorded as begun."""
-
-    def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
-        self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
-
-    async def record_start(self, attempt: Attempt) -> bool:
-        """Commit NodeStarted; False when the attempt no longer counts."""
-        answer = await self._turns.command(attempt.lease.stream, self.start_command(attempt), hold=attempt.lease)
-        self._note(attempt, answer.problem is None)
-        return answer.problem is None
-
-    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        lease = attempt.lease
-        try:
-            text = encoded(value, attempt.mask)
-        except NotJson as error:
-            text, _ = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
-        on_stall = partial(self._turns.mark_stuck, lease.stream)
-        await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
-        payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
-        command = Checkpoint(value=payload, **self._common(attempt))
-        # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
-        answer = await retry_until_stored(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
-        self._note(attempt, answer.problem is None)
-
-    def start_command(self, attempt: Attempt) -> AttemptStarted:
-        return AttemptStarted(**self._common(attempt))
-
-    def _common(self, attempt: Attempt) -> dict[str, Any]:
-        task = attempt.task
-        return {
-            "node": task.node,
-            "visit": task.visit,
-            "index": task.index,
-            "admission": attempt.admission,
-            "token": attempt.lease.token,
-            "worker": self._worker,
-            "started_ms": attempt.started_ms,
-        }
-
 
 JobKey = tuple[Stream, str]
 """The run, and the key of the job in it."""

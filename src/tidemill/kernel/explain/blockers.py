@@ -18,10 +18,12 @@ Kind = Literal[
     "pause", "outputs", "wait", "missing", "deadline", "rollback",
 ]  # fmt: skip
 
-Need = Literal["no_worker", "silent", "no_queue", "no_type", "lacking", "value", "later", "lost", "busy", "killer"]
+Need = Literal[
+    "no_worker", "silent", "no_queue", "no_type", "lacking", "value", "later", "lost", "busy", "killer", "limited",
+]  # fmt: skip
 """Why no worker runs a job: none is live, or live ones do not respond; none serves its queue or knows its type; all
 that do lack a requirement; a large value cannot be loaded; it was put aside; its worker was lost; all are busy;
-or all that took it were lost."""
+all that took it were lost; or a concurrency limit may hold it back."""
 
 
 class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):

@@ -95,6 +95,11 @@ _NEEDS = {
         f"it is set aside: {SET_ASIDE}", "find out what kills them, then pause and resume the run to try it again"
     ),
     "lost": Help("its worker was lost; it waits for another on queue {queue}", _FREE),
+    "limited": Help(
+        "waits for a free worker on queue {queue}, or for a free place under a concurrency limit",
+        "nothing, or raise the limit",
+        "tidemill concurrency",
+    ),
     "busy": Help("waits for a free worker on queue {queue}", _FREE),
 }
 """By need, or by a special case of it."""

@@ -34,6 +34,8 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     """The store knows the lease to be void, whatever its time says."""
     lost: int = 0
     """How many workers in a row were lost with it."""
+    limited: bool = False
+    """A concurrency limit holds for it."""
     unread: Failure | None = None
     """Why a large value that the job needs cannot be loaded, where a worker has tried."""
 
@@ -157,6 +159,8 @@ class ExplainInput:
             return "value"
         if job.ready_at_ms > self.now:
             return "later"
+        if job.limited:
+            return "limited"
         return "lost" if job.lease_expires_at_ms is not None else "busy"
 
     def _types_on(self, workers: Workers, queue: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 
 from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
+from tidemill.stores.optional import Finding, Severity, judged, migrations_finding
 from tidemill.stores.sql_files import Migration, Step, migrations, pending, statements
 
 DIALECT = "postgres"
@@ -144,6 +145,13 @@ class Place(msgspec.Struct, frozen=True):
     """Every transaction names its tenant: the role is bound by row-level security."""
     blobs: str = ""
     """The URL of a place for large values outside the database."""
+    read_only: bool = False
+    """Every transaction is read-only, and the store is not migrated."""
+
+    @property
+    def connections(self) -> int:
+        """The most connections of a process: readers of records and blobs, commits, claims, hints, renewals, SQL."""
+        return 2 * self.readers + 5
 
     @property
     def name(self) -> str:
@@ -153,7 +161,7 @@ class Place(msgspec.Struct, frozen=True):
         return f"PostgreSQL at {host}{f':{port}' if port else ''}/{database}"
 
 
-def place_at(url: str) -> Place:
+def place_at(url: str, *, read_only: bool = False) -> Place:
     """Read a URL. Our own options (schema, pool, blobs, row_security) are removed; libpq reads all others."""
     parts = urlsplit(url)
     mine = {"schema": SCHEMA, "pool": str(READERS_MAX), "row_security": "off", "blobs": ""}
@@ -164,7 +172,9 @@ def place_at(url: str) -> Place:
         else:
             others.append((name, value))
     try:
-        given = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(others))))
+        given = conninfo_to_dict(
+            urlunsplit(parts._replace(scheme="postgresql", query=urlencode(others, quote_via=quote)))
+        )
     except psycopg.Error as error:
         found = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
         if found:
@@ -185,7 +195,8 @@ def place_at(url: str) -> Place:
         message = f"row_security is on or off, not {mine['row_security']!r}"
         raise rejected("store_option_unknown", message, path="/row_security")
     arguments = {name: str(value) for name, value in given.items() if value is not None}
-    return Place(arguments, mine["schema"], int(mine["pool"]), mine["row_security"] == "on", mine["blobs"])
+    bound_to_tenant = mine["row_security"] == "on"
+    return Place(arguments, mine["schema"], int(mine["pool"]), bound_to_tenant, mine["blobs"], read_only)
 
 
 def _bad_url() -> Rejected:
@@ -207,7 +218,8 @@ def connection_arguments(place: Place) -> dict[str, Any]:
 
 
 def setup_of(place: Place) -> sql.Composed:
-    return sql.SQL("SET search_path = {}; " + SETTINGS).format(sql.Identifier(place.schema))
+    fixed = SETTINGS + ("; SET default_transaction_read_only = on" if place.read_only else "")
+    return sql.SQL("SET search_path = {}; " + fixed).format(sql.Identifier(place.schema))
 
 
 # Errors
@@ -522,6 +534,89 @@ async def _apply_one(connection: Connection, migration: Migration) -> None:
     with suppress(psycopg.errors.UndefinedTable):
         async with connection.transaction():
             await connection.execute("DELETE FROM sessions")
+
+
+# Diagnosis
+
+_SERVER = """SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
+    current_setting('full_page_writes'), current_setting('autovacuum'), pg_is_in_recovery(),
+    current_setting('transaction_read_only') = 'on',
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+    (SELECT sum(numbackends)::int FROM pg_stat_database),
+    pg_database_size(current_database())::bigint"""
+UNSAFE_SETTINGS: Mapping[str, tuple[str, Severity, str]] = {
+    "fsync": ("off", "error", "a crash of the machine may destroy the database"),
+    "synchronous_commit": ("off", "error", "a crash of the server loses commits that were answered"),
+    "full_page_writes": ("off", "error", "a power cut may leave pages that are half written"),
+    "autovacuum": ("off", "warning", "tables grow, and the server stops in the end"),
+}
+"""Settings of the server: the unsafe value, how bad it is, and what it means."""
+
+
+async def diagnose(place: Place) -> list[Finding]:
+    """Check the server, its settings and the schema; raises what opening the store would be refused with."""
+    # Only reads; a connection that was told to write nothing could not tell whether the server lets it.
+    link = Link(msgspec.structs.replace(place, read_only=False), opened=False)
+    try:
+        schema = [*await _pending(link), await _role_finding(link)]
+        ((version, *rest),) = await link.fetch(_SERVER)
+    except (psycopg.Error, OSError, TimeoutError) as error:
+        raise translate_error(error, place) from error
+    finally:
+        await link.drop()
+    settings = dict(zip(UNSAFE_SETTINGS, rest[:4], strict=True))
+    recovery, frozen, most, used, size = rest[4:]
+    hint = "name the primary server, or add target_session_attrs=read-write"
+    frozen_by = "the server is a replica" if recovery else "the role or the database is read-only" if frozen else ""
+    bad = frozen_by and f"nothing can be written: {frozen_by}"
+    return [
+        Finding("server_version", "ok", f"PostgreSQL {version}, psycopg {psycopg.__version__}"),
+        *schema,
+        judged("read_only", "store", "the server takes writes", bad, hint, "error"),
+        *(_setting_finding(name, value) for name, value in settings.items()),
+        _connections_finding(place, most, used),
+        Finding(
+            "database_size", "ok", f"the database takes {size >> 20:,} MiB of the server's disk, which it can fill"
+        ),
+    ]
+
+
+async def _pending(link: Link) -> list[Finding]:
+    if link.place.row_security:
+        # The role of a tenant need not read the list of migrations.
+        return []
+    found = await steps(link, dry_run=True)
+    if not any(step.applied_ms for step in found):
+        raise missing_store(link.place)
+    return [migrations_finding(len(found), sum(step.applied_ms is None for step in found))]
+
+
+async def _role_finding(link: Link) -> Finding:
+    try:
+        await check_role(link)
+    except Rejected as refusal:
+        problem = refusal.problems[0]
+        return Finding("row_security", "error", problem.message, problem.hint)
+    role = "binds this role to one tenant at a time" if link.place.row_security else "lets this role cross tenants"
+    return Finding("row_security", "ok", f"row-level security {role}")
+
+
+def missing_store(place: Place) -> Rejected:
+    hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
+    return rejected("store_missing", f"there is no store in the schema {place.schema} of {place.name}", hint=hint)
+
+
+def _setting_finding(name: str, value: str) -> Finding:
+    unsafe, severity, meaning = UNSAFE_SETTINGS[name]
+    bad, hint = f"{name} is off: {meaning}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
+    return judged(name, "store", f"{name} is {value}", bad if value == unsafe else "", hint, severity)
+
+
+def _connections_finding(place: Place, most: int, used: int) -> Finding:
+    shown = f"{used} of {most} connections are in use"
+    bad = f"{shown}; a process takes up to {place.connections}" if most - used < place.connections else ""
+    hint = f"raise max_connections of the server, or lower pool={place.readers} in the URL"
+    return judged("connections", "store", shown, bad, hint)
 
 
 def newest_known() -> int:

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
-from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
+from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream, is_full
 from tidemill.stores.postgres.database import CALL_SECONDS, SQL, Bigints, Byteas, Readers, Rows, Texts
 from tidemill.stores.postgres.writer import Head, Session
 
+LANES_AT_A_TIME = 2_000
+"""Lanes that one claim looks at; if there are more, the next one goes on from there."""
 LANES_MAX = 100_000
 """Lanes that are cached."""
 
@@ -49,6 +51,8 @@ class Jobs:
         self._readers, self._clock = readers, clock
         self._numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
+        self.lane_cursor = 0
+        """Where the next claim begins, if the last one did not look at all lanes with ready jobs."""
         self._viewed: list[tuple[Stream, asyncio.Future[list[JobView]]]] = []
         self._viewing: set[asyncio.Task[None]] = set()
 
@@ -57,22 +61,29 @@ class Jobs:
     async def learn_lanes(self, commits: Iterable[Commit]) -> None:
         """Know the lanes of the jobs of commits, which are made if they are new."""
         numbers = self._numbers
-        for commit in commits:
-            for job in commit.jobs:
-                lane = (job.queue, commit.stream.tenant, job.caps, job.priority)
-                if lane not in numbers:
-                    await self._learn(Lane(*lane))
+        lanes = {
+            Lane(job.queue, commit.stream.tenant, job.caps, job.priority) for commit in commits for job in commit.jobs
+        }
+        if len(numbers) > LANES_MAX:
+            self._numbers, self._lanes = numbers, _ = {}, {}
+        unknown = [lane for lane in lanes if lane not in numbers]
+        for tenant in sorted({lane.tenant for lane in unknown}):
+            await self._learn(tenant, sorted(lane for lane in unknown if lane.tenant == tenant))
 
-    async def _learn(self, lane: Lane) -> None:
-        if len(self._numbers) > LANES_MAX:
-            self._numbers, self._lanes = {}, {}
-        called = (lane.queue, lane.tenant, Texts(lane.caps), lane.priority)
-        found = await self._readers.fetch(SQL["lane"], called, tenant=lane.tenant)
-        while not found:
-            await self._readers.fetch(SQL["add_lane"], called, tenant=lane.tenant)
-            found = await self._readers.fetch(SQL["lane"], called, tenant=lane.tenant)
-        self._numbers[lane] = found[0][0]
-        self._lanes[found[0][0]] = lane
+    async def _learn(self, tenant: str, lanes: Sequence[Lane]) -> None:
+        called = {
+            "tenant": tenant,
+            "queues": Texts([lane.queue for lane in lanes]),
+            "caps": Texts([msgspec.json.encode(lane.caps).decode() for lane in lanes]),
+            "priorities": Bigints([lane.priority for lane in lanes]),
+        }
+        found = await self._readers.fetch(SQL["lanes"], called, tenant=tenant)
+        while len(found) < len(lanes):
+            await self._readers.fetch(SQL["add_lanes"], called, tenant=tenant)
+            found = await self._readers.fetch(SQL["lanes"], called, tenant=tenant)
+        for place, number in found:
+            self._numbers[lanes[place - 1]] = number
+            self._lanes[number] = lanes[place - 1]
 
     def lane(self, tenant: str, job: Job) -> int:
         return self._numbers[job.queue, tenant, job.caps, job.priority]
@@ -120,16 +131,19 @@ class Jobs:
                 if most <= 0:
                     return Claimed([], 0)
                 values = (*head, self._clock(), Texts(request.queues), most, request.lease_ms, request.owner)
+                window = (self.lane_cursor, LANES_AT_A_TIME)
                 caps = Texts(request.caps), Bigints(request.caps.values())
-                rows = await session.link.fetch(SQL["claim"], (*values, request.run_tree, *caps))
-                _, now, _, _, why, due, *_ = rows.pop()
+                rows = await session.link.fetch(SQL["claim"], (*values, request.run_tree, *caps, *window))
+                _, now, _, self.lane_cursor, why, due, *_ = rows.pop()
                 if why == CAPS_COUNT:
-                    return await self._claim_capped(session, head, request, most)
+                    return await self._claim_capped(session, head, request, most, window)
                 return Claimed(await self._leases(rows, request, now), now, due, why == CONTENDED)
 
             return await session.call(run)
 
-    async def _claim_capped(self, session: Session, head: Head, request: Claim, most: int) -> Claimed:
+    async def _claim_capped(
+        self, session: Session, head: Head, request: Claim, most: int, window: tuple[int, int]
+    ) -> Claimed:
         """Claim under caps: one such claim at a time, in a transaction, until nothing more fits."""
         caps, bounds = Texts(request.caps), Bigints(request.caps.values())
         queues, leases, contended = Texts(request.queues), list[Lease](), False
@@ -138,7 +152,7 @@ class Jobs:
             await fetch(SQL["one_capped_claim"])
             ((now, _),) = await fetch(SQL["expire"], (self._clock(),))
             while len(leases) < most:
-                asked = (now, queues, most - len(leases), caps, bounds, request.run_tree)
+                asked = (now, queues, most - len(leases), caps, bounds, request.run_tree, *window)
                 offered = await fetch(SQL["next_jobs"], asked)
                 live = Counter(dict(await fetch(SQL["live_caps"], (now,)))) if offered else Counter[str]()
                 fitting = await self._fitting(offered, request, live)
@@ -160,7 +174,7 @@ class Jobs:
         fitting: Rows = []
         for row in offered:
             caps = self._lanes[row[2]].caps
-            if any(live[cap] >= request.caps.get(cap, live[cap] + 1) for cap in caps):
+            if is_full(caps, request.caps, live):
                 break
             live.update(caps)
             fitting.append(row)

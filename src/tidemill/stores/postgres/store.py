@@ -36,6 +36,7 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
     LEASE_LOST,
@@ -45,6 +46,7 @@ from tidemill.stores.postgres.database import (
     Readers,
     check_role,
     connection_arguments,
+    diagnose,
     migrate,
     setup_of,
     translate_error,
@@ -54,10 +56,8 @@ from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, d
 from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session, Writer
-from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiter, Waiters
 
-CAPS = ("caps",)
-"""The topic of claims that a cap has blocked."""
 CONTENDED_MS = 3.0
 CLOCK_MEMORY_MS = 10_000.0
 
@@ -104,7 +104,7 @@ class PostgresStore:
             return
         link = Link(self.place, opened=False)
         try:
-            if not self.place.row_security:
+            if not (self.place.row_security or self.place.read_only):
                 await migrate(link)
             await check_role(link)
             ((now,),) = await link.fetch(SQL["clock"])
@@ -136,6 +136,9 @@ class PostgresStore:
             await self._claims.close()
         await self._readers.close()
         self._side.close()
+
+    async def diagnose(self) -> list[Finding]:
+        return await diagnose(self.place)
 
     def now_ms(self) -> int:
         return self._clock.now_ms() if self._test_clock is None else self._test_clock()
@@ -271,14 +274,14 @@ class PostgresStore:
 
     async def claim(self, request: Claim) -> list[Lease]:
         until = self.now_ms() + request.wait_ms
-        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
         if request.wait_ms and self._writer is not None:
             self._hints.listen()
         while self._writer is not None:
             with self._waiters_lock:
                 waiter = self._waiters.add(topics)
             try:
-                claimed = await self._claim_or_release(request)
+                claimed = await self._claim_in_all_lanes(request)
                 now = self.now_ms()
                 if claimed.leases or now >= until or request.most <= 0:
                     return claimed.leases
@@ -291,6 +294,15 @@ class PostgresStore:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
         return []
+
+    async def _claim_in_all_lanes(self, request: Claim) -> Claimed:
+        """Claim; a call looks at a bounded number of lanes."""
+        from_start = self._jobs.lane_cursor == 0
+        claimed = await self._claim_or_release(request)
+        while not claimed.leases and request.most > 0 and not (from_start and self._jobs.lane_cursor == 0):
+            from_start = from_start or self._jobs.lane_cursor == 0
+            claimed = await self._claim_or_release(request)
+        return claimed
 
     async def _claim_or_release(self, request: Claim) -> Claimed:
         """Claim; releases the jobs if the caller is cancelled before the claim is done."""

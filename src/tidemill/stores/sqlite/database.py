@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import re
+import shlex
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ import msgspec
 
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.contract import Stream
+from tidemill.stores.optional import Finding, Severity, judged, migrations_finding
 from tidemill.stores.sql_files import Migration, Step, migrations, pending
 from tidemill.stores.sqlite.liveness import ProcessLocks
 
@@ -72,6 +74,24 @@ def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms
         connection.execute("PRAGMA cache_size = -8192")  # KiB
         connection.execute("PRAGMA temp_store = MEMORY")
     return connection
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    """Open a connection that changes nothing: it neither writes nor moves a WAL that others have left into the file."""
+    has_log = _size_of(f"{path}-wal") > 0
+    connection = connect(path, create=False)
+    with errors_of(path):
+        connection.execute("PRAGMA query_only = ON")
+        # Without a WAL of others, closing removes the empty files that opening made.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
+    return connection
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _create_private(path: Path) -> None:
@@ -144,8 +164,8 @@ def _is_planted(path: Path) -> bool:
     return bool(stat.S_ISLNK(link.st_mode) and shared and link.st_uid not in (os.geteuid(), folder.st_uid))
 
 
-def check_place(path: Path, mounts: str | None = None) -> None:
-    """Refuse a path where a store cannot be kept safely, or at all."""
+def check_place(path: Path, mounts: str | None = None) -> str:
+    """Refuse a path where a store cannot be kept safely, or at all; answers the type of its file system."""
     if path.is_dir():
         raise rejected("store_unusable", f"{path} is a directory", hint="name a file in it")
     if path.exists() and not path.is_file():
@@ -161,6 +181,7 @@ def check_place(path: Path, mounts: str | None = None) -> None:
         hint = "put the file on a local disk; several machines need a store that is a server"
         message = f"{path} is on a network file system ({kind}), where SQLite loses data"
         raise rejected("store_on_network", message, hint=hint)
+    return kind
 
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -448,6 +469,74 @@ def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:
     if names:
         message = f"{path} has to be migrated, and is in use by {', '.join(names)}"
         raise rejected("store_in_use", message, hint="stop them, then repeat this: nothing was changed")
+
+
+# Diagnosis
+
+WAL_BYTES_MAX = 512 << 20
+"""Twice of what commits let the WAL grow to: a reader keeps it from restarting, or checkpoints fail."""
+DISK_BYTES_LOW, DISK_BYTES_MIN = 1 << 30, 100 << 20
+
+
+def diagnose(path: Path, durability: str) -> list[Finding]:
+    """Check a file, its settings and its disk; raises what opening it would be refused with."""
+    require_file(path)
+    kind = check_place(path)
+    connection = connect_to_read(path)
+    try:
+        schema = look(connection, path)
+    finally:
+        connection.close()
+    relaxed = "a power cut may lose the last commits, because the URL says durability=relaxed"
+    full = "every commit is synced to the disk before it is answered"
+    hint = "remove durability=relaxed from the URL"
+    return [
+        Finding("server_version", "ok", f"SQLite {apsw.sqlite_lib_version()}, apsw {apsw.apsw_version()}"),
+        migrations_finding(len(schema.applied) + len(schema.pending), len(schema.pending)),
+        judged("durability", "store", full, "" if durability == "full" else relaxed, hint),
+        Finding("file_system", "ok", f"the file is on a local disk ({kind or 'of an unknown type'})"),
+        _mode_finding(path),
+        _wal_finding(path),
+        disk_finding(path.parent),
+    ]
+
+
+def require_file(path: Path, shown: Path | None = None) -> None:
+    if not path.exists():
+        hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
+        raise rejected("store_missing", f"there is no store {shown or path}", hint=hint)
+
+
+def _mode_finding(path: Path) -> Finding:
+    """Whether others than the owner and the group can read or write the file or what stands beside it."""
+    open_to: dict[Path, int] = {}
+    for each in (path, *(Path(f"{path}{suffix}") for suffix in (*SIDE_FILES, "-live"))):
+        # The files beside it come and go.
+        with suppress(FileNotFoundError):
+            open_to[each] = each.stat().st_mode & stat.S_IRWXO
+    loose = [each for each, bits in open_to.items() if bits]
+    writable = any(open_to[each] & stat.S_IWOTH for each in loose)
+    names = " and ".join(each.name for each in loose)
+    bad = f"every user of this machine can {'change' if writable else 'read'} {names}" if loose else ""
+    hint = f"chmod o-rwx {' '.join(shlex.quote(str(each)) for each in loose)}"
+    ok = "only the owner and the group can use the file"
+    return judged("file_mode", "store", ok, bad, hint, "error" if writable else "warning")
+
+
+def _wal_finding(path: Path) -> Finding:
+    size = _size_of(f"{path}-wal")
+    shown = f"the WAL has {size >> 20:,} MiB"
+    bad = f"{shown}: a reader keeps it from restarting" if size > WAL_BYTES_MAX else ""
+    hint = f"end programs that read it for long (`fuser {shlex.quote(str(path))}`); the next commits shrink it"
+    return judged("wal_size", "store", shown, bad, hint)
+
+
+def disk_finding(folder: Path) -> Finding:
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    severity: Severity = "ok" if free >= DISK_BYTES_LOW else "warning" if free >= DISK_BYTES_MIN else "error"
+    hint = "" if severity == "ok" else f"free space on the disk of {folder}; `tidemill archive sweep` retires old runs"
+    return Finding("disk_space", severity, f"the disk has {free / (1 << 30):,.1f} GiB left", hint)
 
 
 # Checksums

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
+from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream, is_full
 from tidemill.stores.sql_files import statements
 from tidemill.stores.sqlite.database import Damaged, Execute, checksum, fetch_one, place_in, verify
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
-from tidemill.stores.wakeups import EVERY_QUEUE
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE
 
 LOG = logging.getLogger(__name__)
 
@@ -28,9 +28,6 @@ SQL = statements("sqlite")
 _ADD_JOB, _REMOVE_JOB, _LEASE = SQL["add_job"], SQL["remove_job"], SQL["lease"]
 
 LATER, READY, HELD = 0, 1, 2
-
-CAPS = ("caps",)
-"""The topic of claims that a cap has blocked."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -199,12 +196,12 @@ class Jobs:
     def _claim(self, tx: Transaction, request: Claim) -> list[Lease]:
         execute, now = tx.execute, tx.now_ms
         execute(SQL["fall_due"], (now,))
-        tenants, count = self._open_lanes(tx, request)
+        tenants, count, capped = self._open_lanes(tx, request)
         most = request.most
         if not tenants or most <= 0:
             return []
         served = dict(execute(SQL["served"]).fetchall())
-        alive = self._alive(tx) if request.caps else Counter[str]()
+        alive = self._alive(tx) if capped else Counter[str]()
         lines: dict[int, Line] = {}
         leases: list[Lease] = []
         turns = [(served.get(tenant, 0), tenant) for tenant in tenants]
@@ -215,7 +212,7 @@ class Jobs:
             while lanes:
                 turn = heappop(lanes)
                 number, lane = turn[-1], self._looked_up(tx, turn[-1])
-                if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
+                if is_full(lane.caps, request.caps, alive):
                     self.blocked_by_cap = True
                     continue
                 line = lines.get(number)
@@ -242,13 +239,13 @@ class Jobs:
             execute(SQL["serve"], (tenant, served[tenant]))
         return leases
 
-    def _open_lanes(self, tx: Transaction, request: Claim) -> tuple[dict[str, list[Turn]], int]:
-        """The lanes of each tenant that have ready jobs, as heaps, and how many; the next `LANES_AT_A_TIME` of all."""
+    def _open_lanes(self, tx: Transaction, request: Claim) -> tuple[dict[str, list[Turn]], int, bool]:
+        """The next lanes with ready jobs, as a heap per tenant; how many they are, and whether some have caps."""
         wanted = frozenset(request.queues)
         rows = tx.execute(SQL["lanes_in_line"], (self.lane_cursor, LANES_AT_A_TIME)).fetchall()
         self.lane_cursor = rows[-1][0] if len(rows) == LANES_AT_A_TIME else 0
         tenants: dict[str, list[Turn]] = {}
-        count = 0
+        count, capped = 0, False
         for number, ready_at_ms, place in rows:
             try:
                 lane = self._looked_up(tx, number)
@@ -259,9 +256,10 @@ class Jobs:
             if not wanted or lane.queue in wanted:
                 tenants.setdefault(lane.tenant, []).append((-lane.priority, ready_at_ms, place, number))
                 count += 1
+                capped = capped or bool(lane.caps)
         for lanes in tenants.values():
             heapify(lanes)
-        return tenants, count
+        return tenants, count, capped
 
     def _drop(self, tx: Transaction, statement: str, values: tuple[int | str | bytes, ...]) -> int:
         """Remove damaged jobs; returns how many."""

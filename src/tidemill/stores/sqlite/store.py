@@ -35,6 +35,7 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.optional import Finding
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
     PRESENCE_MS,
@@ -42,20 +43,24 @@ from tidemill.stores.sqlite.database import (
     FileIdentity,
     check_place,
     connect,
+    connect_to_read,
+    diagnose,
     errors_of,
     fetch_one,
     migrate,
     newest_known,
     refuse_migrated,
+    require_file,
     resolve_path,
+    translate_error,
 )
 from tidemill.stores.sqlite.followers import ChangePoller, FrameReceiver, FrameSender
-from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.jobs import Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
 from tidemill.stores.sqlite.rows import SqliteTermIndex
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
 from tidemill.stores.sqlite.writer import Checkpoints, Operation, SideConnection, Transaction, Writer, prepare
-from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 
@@ -64,7 +69,10 @@ HOLDER_CHECK_MS = 200.0
 
 
 class SqliteStore:
-    """A `Store` in a file. `clock` gives the store's time in ms; a test that moves it calls `notify_all`."""
+    """A `Store` in a file. `clock` gives the store's time in ms; a test that moves it calls `notify_all`.
+
+    A `read_only` one neither creates nor migrates nor changes the file.
+    """
 
     def __init__(
         self,
@@ -73,7 +81,9 @@ class SqliteStore:
         durability: Literal["full", "relaxed"] = "full",
         clock: Callable[[], int] | None = None,
         presence_ms: float = PRESENCE_MS,
+        read_only: bool = False,
     ) -> None:
+        self._read_only = read_only
         self.path, self.durability, self._presence_ms = resolve_path(path), durability, presence_ms
         self._clock = clock or wall_clock_ms
         self._waiters, self._waiters_lock = Waiters(), threading.Lock()
@@ -96,10 +106,14 @@ class SqliteStore:
         if self._writer is not None:
             return
         check_place(self.path)
-        connection = connect(self.path)
+        if self._read_only:
+            require_file(self.path)
+        connect_to = connect_to_read if self._read_only else connect
+        connection = connect_to(self.path)
         try:
-            migrate(connection, self.path)
-            self._reader = connect(self.path)
+            if not self._read_only:
+                migrate(connection, self.path)
+            self._reader = connect_to(self.path)
             self._read = self._reader.cursor().execute
             with errors_of(self.path):
                 self._read("PRAGMA query_only = ON")
@@ -140,6 +154,12 @@ class SqliteStore:
         self._reader.close()
         self._side.close()
         self._streams.forget_all()
+
+    async def diagnose(self) -> list[Finding]:
+        try:
+            return await asyncio.to_thread(diagnose, self.path, self.durability)
+        except OSError as error:
+            raise translate_error(error, self.path) from error
 
     def now_ms(self) -> int:
         return self._clock()
@@ -258,7 +278,7 @@ class SqliteStore:
         if not self._jobs.holder:
             await self._enter()
         until = self._clock() + request.wait_ms
-        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
         while (writer := self._writer) is not None:
             with self._waiters_lock:
                 waiter = self._waiters.add(topics)

@@ -25,11 +25,12 @@ from tidemill.stores.contract import (
 )
 from tidemill.stores.sql_files import statements
 from tidemill.stores.sqlite.database import Damaged, Execute, checksum, fetch_one, place_in, verify
-from tidemill.stores.sqlite.jobs import CAPS, Jobs
+from tidemill.stores.sqlite.jobs import Jobs
 from tidemill.stores.sqlite.liveness import ProcessLocks
 from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
+from tidemill.stores.wakeups import CAPS
 
 LOG = logging.getLogger(__name__)
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
 import pytest_asyncio
 
+import tidemill
 from tests.conformance.stores.harness import job, row, run
+from tests.fixtures.command_line import eventually
 from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer, free_port, running
 from tidemill.bootstrap import migrated, open_storage, require_store_exists
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, Committed
-from tidemill.stores.postgres.database import place_at
+from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
 
 URL = "postgresql://u:se%40cret@db.example:6543/mill"
@@ -114,6 +116,118 @@ async def test_another_schema_than_ours_is_left_alone(server: PrivateServer) -> 
         found = await refusal(f"{server.url}?schema={schema}")
         assert isinstance(found, Rejected) and found.code == code
         assert len(server.asked(f"SELECT 1 FROM pg_tables WHERE schemaname = '{schema}'")) == 1
+
+
+HELLO = {"name": "hello", "nodes": [{"id": "a", "type": "value", "config": "x" * 100_000}]}
+
+
+@pytest.fixture
+def made(server: PrivateServer) -> str:
+    """The URL of a store in which one run has ended."""
+    url = server.emptied_store()
+    with tidemill.open(url) as mill:
+        mill.run(HELLO)
+    return url
+
+
+def severities(url: str) -> dict[str, str]:
+    found = tidemill.diagnose(url).findings
+    assert not any(PASSWORD in f"{each.message} {each.hint}" for each in found)
+    assert all(each.hint for each in found if each.severity in ("warning", "error"))
+    return {each.code: each.severity for each in found}
+
+
+def with_setting(url: str, setting: str) -> str:
+    return f"{url}&options={quote(f'-c {setting}', safe='')}"
+
+
+def test_only_what_is_wrong_with_the_server_is_above_info(server: PrivateServer, made: str) -> None:
+    assert {code for code, severity in severities(made).items() if severity not in ("ok", "info")} == {"fsync"}
+    server.asked("ALTER SYSTEM SET full_page_writes = off")
+    server.asked("ALTER SYSTEM SET autovacuum = off")
+    server.asked("SELECT pg_reload_conf()")
+    try:
+        eventually(lambda: severities(made)["full_page_writes"] == "error", "the server does not reload")
+        assert severities(made)["autovacuum"] == "warning"
+    finally:
+        server.asked("ALTER SYSTEM RESET ALL")
+        server.asked("SELECT pg_reload_conf()")
+
+
+def test_commits_that_are_not_waited_for(made: str) -> None:
+    assert severities(with_setting(made, "synchronous_commit=off"))["synchronous_commit"] == "error"
+    assert severities(with_setting(made, "synchronous_commit=local"))["synchronous_commit"] == "ok"
+
+
+def test_a_server_that_takes_no_writes_is_checked_to_the_end(server: PrivateServer, made: str) -> None:
+    sessions = server.asked(f"SELECT count(*) FROM {place_at(made).schema}.sessions")
+    found = severities(with_setting(made, "default_transaction_read_only=on"))
+    assert found["read_only"] == "error" and found["orphan_blobs"] == "ok"
+    assert server.asked(f"SELECT count(*) FROM {place_at(made).schema}.sessions") == sessions
+
+
+async def test_a_store_to_read_cannot_write(made: str) -> None:
+    link = Link(place_at(made, read_only=True))
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        await link.fetch("DELETE FROM sessions")
+    await link.drop()
+
+
+def test_a_pool_that_the_server_has_no_room_for(made: str) -> None:
+    assert severities(made)["connections"] == "ok"
+    assert severities(f"{made}&pool=40")["connections"] == "warning"
+
+
+def test_a_pending_migration_is_told_and_not_applied(server: PrivateServer) -> None:
+    url = server.new_store()
+    assert all(step.applied_ms for step in migrated(url))
+    schema = place_at(url).schema
+    server.asked(f"DELETE FROM {schema}.migrations WHERE number = {newest_known()}")
+    found = severities(url)
+    assert found["migrations"] == "warning" and "stuck_runs" not in found
+    assert server.asked(f"SELECT max(number) FROM {schema}.migrations") == [(newest_known() - 1,)]
+
+
+def test_a_role_that_row_security_binds(server: PrivateServer, made: str) -> None:
+    schema = place_at(made).schema
+    server.asked("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN PASSWORD 'clerk'")
+    server.asked(f"GRANT USAGE ON SCHEMA {schema} TO clerk; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO clerk")
+    try:
+        clerk = made.replace(f"{USER}:{PASSWORD}", "clerk:clerk")
+        refused, bound = severities(clerk), severities(f"{clerk}&row_security=on")
+        assert refused["row_security"] == "error" and "stuck_runs" not in refused
+        assert bound["row_security"] == "ok" and bound["orphan_blobs"] == "ok"
+        assert severities(f"{made}&row_security=on")["row_security"] == "error", "the owner is not bound"
+    finally:
+        server.asked("DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ((PASSWORD, "wrong"), "store_unusable"),
+        (("/postgres", "/nowhere"), "store_missing"),
+        (("schema=", "schema=no_"), "store_missing"),
+        (("@127.0.0.1", "@127.0.0.9"), "store_unavailable"),
+    ],
+)
+def test_a_server_that_cannot_be_checked_is_one_finding(made: str, changed: tuple[str, str], code: str) -> None:
+    assert severities(made.replace(*changed)) == {"versions": "ok", code: "error"}
+
+
+def test_a_lost_job_and_an_orphan_are_found(server: PrivateServer, made: str) -> None:
+    schema = place_at(made).schema
+    with tidemill.open(made, work=False) as mill:
+        mill.publish({"name": "gpu", "nodes": [{"id": "a", "type": "value", "queue": "gpu"}]})
+        mill.start("gpu", key="lost")
+        mill.start("gpu", key="waiting")
+        mill.put_blob(b'{"lonely": true}')
+    server.asked(f"DELETE FROM {schema}.jobs USING {schema}.streams s WHERE stream = s.id AND s.key = 'lost'")
+    server.asked(f"UPDATE {schema}.blobs SET since_ms = since_ms - 7200000")
+    found = {each.code: each for each in tidemill.diagnose(made).findings}
+    assert "1 run stuck: lost" in found["stuck_runs"].message
+    assert "queue gpu: 1 job ready" in found["unserved_queues"].message
+    assert found["orphan_blobs"].severity == "info"
 
 
 def test_a_command_that_only_reads_makes_no_store(server: PrivateServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -235,3 +236,24 @@ async def test_a_process_without_the_snapshot_format_refuses_the_file(
     with pytest.raises(Rejected, match="has schema 6, and this version of Tidemill knows schemas up to 3") as refusal:
         await SqliteStore(path).open()
     assert refusal.value.code == "store_newer"
+
+
+async def test_a_store_to_read_is_neither_made_nor_changed(tmp_path: Path) -> None:
+    path = tmp_path / "mill.db"
+    store = SqliteStore(path, read_only=True)
+    with pytest.raises(Rejected) as refused:
+        await store.open()
+    assert refused.value.code == "store_missing" and not path.exists()
+    made = SqliteStore(path)
+    await made.open()
+    await made.commit([Commit(run("a"), 0, (b"one",))])
+    await made.close()
+    before = path.read_bytes()
+    await store.open()
+    (tail,) = await store.load({run("a"): 0})
+    assert tail.records == (b"one",)
+    with pytest.raises(Rejected) as refused:
+        await store.commit([Commit(run("a"), 1, (b"two",))])
+    assert refused.value.code == "store_read_only"
+    await store.close()
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["mill.db"]

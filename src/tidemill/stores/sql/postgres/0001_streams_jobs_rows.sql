@@ -404,32 +404,55 @@ BEGIN
 END
 $$;
 
+-- The next lanes with jobs that are not leased.
+CREATE FUNCTION lanes_in_line(after_lane bigint, most bigint) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY (
+        WITH RECURSIVE line (lane) AS (
+            (SELECT j.lane FROM jobs j WHERE j.state = 1 AND j.lane > after_lane ORDER BY j.lane LIMIT 1)
+            UNION ALL
+            SELECT n.lane FROM line CROSS JOIN LATERAL (
+                SELECT j.lane FROM jobs j WHERE j.state = 1 AND j.lane > line.lane ORDER BY j.lane LIMIT 1
+            ) n
+        )
+        SELECT line.lane FROM line LIMIT most
+    );
+END
+$$;
+
+-- The most live leases that a cap allows: as the claim says, or as the name itself says at its end; null is no bound.
+CREATE FUNCTION cap_bound(cap text, cap_names text[], cap_bounds bigint[]) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(cap_bounds[array_position(cap_names, cap)], substring(cap FROM '.<=([0-9]{1,18})$')::bigint)
+$$;
+
 -- Jobs that can be claimed, in the order of choice: tenants in turn, the one served longest ago first; within a tenant
 -- by priority, ready time and insertion. A lane offers no more jobs than its caps have room for.
 CREATE FUNCTION next_jobs(
-    now_ms bigint, queues text[], most bigint, cap_names text[], cap_bounds bigint[], tree text
+    now_ms bigint, queues text[], most bigint, cap_names text[], cap_bounds bigint[], tree text, among bigint[]
 ) RETURNS TABLE (job_stream bigint, job_key text, job_lane bigint, job_capped boolean) LANGUAGE plpgsql ROWS 100 AS $$
 BEGIN
     -- Functions in PL/pgSQL keep their plans; those in SQL are planned at every call.
     RETURN QUERY
-    WITH RECURSIVE line (lane, ready_at_ms, place) AS (
-        (SELECT j.lane, j.ready_at_ms, j.place FROM jobs j WHERE j.state = 1
-            ORDER BY j.lane, j.ready_at_ms, j.place LIMIT 1)
-        UNION ALL
-        SELECT n.lane, n.ready_at_ms, n.place FROM line CROSS JOIN LATERAL (
-            SELECT j.lane, j.ready_at_ms, j.place FROM jobs j WHERE j.state = 1 AND j.lane > line.lane
-            ORDER BY j.lane, j.ready_at_ms, j.place LIMIT 1
+    WITH line AS (
+        SELECT a.lane, n.ready_at_ms, n.place FROM unnest(among) a(lane) CROSS JOIN LATERAL (
+            SELECT j.ready_at_ms, j.place FROM jobs j WHERE j.state = 1 AND j.lane = a.lane
+            ORDER BY j.ready_at_ms, j.place LIMIT 1
         ) n
     ), live AS MATERIALIZED (
         SELECT c.cap, count(*) AS leases
         FROM jobs j JOIN lanes l ON l.id = j.lane CROSS JOIN LATERAL unnest(l.caps) c(cap)
-        WHERE cardinality(cap_names) > 0 AND j.state = 2 AND j.due_ms > now_ms AND j.capped GROUP BY c.cap
+        WHERE j.state = 2 AND j.due_ms > now_ms AND j.capped GROUP BY c.cap
     ), open AS (
-        SELECT l.id, l.tenant, l.priority, l.caps && cap_names AS capped, line.ready_at_ms, line.place,
-            least(most, (
-                SELECT min(b.bound - coalesce((SELECT v.leases FROM live v WHERE v.cap = b.cap), 0))
-                FROM unnest(cap_names, cap_bounds) b(cap, bound) WHERE b.cap = ANY (l.caps)
-            )) AS room
+        SELECT l.id, l.tenant, l.priority, line.ready_at_ms, line.place,
+            cardinality(l.caps) > 0 AND EXISTS (
+                SELECT 1 FROM unnest(l.caps) b(cap) WHERE cap_bound(b.cap, cap_names, cap_bounds) IS NOT NULL
+            ) AS capped,
+            CASE WHEN cardinality(l.caps) = 0 THEN most ELSE least(most, (
+                SELECT min(
+                    cap_bound(b.cap, cap_names, cap_bounds)
+                    - coalesce((SELECT v.leases FROM live v WHERE v.cap = b.cap), 0)
+                ) FROM unnest(l.caps) b(cap)
+            )) END AS room
         FROM line JOIN lanes l ON l.id = line.lane
         WHERE line.ready_at_ms <= now_ms AND (cardinality(queues) = 0 OR l.queue = ANY (queues))
     ), ranked AS (
@@ -521,11 +544,11 @@ END
 $$;
 
 -- Claim in one call, unless a job comes up whose caps are bounded. The last line has no key: its token is the clock,
--- its ready time the next moment at which there may be work, and `expired` is 1 if others were about to take what there
--- was, 2 if caps must be counted first.
+-- its ready time the next moment at which there may be work, its lane the last one that was looked at if there may be
+-- more, and `expired` is 1 if others were about to take what there was, 2 if caps must be counted first.
 CREATE FUNCTION claim_jobs(
     me bigint, my_epoch bigint, my_batch bigint, at_ms bigint, queues text[], most bigint, lease_ms bigint,
-    by_owner text, tree text, cap_names text[], cap_bounds bigint[]
+    by_owner text, tree text, cap_names text[], cap_bounds bigint[], after_lane bigint, lanes_most bigint
 ) RETURNS TABLE (
     key text, token bigint, body bytea, lane bigint, expired integer, ready_at_ms bigint, of_tenant text, of_kind text,
     of_key text
@@ -537,11 +560,13 @@ DECLARE
     any_capped boolean;
     due bigint;
     why integer := 0;
+    lanes bigint[];
 BEGIN
     PERFORM expire_leases(now_ms);
+    lanes := lanes_in_line(after_lane, lanes_most);
     -- More than wanted, because others may be about to take the first ones.
     SELECT array_agg(n.job_stream), array_agg(n.job_key), bool_or(n.job_capped) INTO offered_streams, offered_keys, any_capped
-    FROM next_jobs(now_ms, queues, 4 * most, cap_names, cap_bounds, tree) n;
+    FROM next_jobs(now_ms, queues, 4 * most, cap_names, cap_bounds, tree, lanes) n;
     IF any_capped THEN
         why := 2;
     ELSIF offered_streams IS NULL THEN
@@ -554,6 +579,6 @@ BEGIN
             due := next_due(now_ms, queues);
         END IF;
     END IF;
-    RETURN QUERY SELECT NULL, now_ms, NULL::bytea, NULL::bigint, why, due, NULL, NULL, NULL;
+    RETURN QUERY SELECT NULL, now_ms, NULL::bytea, coalesce(lanes[lanes_most], 0), why, due, NULL, NULL, NULL;
 END
 $$;

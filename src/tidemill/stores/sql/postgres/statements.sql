@@ -46,14 +46,21 @@ SELECT tenant, key FROM streams
 -- name: first_streams
 SELECT tenant, key FROM streams WHERE kind = %s AND version > 0 ORDER BY tenant, key LIMIT %s;
 
--- name: add_lane
-INSERT INTO lanes (queue, tenant, caps, priority) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING;
--- name: lane
-SELECT id FROM lanes WHERE queue = %s AND tenant = %s AND caps = %s::text[] AND priority = %s;
+-- name: add_lanes
+INSERT INTO lanes (queue, tenant, caps, priority)
+    SELECT a.queue, %(tenant)s, ARRAY (SELECT jsonb_array_elements_text(a.caps::jsonb)), a.priority
+    FROM unnest(%(queues)s::text[], %(caps)s::text[], %(priorities)s::bigint[]) a(queue, caps, priority)
+    ON CONFLICT DO NOTHING;
+-- name: lanes
+SELECT a.number, l.id
+    FROM unnest(%(queues)s::text[], %(caps)s::text[], %(priorities)s::bigint[]) WITH ORDINALITY
+        a(queue, caps, priority, number)
+    JOIN lanes l ON l.queue = a.queue AND l.tenant = %(tenant)s AND l.priority = a.priority
+        AND l.caps = ARRAY (SELECT jsonb_array_elements_text(a.caps::jsonb));
 -- name: lanes_called
 SELECT id, queue, tenant, caps, priority FROM lanes WHERE id = ANY (%s);
 -- name: claim
-SELECT * FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+SELECT * FROM claim_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: one_capped_claim
 SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.caps'));
 -- name: one_statement_commit
@@ -61,7 +68,7 @@ SELECT pg_advisory_xact_lock(hashtext(current_schema() || '.statements'));
 -- name: expire
 SELECT n.now_ms, expire_leases(n.now_ms) FROM (SELECT clock_ms(%s) AS now_ms OFFSET 0) n;
 -- name: next_jobs
-SELECT job_stream, job_key, job_lane FROM next_jobs(%s, %s, %s, %s, %s, %s);
+SELECT job_stream, job_key, job_lane FROM next_jobs(%s, %s, %s, %s, %s, %s, lanes_in_line(%s, %s));
 -- name: lease
 SELECT * FROM lease_jobs(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: next_due

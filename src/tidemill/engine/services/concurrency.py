@@ -1,0 +1,94 @@
+"""Limits of how many nodes run at a time in the whole fleet: per queue, node type, workflow, or value of a label.
+
+The store counts leases, so that a limit holds for all workers together and a dead one frees its places. The limits are
+rows of the store, which every process reads again every few seconds. A node is under the limits that are known when it
+is scheduled: one that waits already is not affected by a new limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tidemill.errors import rejected
+from tidemill.kernel.jobs import LIMITED, limits_of
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State
+from tidemill.stores.contract import Commit, Job, Row, Store, Stream
+
+CONCURRENCY = "concurrency"
+"""Kind of the rows of limits; they belong to no tenant."""
+STREAM = Stream("", "store", CONCURRENCY)
+LIMITS_MAX = 1_000
+KNOWN_FOR_MS = 5_000
+LIMIT_MAX = 1_000_000
+HINT = "name a queue, type, workflow or label: queue:gpu, type:http, workflow:billing, label:customer"
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(int).decode
+
+
+class ConcurrencyLimit(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    limit: int
+
+
+class KnownLimits:
+    """The limits as this process last read them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read_ms: int | None = None
+        self.limits: Mapping[str, int] = {}
+
+    async def refresh(self, *, at_once: bool = False) -> None:
+        """Read the limits, unless they were read within the last few seconds."""
+        now_ms = self._store.now_ms()
+        if not at_once and self._read_ms is not None and abs(now_ms - self._read_ms) < KNOWN_FOR_MS:
+            return
+        page = await self._store.find("", CONCURRENCY, limit=LIMITS_MAX)
+        self.limits, self._read_ms = {row.key: _DECODE(row.body) for row in page.rows}, now_ms
+
+    def apply(self, jobs: tuple[Job, ...], stream: Stream, flow: Workflow, state: State) -> tuple[Job, ...]:
+        """The jobs of a run with the caps of the limits that hold for them."""
+        return tuple(self._limited(job, stream, flow, state) for job in jobs)
+
+    def _limited(self, job: Job, stream: Stream, flow: Workflow, state: State) -> Job:
+        caps = limits_of(self.limits, stream.tenant, flow, state, job.key, job.queue)
+        return msgspec.structs.replace(job, caps=(*job.caps, *caps)) if caps else job
+
+
+class ConcurrencyService:
+    def __init__(self, store: Store, known: KnownLimits) -> None:
+        self._store, self._known = store, known
+
+    async def find(self) -> list[ConcurrencyLimit]:
+        """Every limit, by name."""
+        await self._known.refresh(at_once=True)
+        return [ConcurrencyLimit(name=name, limit=limit) for name, limit in sorted(self._known.limits.items())]
+
+    async def set(self, name: str, limit: int) -> ConcurrencyLimit:
+        """Let at most `limit` nodes run at a time, of the queue, type, workflow or value of a label that is named."""
+        kind, colon, which = name.partition(":")
+        if kind not in LIMITED or not colon or not which or len(name) > 200:
+            raise rejected("limit_name_invalid", f"{name!r} names nothing that can be limited", path="/name", hint=HINT)
+        if isinstance(limit, bool) or not 0 <= limit <= LIMIT_MAX:
+            message = f"a limit is a number from 0 to {LIMIT_MAX:,}, not {limit}"
+            raise rejected("limit_invalid", message, path="/limit", hint="0 holds back everything; remove lifts it")
+        await self._known.refresh(at_once=True)
+        if name not in self._known.limits and len(self._known.limits) >= LIMITS_MAX:
+            raise rejected("limit_invalid", f"there are {LIMITS_MAX} limits already", hint="remove one")
+        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, body=_ENCODE(limit)))
+        return ConcurrencyLimit(name=name, limit=limit)
+
+    async def remove(self, name: str) -> None:
+        """Lift a limit. Nodes that were scheduled under it keep it."""
+        await self._known.refresh(at_once=True)
+        if name not in self._known.limits:
+            raise rejected("limit_unknown", f"there is no limit {name}", hint="see `tidemill concurrency`")
+        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, deleted=True))
+
+    async def _write(self, row: Row) -> None:
+        await self._store.commit([Commit(stream=STREAM, expected=None, rows=(row,))])
+        await self._known.refresh(at_once=True)
