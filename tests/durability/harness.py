@@ -209,8 +209,8 @@ async def examined(path: Path) -> dict[Stream, int]:
         verdict = await engine.verify_log()
         assert verdict.clean, verdict.findings
         store = engine._store
-        runs, workflows = await store.streams(RUN), await store.streams(WORKFLOW)
-        tails = await store.load(dict.fromkeys([*runs, *workflows], 0), snapshots=False)
+        runs, others = await store.streams(RUN), [*await store.streams(WORKFLOW), *await store.streams("store")]
+        tails = await store.load(dict.fromkeys([*runs, *others], 0), snapshots=False)
         records = [record for tail in tails for record in tail.records if tail.stream.kind == RUN]
         tokens = [getattr(decode_event(record), "token", 0) or 0 for record in records]
         tokens += [view.token for run in runs for view in await store.jobs(run)]

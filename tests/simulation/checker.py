@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from tidemill.engine.index_rows import RUN, read_run_row
-from tidemill.engine.maintenance.reindex import all_rows, rows_beside_run, rows_of
+from tidemill.engine.maintenance.reindex import all_rows, rows_beside, rows_of
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
 from tidemill.kernel.evolve import evolve, replay
@@ -45,7 +45,7 @@ async def check(world: World, run: str) -> list[str]:
 async def _rows_follow(world: World, whole: Tail) -> AsyncIterator[str]:
     """What was written along the way, commit by commit, is what follows from the log as a whole, byte for byte."""
     _, rows = await rows_of(world.clients[0].catalog, whole)
-    there = await rows_beside_run(world.store, whole.stream)
+    there = await rows_beside(world.store, whole.stream)
     async for row in all_rows(world.store, whole.stream.tenant, RUN):
         if row.key == whole.stream.key:
             there[RUN, row.key] = row

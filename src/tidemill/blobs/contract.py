@@ -33,6 +33,11 @@ blob, and it saves writes for blobs that are put all the time."""
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ADDRESS = re.compile(rb"sha256:[0-9a-f]{64}")
 DIGEST_LENGTH = 71
+MARKED = b'"$blob"'
+"""Contained in every text that describes a file. A search for it is the fast check, because nearly no text does."""
+_DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
+DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
+"""Length of what `files_in` looks for: a chunked reader overlaps its chunks by this much."""
 
 
 class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -62,6 +67,11 @@ def digest_of(body: bytes) -> str:
 
 def digests_in(text: bytes) -> set[str]:
     return {found.decode() for found in _ADDRESS.findall(text)}
+
+
+def files_in(text: bytes) -> list[str]:
+    """The digests of the files that a text describes."""
+    return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 
 def is_digest(text: object) -> bool:

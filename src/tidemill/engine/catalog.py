@@ -16,6 +16,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.blob_references import mark_new_tenant, reference_rows, version_references
 from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.validation import check_words
@@ -35,7 +36,7 @@ from tidemill.engine.versions import (
     split_reference,
     unknown_workflow,
 )
-from tidemill.errors import Problem, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
 from tidemill.stores.contract import Commit, Committed, Store, Stream
 
@@ -108,6 +109,8 @@ class Catalog:
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
+        self._known_tenants: set[str] = set()
+        """Tenants that are not new: whether their blob references are complete is settled."""
 
     # Publishing
 
@@ -201,8 +204,12 @@ class Catalog:
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
         """Write the record that follows a history, and the row of both; false when another writer was faster."""
         expected, stream = history.length, Stream(tenant, WORKFLOW, history.name)
+        if not expected and tenant not in self._known_tenants:
+            await mark_new_tenant(self._store, tenant)
+            self._known_tenants.add(tenant)
         history.add(record)
-        records, rows = (encode_record(record),), (history.row(),)
+        references = reference_rows(stream, version_references(record)) if isinstance(record, Version) else ()
+        records, rows = (encode_record(record),), (history.row(), *references)
         (result,) = await self._store.commit([Commit(stream=stream, expected=expected, records=records, rows=rows)])
         return isinstance(result, Committed)
 
@@ -267,10 +274,25 @@ class Catalog:
             if tail.version == held.length:
                 return held.meant_by(reference)
         history = await self._known(tenant, name)
+        self._hold(stream, history)
+        return history.meant_by(reference)
+
+    def _hold(self, stream: Stream, history: History) -> None:
         if len(self._held) >= HELD_MAX:
             self._held.clear()
         self._held[stream] = history
-        return history.meant_by(reference)
+
+    async def publishes(self, tenant: str, name: str, version: int, digest: str) -> bool:
+        """Whether this content is this version of a workflow; false if that cannot be read."""
+        stream = Stream(tenant, WORKFLOW, name)
+        held = self._held.get(stream)
+        if held is None or len(held.versions) < version:
+            try:
+                held = await self._history(tenant, name)
+            except Rejected:
+                return False
+            self._hold(stream, held)
+        return 0 < version <= len(held.versions) and held.versions[version - 1].digest == digest
 
     async def find(
         self, tenant: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50

@@ -18,6 +18,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
+from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms
 from tidemill.engine.run_cache import CachedRun, RunCache
@@ -507,9 +508,9 @@ class TurnLoop:
         reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others: tuple[Row, ...] = ()
+        others = committed_references(plan.stream, plan.decision.events)
         if after.approvals or after.letters or before.letters:
-            others = rows_beside(plan.stream, before, after, plan.decision.events)
+            others += rows_beside(plan.stream, before, after, plan.decision.events)
         facts = entry.indexed_facts
         if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one, because every commit of a busy run does this.

@@ -191,13 +191,18 @@ def split_reference(reference: Any) -> tuple[str, str, str]:
 def read_history(name: str, tail: Tail) -> History:
     """The history in a workflow's stream; refused when it cannot be read, which differs from an empty one."""
     try:
-        return History(name, map(_RECORD.decode, require_intact(tail).records))
+        return History(name, map(decode_record, require_intact(tail).records))
     except DAMAGE as error:
         raise corrupt_stream(tail.stream, error) from None
 
 
 def encode_record(record: Record) -> bytes:
     return _ENCODE(record)
+
+
+def decode_record(raw: bytes) -> Record:
+    record: Record = _RECORD.decode(raw)
+    return record
 
 
 def read_workflow_row(row: Row) -> WorkflowRow:

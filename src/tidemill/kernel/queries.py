@@ -8,7 +8,8 @@ a branch was taken, a loop went on or a node was skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -16,6 +17,16 @@ from tidemill.kernel import events as ev
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State
+
+
+def payloads_in(event: ev.AnyEvent) -> list[ev.Payload]:
+    """Every value in an event, as its text or as a blob reference."""
+    return [value for name in payload_fields(type(event)) if (value := getattr(event, name)) is not None]
+
+
+@lru_cache(maxsize=256)
+def payload_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if ev.BlobRef in get_args(field.type))
 
 
 def told(route: ev.Route | None, taken: Sequence[str]) -> str:

@@ -178,14 +178,15 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
     default=24.0,
     about="How long what is not needed stays for safety.",
 )
+@options.many("--exclude", metavar="RUN", about="Give up the blobs of a run of an earlier version that cannot be read.")
 @options.dry_run
 @options.on_store()
-def gc_command(session: StoreSession, grace: float, dry_run: bool) -> int:
+def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dry_run: bool) -> int:
     """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
     from tidemill.cli.render.lists import print_gc_report
 
     return session.ask_and_print(
-        lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), print_gc_report
+        lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600, exclude=exclude), print_gc_report
     )
 
 

@@ -142,6 +142,9 @@ def print_reindexed(found: Reindexed) -> None:
         )
     if found.unreadable:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
+    if found.references_unknown:
+        listed = names(found.references_unknown, NAMES_COLUMNS_MAX)
+        print_hint(f"blobs that they need are unknown: {listed}; repair them, or `tidemill blobs gc --exclude RUN`")
 
 
 def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None) -> None:

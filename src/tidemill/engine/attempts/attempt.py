@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import MARKED, Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
@@ -44,7 +44,6 @@ from tidemill.engine.attempts.rendering import (
     text_of,
 )
 from tidemill.engine.attempts.results import (
-    MARKED,
     KnownFiles,
     TransactionalStatement,
     as_payload,

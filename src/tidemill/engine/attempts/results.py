@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,16 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, BlobDamaged, BlobMissing, Blobs, is_digest
+from tidemill.blobs.contract import (
+    GRACE,
+    MARKED,
+    PIECE_BYTES,
+    BlobDamaged,
+    BlobMissing,
+    Blobs,
+    files_in,
+    is_digest,
+)
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.invocation import failed_by, retry_until_stored
 from tidemill.engine.attempts.rendering import all_payloads, masked
@@ -174,22 +182,12 @@ async def as_payload(blobs: Blobs, tenant: str, text: bytes) -> Payload:
 
 MARK = "$blob"
 """The key that marks a description of a file; its value is the digest."""
-
-MARKED = b'"$blob"'
-"""Contained in every text that describes a file. A search for it is the fast check, because nearly no text does."""
 NAME_LENGTH_MAX = 255
 UNREADABLE = "blob_file_unreadable"
 _END: Any = object()
 """Marks the end of an iterator, because no future can hold a StopIteration."""
 
 _UNKNOWN_HINT = "return `tidemill.Blob`, or a description as it was given; a run knows the files of its own values"
-_DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
-DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
-"""Length of what `files_in` looks for: a chunked reader overlaps its chunks by this much."""
-
-
-def files_in(text: bytes) -> list[str]:
-    return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 
 async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None:

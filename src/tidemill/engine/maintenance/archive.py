@@ -25,10 +25,10 @@ import msgspec
 
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.maintenance.verify import blobs_in
 from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event, plain
-from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
+from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
+from tidemill.kernel.queries import payloads_in
 from tidemill.kernel.state import State
 
 ARCHIVE_FORMAT = 1
@@ -117,7 +117,7 @@ def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
     for event in events:
         if isinstance(event, (RunCreated, RunPatched)):
             found[event.digest] = None
-        found.update((ref.digest, None) for ref in blobs_in(event))
+        found.update((each.digest, None) for each in payloads_in(event) if isinstance(each, BlobRef))
     return list(found)
 
 

@@ -1,16 +1,17 @@
 """Mark-and-sweep collection of blobs, and the binding of a store to its blob location.
 
-A digest anywhere in a record, or in a JSON value that is itself needed, keeps its blob. Candidates are at least an hour
-old, because the record that refers to a new blob may not be committed yet. Unneeded blobs are quarantined, and deleted
-after the grace period by a later collection that finds no reference either. One unreadable log stops the collection.
+A row (see `blob_references`), or an address in a JSON value that is itself needed, keeps a blob; no log is read.
+Candidates are at least an hour old, because the record that refers to a new blob may not be committed yet. Unneeded
+blobs are quarantined, and deleted after the grace period by a later collection that finds no reference either. It
+refuses while references may be missing: before the first `reindex` of an older store, and when the index is damaged.
 A store writes a marker with its id and file to its blob location and records both; later opens must match the address
-or find the marker. Collection refuses a location with markers of other files: it reads the logs of its own store only.
+or find the marker. Collection refuses a location with markers of other files: it knows the needs of its own store only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import cast
@@ -29,13 +30,12 @@ from tidemill.blobs.contract import (
     ExternalBlobPlace,
     digests_in,
 )
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.maintenance.verify import payloads_in
-from tidemill.engine.versions import WORKFLOW, read_history
+from tidemill.engine.blob_references import BLOB_REFERENCE, KINDS, parts_of, read_completeness
+from tidemill.engine.maintenance.reindex import row_pages
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
-from tidemill.kernel.codec import DAMAGE, decode_event
-from tidemill.kernel.events import BlobRef
-from tidemill.stores.contract import Commit, Store, Stream, Tail
+from tidemill.kernel.codec import DAMAGE
+from tidemill.stores.contract import Commit, Store, Stream
+from tidemill.stores.optional import flaws_of
 
 # The binding of a store to its blob location
 
@@ -139,7 +139,7 @@ class BlobPlaceOwnership:
                     raise _elsewhere(self._path, f"in {outside.address}", "")
             finally:
                 await self._inside.close()
-            return not any([await self._store.streams(kind, limit=1) for kind in (WORKFLOW, RUN)])
+            return not any([await self._store.streams(kind, limit=1) for kind in KINDS])
         return False
 
     async def _carries(self, outside: ExternalBlobPlace, mark: str) -> bool:
@@ -176,13 +176,10 @@ async def referring_texts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 # Collection
 
-KINDS = (RUN, WORKFLOW)
-"""Every kind of stream whose records may refer to a blob."""
 HOUR_MS = 3_600_000
 GRACE_MS = 24 * HOUR_MS
 YOUNG_MS = HOUR_MS
 """The record that refers to a younger blob may not be committed yet."""
-STREAMS_AT_A_TIME = 20
 BLOBS_AT_A_TIME = 1_000
 
 
@@ -190,7 +187,7 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     scanned: int = 0
     """Blobs that existed at the start."""
     reachable: int = 0
-    """Blobs among them that a record or a needed value refers to."""
+    """Blobs among them that a run, a workflow or a needed value refers to."""
     kept: int = 0
     """Blobs that are never collected."""
     young: int = 0
@@ -207,24 +204,25 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def collect(
-    store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int = GRACE_MS, dry_run: bool = False
+    store: Store,
+    blobs: Blobs,
+    tenant: str,
+    *,
+    now_ms: int,
+    grace_ms: int = GRACE_MS,
+    dry_run: bool = False,
+    exclude: Collection[str] = (),
 ) -> GcReport:
-    """Collect the blobs of a tenant. Safe to run concurrently and to kill at any point."""
+    """Collect the blobs of a tenant. Safe to run concurrently and to kill at any point.
+
+    `exclude` names runs whose references are unknown: blobs that only they need are collected.
+    """
+    await _check_complete(store, tenant, exclude)
     collection = BlobGarbageCollector(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
     await collection.list()
     await collection.mark()
     await collection.sweep()
     return collection.report()
-
-
-def _digests_of_readings(record: bytes) -> set[str]:
-    """The digests in a record that are not those of its payloads; none if it is no event."""
-    try:
-        payloads = list(payloads_in(decode_event(record)))
-    except (*DAMAGE, Rejected):
-        return set()
-    texts = [payload.digest.encode() if isinstance(payload, BlobRef) else payload for payload in payloads]
-    return digests_in(record) - digests_in(b" ".join(texts))
 
 
 class BlobGarbageCollector:
@@ -238,8 +236,8 @@ class BlobGarbageCollector:
         self._spared: set[str] = set()
         self._referred: set[str] = set()
         self._needed: set[str] = set()
-        self._no_blobs: set[str] = set()
-        """Digests that decisions record of the values that they read."""
+        self._confirmed: set[str] = set()
+        """Candidates that were looked up one by one."""
         self._unreadable: list[str] = []
         self._tally = dict.fromkeys(
             ("scanned", "kept", "young", "retired", "waiting", "restored", "deleted", "bytes_freed"), 0
@@ -275,30 +273,24 @@ class BlobGarbageCollector:
     # Mark
 
     async def mark(self) -> None:
-        """Read every log, and every value that is referred to."""
-        async for tail in self._tails():
-            for record in tail.records:
-                found = digests_in(record)
-                if not found <= self._present | self._referred:
-                    self._no_blobs |= _digests_of_readings(record)
-                self._referred |= found
-            _check_readable(tail)
+        """Read every reference, and every value that is referred to."""
+        async for rows in row_pages(self._store, self._tenant, BLOB_REFERENCE):
+            self._referred.update(parts_of(row.key)[2] for row in rows)
         found = self._spared | self._referred
-        while found:
+        while found := found or await self._overlooked():
             self._needed |= found
             within = set().union(*[await self._within(digest) for digest in found])
             self._referred |= within
             found = within - self._needed
 
-    async def _tails(self) -> AsyncIterator[Tail]:
-        for kind in KINDS:
-            after = None
-            while streams := await self._store.streams(kind, after=after, limit=STREAMS_AT_A_TIME):
-                own = {stream: 0 for stream in streams if stream.tenant == self._tenant}
-                # All records, because the history shows values that a snapshot has dropped.
-                for tail in await self._store.load(own, snapshots=False) if own else ():
-                    yield tail
-                after = streams[-1]
+    async def _overlooked(self) -> set[str]:
+        """Candidates with a reference after all: a list leaves out a damaged row, the index still counts it."""
+        doubtful = {info.digest for info in self._candidates} - self._needed - self._confirmed
+        self._confirmed |= doubtful
+        count = self._store.count
+        found = {each for each in doubtful if await count(self._tenant, BLOB_REFERENCE, [each], at_most=1)}
+        self._referred |= found
+        return found
 
     async def _within(self, digest: str) -> set[str]:
         """The digests that a blob refers to. An unreadable blob is recorded and does not stop the collection."""
@@ -306,9 +298,8 @@ class BlobGarbageCollector:
         try:
             async for text in referring_texts(self._blobs.read(self._tenant, digest)):
                 found |= digests_in(text)
-        except (BlobMissing, BlobDamaged) as error:
-            if isinstance(error, BlobDamaged) or digest not in self._no_blobs:
-                self._unreadable.append(digest)
+        except (BlobMissing, BlobDamaged):
+            self._unreadable.append(digest)
         return found
 
     # Sweep
@@ -335,20 +326,21 @@ class BlobGarbageCollector:
                 self._tally["bytes_freed"] += info.size if due else 0
 
 
-def _check_readable(tail: Tail) -> None:
-    """Refuse to collect when a log cannot be read, because its references are unknown."""
-    stream, reason = tail.stream, tail.damage
-    try:
-        if not reason and stream.kind == WORKFLOW:
-            read_history(stream.key, tail)
-        elif not reason:
-            for record in tail.records:
-                decode_event(record)
-    except (TidemillError, *DAMAGE) as error:
-        reason = str(error)
-    if reason:
-        name = f"{stream.kind} {stream.key}"
+async def _check_complete(store: Store, tenant: str, exclude: Collection[str]) -> None:
+    """Refuse to collect when references may be missing."""
+    complete, flaws = await read_completeness(store, tenant), await flaws_of(store)
+    if complete is None:
+        message = "nothing was collected, because an earlier version did not list the blobs that its runs need"
+        hint = "run `tidemill reindex` once; workers may run meanwhile"
+        raise rejected("blob_references_missing", message, hint=hint)
+    if not flaws.sound:
+        message = "nothing was collected, because the index of the lists is damaged and may lack blobs that are needed"
+        raise rejected("blobs_gc_unsafe", message, hint="run `tidemill reindex`")
+    unknown = [name for name in complete.unknown if name not in exclude]
+    if unknown:
+        name = unknown[0]
         message = (
-            f"nothing was collected, because {name} cannot be read, so the blobs that it needs are unknown: {reason}"
+            f"nothing was collected, because the log of {name} cannot be read, so the blobs that it needs are unknown"
         )
-        raise rejected("blobs_gc_unsafe", message, hint="repair it, or restore the store from a backup")
+        hint = f"repair it and run `tidemill reindex`, or give those blobs up: `tidemill blobs gc --exclude '{name}'`"
+        raise rejected("blobs_gc_unsafe", message, hint=hint)

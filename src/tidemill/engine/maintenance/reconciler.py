@@ -160,8 +160,8 @@ EVENTS_MAX = 20_000
 """Longer logs are left to `verify-log`: they would block the worker."""
 REST_FACTOR = 100
 """The sampler uses less than a hundredth of one worker's time."""
-UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus", "lists_unreadable"})
-"""Findings that may be an outage rather than damage, or a job that its next claimer discards."""
+UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_missing", "job_surplus", "lists_unreadable"})
+"""Findings that may be an outage rather than damage, or jobs that the reconciler or their next claimer puts right."""
 SUSPECTS_MAX = 10_000
 """Runs remembered as reported."""
 

@@ -3,7 +3,8 @@
 Rows are derived data; the log is the truth. `rows_of` alone says which rows a run's log calls for; `Indexer` writes
 missing and differing rows and removes those that no log supports. It works beside running workers: a row is written
 against the version it was derived from, and derived again if the run has moved on, so a run is never unlisted and never
-shown older than it was.
+shown older than it was. At its end it marks the blob references as complete, except for runs of versions that wrote
+none, as far as those cannot be read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,18 @@ from typing import Any
 
 import msgspec
 
+from tidemill.engine.blob_references import (
+    BLOB_REFERENCE,
+    Completeness,
+    Named,
+    name_of,
+    parts_of,
+    read_completeness,
+    reference_rows,
+    references_in,
+    version_references,
+    write_completeness,
+)
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.index_rows import (
     APPROVAL,
@@ -26,10 +39,11 @@ from tidemill.engine.index_rows import (
     run_terms,
 )
 from tidemill.engine.turn import NODES_LOOKED_AT_MAX
-from tidemill.engine.versions import WORKFLOW, read_history, read_workflow_row
+from tidemill.engine.versions import WORKFLOW, History, Record, decode_record, read_history, read_workflow_row
 from tidemill.engine.views import waiting_for
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import AnyEvent, RunCreated
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
@@ -44,9 +58,6 @@ _READERS: dict[str, Callable[[Row], Any]] = {
     DEAD_LETTER: read_dead_letter_row,
     WORKFLOW: read_workflow_row,
 }
-
-Named = tuple[str, str]
-"""(kind, key) of a row."""
 
 
 class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +75,8 @@ class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
     """Lists could not be read, so their index was rebuilt, or would be."""
     unreadable: tuple[str, ...] = ()
     """Runs and workflows whose log cannot be read; their rows are left as they are."""
+    references_unknown: tuple[str, ...] = ()
+    """Those of them that may need blobs that no row names: `blobs gc` refuses until they are repaired or excluded."""
     dry_run: bool = False
 
 
@@ -73,11 +86,33 @@ Progress = Callable[[int], None]
 
 async def rows_of(catalog: Catalog, tail: Tail) -> tuple[State, dict[Named, Row]]:
     """Every row that a run's whole log calls for, and its state; no rows without a log."""
-    state, rows = rows_along(tail.stream, map(decode_event, tail.records))
+    events = [decode_event(record) for record in tail.records]
+    state, rows = rows_along(tail.stream, events)
     if state.seq:
         flow = await catalog.flow(tail.stream.tenant, state.digest)
         rows[RUN, tail.stream.key] = expected_run_row(tail.stream, state, flow.workflow)
+        rows |= await expected_references(catalog, tail.stream, events)
     return state, rows
+
+
+async def expected_references(catalog: Catalog, stream: Stream, events: Sequence[AnyEvent]) -> dict[Named, Row]:
+    """The rows of blob references that a run's log calls for."""
+    digests = [digest for event in events for digest in references_in(event)]
+    for first in events[:1]:
+        if isinstance(first, RunCreated):
+            content = first.workflow, first.version, first.digest
+            digests += [] if await catalog.publishes(stream.tenant, *content) else [first.digest]
+    return _named(reference_rows(stream, digests))
+
+
+def rows_of_workflow(stream: Stream, history: History) -> dict[Named, Row]:
+    """Every row that the records of a workflow call for."""
+    digests = [digest for version in history.versions for digest in version_references(version)]
+    return _named((history.row(), *reference_rows(stream, digests))) if history.versions else {}
+
+
+def _named(rows: Sequence[Row]) -> dict[Named, Row]:
+    return {(row.kind, row.key): row for row in rows}
 
 
 def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
@@ -151,10 +186,11 @@ async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
     return None
 
 
-async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
+async def rows_beside(store: Store, stream: Stream) -> dict[Named, Row]:
+    """The rows of a run or workflow other than its own."""
     found: dict[Named, Row] = {}
-    for kind in (APPROVAL, DEAD_LETTER):
-        async for row in all_rows(store, stream.tenant, kind, [f"run:{stream.key}"]):
+    for kind in (APPROVAL, DEAD_LETTER, BLOB_REFERENCE) if stream.kind == RUN else (BLOB_REFERENCE,):
+        async for row in all_rows(store, stream.tenant, kind, [f"{stream.kind}:{stream.key}"]):
             found[kind, row.key] = row
     return found
 
@@ -167,6 +203,8 @@ class Indexer:
         """By tenant, the marks of all rows before the first log was read: stores have no lookup by key."""
         self._tally = {"streams": 0, "rows": 0, "missing": 0, "different": 0, "surplus": 0}
         self._unreadable: list[str] = []
+        self._unknown: list[Stream] = []
+        """Streams with records that cannot be read, so that not all of their blob references are known."""
         self._blind = False
 
     async def run(self, on_progress: Progress | None = None) -> Reindexed:
@@ -183,15 +221,32 @@ class Indexer:
                     on_progress(self._tally["streams"])
         for tenant in sorted(self._tenants):
             await self._remove_surplus(tenant)
+        anew = bool(flaws.unreadable)
+        unknown = [name for tenant in sorted(self._tenants) for name in await self._complete(tenant, anew=anew)]
         return Reindexed(
-            **self._tally, anew=bool(flaws.unreadable), unreadable=tuple(self._unreadable), dry_run=self._dry_run
+            **self._tally,
+            anew=anew,
+            unreadable=tuple(self._unreadable),
+            references_unknown=tuple(unknown),
+            dry_run=self._dry_run,
         )
+
+    async def _complete(self, tenant: str, *, anew: bool) -> Sequence[str]:
+        """Mark the blob references of a tenant as complete; returns the streams for which they are not."""
+        before = await read_completeness(self._store, tenant)
+        names = [name_of(stream) for stream in self._unknown if stream.tenant == tenant]
+        if before is not None and not anew:
+            # The others were written with their rows, which damage to a log does not affect.
+            names = [name for name in names if name in before.unknown]
+        if not self._dry_run:
+            await write_completeness(self._store, tenant, Completeness(unknown=tuple(names)))
+        return names
 
     async def _listed(self, tenant: str) -> dict[Named, int]:
         if tenant not in self._present:
             self._tenants.add(tenant)
             rows = self._present[tenant] = {}
-            for kind in () if self._blind else (RUN, APPROVAL, DEAD_LETTER, WORKFLOW):
+            for kind in () if self._blind else (RUN, APPROVAL, DEAD_LETTER, WORKFLOW, BLOB_REFERENCE):
                 async for row in all_rows(self._store, tenant, kind):
                     rows[kind, row.key] = _mark(row)
         return self._present[tenant]
@@ -203,6 +258,7 @@ class Indexer:
                 version, state, rows = await self._derived(stream)
             except (TidemillError, *DAMAGE, KeyError):
                 self._unreadable.append(stream.key)
+                await self._write_references(stream)
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
             if not self._blind:
@@ -216,17 +272,41 @@ class Indexer:
                 for name in rows:
                     listed.pop(name, None)
                 return
+        # The run's own commits write its row, and those of later references.
+        await self._write_references(stream)
+
+    async def _write_references(self, stream: Stream) -> None:
+        """Write the blob references of a log as far as it can be read, whatever version it has by now."""
+        listed = await self._listed(stream.tenant)
+        try:
+            (tail,) = await self._store.load({stream: 0}, snapshots=False)
+            events, versions, damaged = list[AnyEvent](), list[Record](), bool(tail.damage)
+            for record in tail.records:
+                try:
+                    if stream.kind == WORKFLOW:
+                        versions.append(decode_record(record))
+                    else:
+                        events.append(decode_event(record))
+                except (TidemillError, *DAMAGE):
+                    damaged = True
+            if damaged:
+                self._unknown.append(stream)
+            rows = rows_of_workflow(stream, History(stream.key, versions))
+            rows |= await expected_references(self._catalog, stream, events)
+            missing = rows.keys() - listed.keys()
+            await self._write(stream, None, [rows[name] for name in missing if name[0] == BLOB_REFERENCE])
+        except TidemillError:
+            self._unknown.append(stream)
 
     async def _derived(self, stream: Stream) -> tuple[int, State | None, dict[Named, Row]]:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         if tail.damage:
             raise ValueError(tail.damage)
         if stream.kind == WORKFLOW:
-            rows = [read_history(stream.key, tail).row()] if tail.version else []
-            return tail.version, None, {(row.kind, row.key): row for row in rows}
+            return tail.version, None, rows_of_workflow(stream, read_history(stream.key, tail))
         return tail.version, *(await rows_of(self._catalog, tail))
 
-    async def _write(self, stream: Stream, version: int, rows: list[Row]) -> bool:
+    async def _write(self, stream: Stream, version: int | None, rows: list[Row]) -> bool:
         if not rows or self._dry_run:
             return True
         (result,) = await self._store.commit([Commit(stream=stream, expected=version, rows=tuple(rows))])
@@ -260,4 +340,6 @@ def owner_of(tenant: str, kind: str, key: str) -> Stream:
     """The stream that a row belongs to; rows of approvals and dead letters are named `run/node/visit/index`."""
     if kind in (RUN, WORKFLOW):
         return Stream(tenant, kind, key)
+    if kind == BLOB_REFERENCE:
+        return Stream(tenant, *parts_of(key)[:2])
     return Stream(tenant, RUN, key.rsplit("/", 3)[0])

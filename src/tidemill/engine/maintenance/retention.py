@@ -17,9 +17,8 @@ from math import ceil
 import msgspec
 
 from tidemill.blobs.archive import Archive, at_once
-from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, missing
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, files_in, missing
 from tidemill.engine.attempts.log_store import forget_journals, last_token
-from tidemill.engine.attempts.results import files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.maintenance.archive import (

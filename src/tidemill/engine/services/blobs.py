@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,8 +76,13 @@ class BlobService:
             after = page[-1].digest
         return found, after
 
-    async def collect(self, *, dry_run: bool = False, grace_s: float = 86_400) -> GcReport:
-        """Take away blobs that nothing refers to: first aside, and after `grace_s` for good."""
+    async def collect(
+        self, *, dry_run: bool = False, grace_s: float = 86_400, exclude: Collection[str] = ()
+    ) -> GcReport:
+        """Take away blobs that nothing refers to: first aside, and after `grace_s` for good.
+
+        `exclude` names runs of earlier versions that cannot be read: blobs that only they need are given up.
+        """
         if not grace_s <= GRACE_S_MAX:
             hint = "to keep a blob for good, put it with `keep`"
             raise rejected("grace_too_long", f"a grace period of {grace_s:g} s is too long", path="/grace_s", hint=hint)
@@ -88,7 +94,13 @@ class BlobService:
             await self._ownership.check_alone()
         store, blobs, now_ms = self._context.store, self._context.blobs, self._context.store.now_ms()
         return await collect_garbage(
-            store, blobs, self._context.tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run
+            store,
+            blobs,
+            self._context.tenant,
+            now_ms=now_ms,
+            grace_ms=grace_ms,
+            dry_run=dry_run,
+            exclude=exclude,
         )
 
 

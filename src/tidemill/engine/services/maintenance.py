@@ -8,6 +8,7 @@ from zlib import crc32
 
 from tidemill.blobs.archive import Archive, at_once
 from tidemill.blobs.contract import BlobDamaged, verified
+from tidemill.engine.blob_references import mark_new_tenant
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage, ArchiveReader, blob_name
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
@@ -187,6 +188,7 @@ class MaintenanceService:
                 raise rejected("archive_damaged", message, hint="restore the archive from a backup")
         tail = Tail(stream=stream, version=len(found.records), after=0, records=found.records)
         _, rows = await rows_of(self._context.catalog, tail)
+        await mark_new_tenant(self._context.store, self._context.tenant)
         mark = Row(kind=RESTORED, key=listed.run_id, sort=self._context.store.now_ms())
         commit = Commit(stream=stream, expected=0, records=found.records, rows=(*rows.values(), mark))
         (result,) = await self._context.store.commit([commit])

@@ -233,7 +233,7 @@ async def test_a_process_without_the_snapshot_format_refuses_the_file(
     steps(path, dry_run=False)
     older = tuple(takewhile(lambda each: each.name != "snapshot_format", migrations("sqlite")))
     monkeypatch.setattr("tidemill.stores.sqlite.database.migrations", lambda _dialect: older)
-    with pytest.raises(Rejected, match="has schema 5, and this version of Tidemill knows schemas up to 3") as refusal:
+    with pytest.raises(Rejected, match="has schema 6, and this version of Tidemill knows schemas up to 3") as refusal:
         await SqliteStore(path).open()
     assert refusal.value.code == "store_newer"
 

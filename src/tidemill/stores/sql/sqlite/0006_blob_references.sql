@@ -1,0 +1,2 @@
+-- From here on, every commit writes rows for the blobs that its records refer to, and collection relies on them. No table
+-- changes: the number keeps processes of versions that do not write such rows from this file.
