@@ -25,7 +25,7 @@ from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule,
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
-from tidemill.engine.services.blobs import BlobService
+from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -222,6 +222,7 @@ class Engine:
             MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
             MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
             MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
+            MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)

@@ -8,14 +8,18 @@ from typing import IO, Any
 
 from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
 from tidemill.engine.attempts.results import UNREADABLE, described
-from tidemill.engine.maintenance.blob_gc import YOUNG_MS, BlobPlaceOwnership, GcReport
+from tidemill.engine.blob_references import read_completeness
+from tidemill.engine.maintenance.blob_gc import GRACE_MS, YOUNG_MS, BlobPlaceOwnership, GcReport
 from tidemill.engine.maintenance.blob_gc import collect as collect_garbage
+from tidemill.engine.maintenance.reindex import Indexer
+from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
 
 DIGEST_HINT = "a digest is sha256: and 64 digits"
 GRACE_S_MAX = 100 * 365 * 86_400
+COLLECT_EVERY_MS = 86_400_000
 PAGES_MAX = 1_000
 """Pages that one question looks through for blobs in a certain state."""
 
@@ -92,11 +96,24 @@ class BlobService:
             raise rejected("grace_too_short", message, path="/grace_s", hint="give it an hour at least")
         if self._ownership is not None:
             await self._ownership.check_alone()
+        return await self._collect(self._context.tenant, grace_ms, dry_run, exclude)
+
+    async def maintain(self, tenant: str, cursor: Cursor) -> Cursor:
+        """Collect the blobs of a tenant; a maintenance task. Rebuilds the rows of a store of an earlier version."""
+        store = self._context.store
+        if await read_completeness(store, tenant) is None:
+            await Indexer(store, self._context.catalog, tenant=tenant).run()
+        if self._ownership is not None:
+            await self._ownership.check_alone()
+        await self._collect(tenant, GRACE_MS, False, ())
+        return cursor
+
+    async def _collect(self, tenant: str, grace_ms: int, dry_run: bool, exclude: Collection[str]) -> GcReport:
         store, blobs, now_ms = self._context.store, self._context.blobs, self._context.store.now_ms()
         return await collect_garbage(
             store,
             blobs,
-            self._context.tenant,
+            tenant,
             now_ms=now_ms,
             grace_ms=grace_ms,
             dry_run=dry_run,

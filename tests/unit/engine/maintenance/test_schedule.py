@@ -13,7 +13,7 @@ from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.maintenance.schedule import MAINTENANCE, Cursor, MaintenanceSchedule, MaintenanceTask
 from tidemill.engine.worker.registry import WORKER
-from tidemill.errors import Unavailable, rejected
+from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.kernel.events import RunRepaired
 from tidemill.stores.contract import Commit, Stream
 
@@ -192,3 +192,20 @@ async def test_a_worker_reads_few_rows_however_many_workers_there_are(mill: Clus
     await asyncio.sleep(50)
     # About ten heartbeats, and perhaps a task that looks at all.
     assert 0 < read[WORKER] <= 3 * 12 + 20
+
+
+@simulated
+async def test_blobs_that_nothing_refers_to_are_collected_for_every_tenant(mill: Cluster) -> None:
+    engine = (await mill.process("client", work=False)).engine
+    acme = mill.build("acme", work=False, tenant="acme")
+    await acme.open()
+    for owner in (engine, acme.engine):
+        await owner.publish(document(node("a"), name="some"))
+    lost = (await acme.engine.put_blob(b"nothing refers to it"))["$blob"]
+    kept = (await acme.engine.put_blob(b"kept", keep=True))["$blob"]
+    for _ in range(3):
+        await asyncio.sleep(90_000)
+        await engine.blobs.maintain("acme", {})
+    with pytest.raises(Rejected):
+        await acme.engine.blob(lost)
+    assert (await acme.engine.blob(kept)).digest == kept
