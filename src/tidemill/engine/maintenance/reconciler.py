@@ -40,6 +40,7 @@ STUCK_AFTER_MS = 60_000
 IDLE_AFTER_MS = 300_000
 AUDIT_EVERY_MS = 10_000
 PAGE = 200
+NEWER_WORKER = "a worker of a newer version"
 WAITING_PER_SWEEP = 200
 """Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
@@ -103,6 +104,8 @@ class Reconciler:
         page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
         for row in page.rows:
             stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
+            if shown is None:
+                continue
             try:
                 if await self._is_set_aside(stream):
                     await self._leave_alone(stream, row, shown)
@@ -128,7 +131,10 @@ class Reconciler:
         if again is None or again.state.seq != seq or not again.state.busy:
             return
         found = compare(again, jobs)
-        if found.missing or found.surplus:
+        if found.newer:
+            # A worker of the newer version takes these jobs, and does the repair.
+            await self._mark(stream, again, jobs, shown, newer=True)
+        elif found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
             repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=seq)
@@ -147,17 +153,24 @@ class Reconciler:
         if shown.stuck_reason != SET_ASIDE:
             await self._store.commit([Commit(stream=stream, expected=None, rows=(marked_stuck(row, SET_ASIDE),))])
 
-    async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
-        """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while."""
+    async def _mark(
+        self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow, *, newer: bool = False
+    ) -> None:
+        """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while.
+
+        A run that waits for a worker of a `newer` version is not stuck.
+        """
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
         held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
-        named = held or named_wait(workflow, state, now)
+        named = held or newer or named_wait(workflow, state, now)
         reason = shown.stuck_reason if shown.events == state.seq else ""
         stuck = bool(reason) or (quiet_ms >= STUCK_AFTER_MS and not named)
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
-        if not waits and not held:
+        if newer:
+            waits = (*waits, NEWER_WORKER)
+        elif not waits and not held:
             queues = {view.job.queue for view in jobs if view.job.ready_at_ms <= now}
             waits = tuple(f"a worker on queue {queue}" for queue in sorted(queues))
         if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
@@ -219,13 +232,13 @@ class AuditSampler:
 
     async def _audit(self, row: Row) -> None:
         shown = read_run_row(row)
-        if shown.events > EVENTS_MAX:
+        if shown is None or shown.events > EVENTS_MAX:
             return
         self.audited += 1
         stream = Stream(self._tenant, RUN, row.key)
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
-        if found.events not in (0, shown.events):
-            # The row or a replica lags behind: this is not the version that was listed.
+        if found.newer or found.events not in (0, shown.events):
+            # A newer version judges it; or the row or a replica lags behind: this is not the version that was listed.
             return
         if not found.events and not found.findings:
             # It was deleted since it was listed, unless it is still listed.

@@ -6,6 +6,8 @@ is dead at once when that is gone, and only silent while it is there: perhaps it
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from tidemill.engine.services.context import ServiceContext
@@ -15,6 +17,7 @@ from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
 from tidemill.stores.optional import ProcessLiveness
+from tidemill.version import __version__
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,11 @@ class WorkerService:
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())
 
+    async def newer_version(self) -> str:
+        """The newest version of a worker that is known, if it is newer than this process; dead ones count."""
+        newest = max((row.version for row in await self._registered()), key=_ordered, default="")
+        return newest if _ordered(newest) > _ordered(__version__) else ""
+
     async def capabilities(self, digest: str) -> Workers:
         """What those can do between them who take on work now, in runs of one document."""
         states = await self._states()
@@ -98,6 +106,10 @@ class WorkerService:
             if state == "alive"
         ]
         return Workers.of(able, silent, unresponsive)
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d{1,9}", version)))
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:

@@ -27,6 +27,7 @@ from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import as_payload, check_files, stored_value
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
 from tidemill.engine.worker.leases import (
@@ -360,15 +361,16 @@ class Worker:
             self._release_after_error(held, self._turns.report(error))
 
     def _dispatch(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        task = held.task
-        if task.v > JOB_FORMAT:
+        task, stream = held.task, held.lease.stream
+        if task.v > JOB_FORMAT or (entry is None and is_newer(self._runs.damage(stream))):
+            self._runs.warn_once(stream, self._runs.damage(stream) or newer_job(held.lease.key))
             self._release_to_others(held)
         elif task.kind == "run" and entry is not None and entry.state.live:
             self._begin_attempt(held, entry, known)
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            deliver = partial(self._messenger.run, held.lease.stream, entry.state, task, held.lease.expired)
+            deliver = partial(self._messenger.run, stream, entry.state, task, held.lease.expired)
             self._in_task(held, self._work_on(held, deliver))
         elif task.kind == "undo":
             self._begin_compensation(held, entry)
