@@ -79,7 +79,9 @@ def print_audit(report: AuditReport) -> None:
         if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in report.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
     if report.newer:
-        print_hint(f"{counted(report.newer, 'log')} not judged: a newer version has written to it; run its `verify-log`")
+        print_hint(
+            f"{counted(report.newer, 'log')} not judged: a newer version has written to it; run its `verify-log`"
+        )
 
 
 def print_reindexed(found: Reindexed) -> None:
