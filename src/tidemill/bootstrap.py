@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE or memory://"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
+IMAGE_VARIABLE = "TIDEMILL_IMAGE"
 POSTGRES = ("postgresql", "postgres")
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
@@ -449,6 +450,7 @@ def engine_at(
         host=host,
         pid=pid,
         version=__version__ if work else "",
+        image=os.environ.get(IMAGE_VARIABLE, ""),
     )
     return Engine(
         store=storage.store,
@@ -464,6 +466,7 @@ def engine_at(
         isolation=processes,
         secrets=GrantedSecrets(secrets, settings.secrets),
         unusable_types=types.unusable_types,
+        offers=tuple(offer.handler.type for offer in types.offers if offer.origin != BUILT_IN),
         ownership=storage.ownership,
     )
 

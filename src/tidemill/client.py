@@ -181,6 +181,7 @@ class Tidemill:
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
     workers = _blocking(service_verb("workers", WorkerService.find))
+    node_types = _blocking(service_verb("workers", WorkerService.node_types))
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

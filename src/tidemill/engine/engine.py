@@ -59,6 +59,8 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
+    `offers` are the node types that its worker describes to processes without them: those that are not built in.
+
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
     """
@@ -134,6 +136,7 @@ class Engine:
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         unusable_types: Sequence[str] = (),
+        offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
@@ -165,12 +168,17 @@ class Engine:
         self.reconciler: Reconciler | None = None
         self.retention: RetentionTask | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, audit_every_ms, descendants_max)
+            self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max)
             if archive is not None:
                 self.retention = RetentionTask(self.maintenance.retention_sweep(), ambient)
 
     def _add_worker(
-        self, options: WorkerOptions, handlers: Sequence[Handler], audit_every_ms: int, descendants_max: int
+        self,
+        options: WorkerOptions,
+        handlers: Sequence[Handler],
+        offers: Sequence[NodeType],
+        audit_every_ms: int,
+        descendants_max: int,
     ) -> None:
         context = self.context
         messenger = ChildRunMessenger(
@@ -195,6 +203,7 @@ class Engine:
             options=options,
             types=(handler.type.key for handler in handlers),
             missing=self._runtime.missing,
+            offers=offers,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
         self.reconciler = Reconciler(

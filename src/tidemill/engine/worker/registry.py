@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Literal
@@ -17,9 +17,11 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
+from tidemill.engine.node_types import CONFIRM_MS, offer_types
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -100,10 +102,14 @@ class Registry:
         options: WorkerOptions,
         types: Iterable[str],
         missing: MissingCapabilities,
+        offers: Sequence[NodeType] = (),
     ) -> None:
         self._store, self._ambient, self._worker, self.options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._missing = tuple(sorted(types)), missing
+        # A worker for one run does not stay.
+        self._offers = () if options.only else tuple(offers)
+        self._offers_due_ms = 0
         self._started_ms = 0
         self._writes = 0
         self._loop: asyncio.Task[None] | None = None
@@ -163,6 +169,7 @@ class Registry:
         while True:
             held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
+            await self._offer_types()
             await self._find_others()
             self._writes += 1
             if self._writes % FORGET_EVERY_WRITES == 0:
@@ -197,6 +204,19 @@ class Registry:
         finally:
             late.cancel()
         self._report_reach(reason)
+
+    async def _offer_types(self) -> None:
+        """Describe the types to processes that lack them: when it starts, then once a day."""
+        if not self._offers or self._store.now_ms() < self._offers_due_ms:
+            return
+        try:
+            await offer_types(self._store, self._stream.tenant, self._offers, self.options.image)
+            self._offers_due_ms = self._store.now_ms() + CONFIRM_MS
+        except TidemillError:
+            # `_write` reports what is wrong with the store; the next write tries again.
+            return
+        except Exception:
+            LOG.exception("the node types could not be described to other processes; it will be tried again")
 
     def _index_row(self) -> Row:
         queues = self.options.queues or ("*",)

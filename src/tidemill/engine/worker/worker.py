@@ -177,6 +177,7 @@ class WorkerOptions:
     pid: int = 0
     version: str = ""
     """Of Tidemill; like the host and the process, for display only."""
+    image: str = ""
 
 
 class Worker:
@@ -386,9 +387,8 @@ class Worker:
         if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
             # Also in a paused run: the possible effect of a lost worker must be recorded before its job is removed.
             times = max(1, lease.expired)
-            self._settle(
-                held, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
-            )
+            lost = WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
+            self._settle(held, lost)
             return
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))
