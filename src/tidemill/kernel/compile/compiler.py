@@ -28,7 +28,7 @@ from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflo
 
 Types = Mapping[str, Sequence[NodeType]]
 
-UNOFFERED = "no worker of this store has offered it"
+UNOFFERED = " (no worker of this store has offered it)"
 UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
@@ -53,14 +53,14 @@ class TypeTable:
         base, _, major = name.partition("@")
         versions = self.types.get(base)
         if versions:
-            hint = "known: " + ", ".join(each.key for each in versions) + ("; " + UNOFFERED) * self._of_workers
+            hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
             hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
-            hint += ("; " + UNOFFERED) * self._of_workers
+            hint += UNOFFERED * self._of_workers
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
