@@ -227,3 +227,47 @@ async def test_a_workflow_with_a_newer_record_is_not_called_damaged(mill: Cluste
         await other.engine.start("theirs")
     verdict = await other.engine.verify_log()
     assert (verdict.clean, verdict.newer) == (True, 1)
+
+
+PARENT = document(node("c", type="workflow", config={"workflow": "child"}), name="parent")
+
+
+async def _with_child(mill: Cluster) -> tuple[Process, str, str]:
+    """A worker, a run that waits for its child, and the child, which waits for a signal."""
+    worker = await mill.process()
+    await worker.publish(document(node("s", type="signal"), name="child"))
+    parent = await worker.start(PARENT)
+    await asyncio.sleep(5)
+    (child,) = [row.run_id for row in await mill.rows("workflow:child")]
+    return worker, parent, child
+
+
+@simulated
+async def test_a_message_to_a_run_of_a_newer_version_is_left_to_its_workers(mill: Cluster) -> None:
+    worker, parent, child = await _with_child(mill)
+    await _append(mill, child, RECORDS["an unknown type"])
+    await worker.engine.cancel(parent)
+    await asyncio.sleep(120)
+    mill.unjudged.add(parent)
+    assert [view.job.key.partition("/")[0] for view in await mill.jobs(parent)] == ["close"]
+    assert (await worker.run(chain("a", name="ours"))).status == "COMPLETED"
+
+
+@simulated
+async def test_a_report_to_a_parent_of_a_newer_version_is_left_to_its_workers(mill: Cluster) -> None:
+    worker, parent, child = await _with_child(mill)
+    await _append(mill, parent, RECORDS["an unknown type"])
+    await worker.engine.signal(child, "s", {"x": 1})
+    await asyncio.sleep(120)
+    mill.unjudged.add(child)
+    assert [view.job.key.partition("/")[0] for view in await mill.jobs(child)] == ["report"]
+    assert await _tail(mill, parent) == (await mill.row(parent)).events + 1
+
+
+@simulated
+async def test_blobs_and_old_runs_of_a_newer_version_stay(mill: Cluster) -> None:
+    client = await mill.process("client", work=False)
+    run_id = await client.start(chain("a", name="theirs"))
+    await _append(mill, run_id, RECORDS["an added field"])
+    with pytest.raises(Rejected, match="collect with the newer version"):
+        await client.engine.collect_blobs()

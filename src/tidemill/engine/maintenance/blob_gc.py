@@ -29,6 +29,7 @@ from tidemill.blobs.contract import (
     ExternalBlobPlace,
     digests_in,
 )
+from tidemill.engine.corruption import is_newer
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.verify import payloads_in
 from tidemill.engine.versions import WORKFLOW, read_history
@@ -320,7 +321,7 @@ class BlobGarbageCollector:
 
 def _check_readable(tail: Tail) -> None:
     """Refuse to collect when a log cannot be read, because its references are unknown."""
-    stream, reason = tail.stream, tail.damage
+    stream, reason, hint = tail.stream, tail.damage, "repair it, or restore the store from a backup"
     try:
         if not reason and stream.kind == WORKFLOW:
             read_history(stream.key, tail)
@@ -329,9 +330,10 @@ def _check_readable(tail: Tail) -> None:
                 decode_event(record)
     except (TidemillError, *DAMAGE) as error:
         reason = str(error)
+        hint = "collect with the newer version" if is_newer(error) else hint
     if reason:
         name = f"{stream.kind} {stream.key}"
         message = (
             f"nothing was collected, because {name} cannot be read, so the blobs that it needs are unknown: {reason}"
         )
-        raise rejected("blobs_gc_unsafe", message, hint="repair it, or restore the store from a backup")
+        raise rejected("blobs_gc_unsafe", message, hint=hint)
