@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tidemill.bootstrap import node_types
+from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
 from tidemill.cli.inputs import STDIN, read_source
 from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
@@ -106,13 +106,18 @@ def show_command(name: str, apps: Sequence[str], store: str | None, as_json: boo
     return _answer(apps, store, as_json, lambda types: find_node_type(types, name), print_node_type)
 
 
-def _known_types(apps: Sequence[str], store: str | None) -> KnownTypes:
-    """The node types of this process and of --app, and with a store what its workers offer."""
-    from tidemill.cli.render.documents import KnownTypes
-
+def _own_types(apps: Sequence[str]) -> NodeTypes:
+    """The node types of this process and of --app."""
     with importable() if apps else nullcontext():
         app = load_apps(apps)
-        here = node_types(app.functions, app.handlers)
+        return node_types(app.functions, app.handlers)
+
+
+def _known_types(apps: Sequence[str], store: str | None) -> KnownTypes:
+    """Those, and with a store what its workers offer."""
+    from tidemill.cli.render.documents import KnownTypes
+
+    here = _own_types(apps)
     if store is None:
         return KnownTypes(here)
     from tidemill.cli.session import StoreSession
@@ -149,7 +154,7 @@ def _answer(
 def validate(file: str, apps: Sequence[str], store: str | None = None, *, as_json: bool) -> int:
     try:
         # What is wrong with the environment, a store or an app is not the document's fault.
-        types = _known_types(apps, store)
+        types = _own_types(apps) if store is None else _known_types(apps, store)
     except Rejected as refusal:
         if as_json:
             _print_refused("", refusal.problems, as_json)
@@ -160,8 +165,7 @@ def validate(file: str, apps: Sequence[str], store: str | None = None, *, as_jso
         source = read_source(file)
         warn_of_ignored_config(source.folder)
         document, unchecked = with_stand_ins(source.document)
-        asked = types.views is not None
-        compiled = compile_document(document, types.by_name, types.here.unusable_types, of_workers=asked)
+        compiled = compile_document(document, types.by_name, types.unusable_types, of_workers=store is not None)
     except Rejected as refusal:
         _print_refused(file, refusal.problems, as_json)
         return main.REFUSED

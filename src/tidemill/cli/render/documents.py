@@ -104,6 +104,10 @@ class KnownTypes(NamedTuple):
         return {**types}
 
     @property
+    def unusable_types(self) -> tuple[str, ...]:
+        return self.here.unusable_types
+
+    @property
     def details(self) -> list[NodeTypeDetails]:
         seen = {view.node_type.key: view for view in self.views or ()}
         own = {offer.handler.type.key: (offer.handler.type, offer.origin) for offer in self.here.offers}
