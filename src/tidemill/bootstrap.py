@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE or memory://"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
+IMAGE_VARIABLE = "TIDEMILL_IMAGE"
 POSTGRES = ("postgresql", "postgres")
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
@@ -161,6 +162,15 @@ class NodeTypes(NamedTuple):
     def unusable_types(self) -> tuple[str, ...]:
         """What to say of a type that is not there: it may be one of those that cannot be used."""
         return tuple(map(str, self.broken))
+
+    @property
+    def not_built_in(self) -> tuple[NodeType, ...]:
+        """Those that a process may lack."""
+        return tuple(offer.handler.type for offer in self.offers if offer.origin != BUILT_IN)
+
+    def log_broken(self) -> None:
+        for broken in self.broken:
+            LOG.warning("%s", broken)
 
     @property
     def by_name(self) -> dict[str, Sequence[NodeType]]:
@@ -396,6 +406,11 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
     return msgspec.structs.replace(settings, imports=imports, sql=sql)
 
 
+def _secrets_of(settings: Settings) -> GrantedSecrets:
+    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
+    return GrantedSecrets(secrets, settings.secrets)
+
+
 def engine_at(
     url: str = DEFAULT_URL,
     *,
@@ -429,11 +444,9 @@ def engine_at(
     processes = SandboxPool() if work else None
     settings = _settings_of(settings or read_settings(), work=work)
     types = node_types(functions, handlers, processes, storage.store, settings)
-    for broken in types.broken:
-        LOG.warning("%s", broken)
+    types.log_broken()
     if work and settings.shell:
         threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
-    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -449,6 +462,7 @@ def engine_at(
         host=host,
         pid=pid,
         version=__version__ if work else "",
+        image=os.environ.get(IMAGE_VARIABLE, ""),
     )
     return Engine(
         store=storage.store,
@@ -462,8 +476,9 @@ def engine_at(
         input_bytes_max=settings.limits.input_bytes,
         descendants_max=settings.limits.max_descendants,
         isolation=processes,
-        secrets=GrantedSecrets(secrets, settings.secrets),
+        secrets=_secrets_of(settings),
         unusable_types=types.unusable_types,
+        offers=types.not_built_in,
         ownership=storage.ownership,
     )
 

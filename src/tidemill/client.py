@@ -211,6 +211,7 @@ class Tidemill:
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
+    node_types = _blocking(service_verb("workers", WorkerService.node_types))
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

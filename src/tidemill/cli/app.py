@@ -71,12 +71,13 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
 @app.command("validate")
 @options.file
 @options.apps
+@options.store_of_types
 @options.as_json
-def validate_command(file: str, apps: Sequence[str], as_json: bool) -> int:
+def validate_command(file: str, apps: Sequence[str], store: str | None, as_json: bool) -> int:
     """Check a workflow and list everything that is wrong with it."""
     from tidemill.cli.commands.documents import validate
 
-    return validate(file, apps, as_json=as_json)
+    return validate(file, apps, store, as_json=as_json)
 
 
 @app.command("graph")

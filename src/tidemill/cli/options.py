@@ -156,6 +156,14 @@ store = option(
     about="Where runs and workflows are kept.",
     type=str,
 )
+store_of_types = option(
+    "--store",
+    metavar="URL",
+    envvar=STORE_VARIABLE,
+    show_envvar=True,
+    about="Also know the node types that workers of this store offer.",
+    type=str,
+)
 _named: dict[str, Any] = {"metavar": "NAME", "callback": lambda context, parameter, name: acting(name)}
 actor = option("--as", "actor", about="Who acts. Default: the user of the operating system.", **_named)
 author = option("--author", "--as", "author", about="Who publishes it.", **_named)

@@ -53,7 +53,7 @@ class StoreSession:
     ) -> int:
         """Ask the engine and print its answer; `ends` derives the exit code from an answer that may be bad news."""
         try:
-            found = self._asked(ask)
+            found = self.asked(ask)
         except Rejected as refusal:
             return self.refused(refusal)
         if self.as_json:
@@ -65,12 +65,13 @@ class StoreSession:
     def stream(self, ask: Callable[[Tidemill], None]) -> int:
         """Run a request that prints its answers as they arrive."""
         try:
-            self._asked(ask)
+            self.asked(ask)
         except Rejected as refusal:
             return self.refused(refusal)
         return main.OK
 
-    def _asked(self, ask: Callable[[Tidemill], T]) -> T:
+    def asked(self, ask: Callable[[Tidemill], T]) -> T:
+        """The engine's answer; raises `Rejected`."""
         if not self.creates:
             require_store_exists(self.store)
         with importable() if self.apps else nullcontext():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.blob_references import mark_new_tenant, reference_rows, version_references
 from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
+from tidemill.engine.node_types import NodeTypeDirectory
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
     DESCRIPTION_LENGTH_MAX,
@@ -49,6 +51,7 @@ FLOWS_MAX = 256
 """Compiled workflows kept in memory."""
 HELD_MAX = 256
 RACES_MAX = 16
+UNKNOWN_TYPE = frozenset({"unknown_node_type", "unknown_type_version"})
 NAMES_MAX = 1_000
 """Names searched for the nearest match of an unknown one."""
 
@@ -61,6 +64,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     created: bool
     warnings: tuple[Problem, ...] = ()
+    from_workers: tuple[str, ...] = ()
+    """Node types that this process does not have: workers offer them, as `name@major`."""
 
 
 class Tagged(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +110,8 @@ class Catalog:
         types: Mapping[str, Sequence[NodeType]],
         unusable: Sequence[str] = (),
     ) -> None:
-        self._store, self._blobs, self._ambient, self._types, self._unusable = store, blobs, ambient, types, unusable
+        self._store, self._blobs, self._ambient, self._unusable = store, blobs, ambient, unusable
+        self.node_types = NodeTypeDirectory(store, ambient, types)
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
@@ -120,7 +126,18 @@ class Catalog:
         from tidemill.kernel.compile.compiler import compile_document
 
         filled = await filled_in(document, tenant, self._blobs)
-        return await off_loop(filled, compile_document, filled, self._types, self._unusable)
+        compiling = partial(compile_document, filled, unusable_types=self._unusable, of_workers=True)
+        types = await self.node_types.union(tenant)
+        try:
+            return await off_loop(filled, compiling, types)
+        except Rejected as refusal:
+            if UNKNOWN_TYPE.isdisjoint(problem.code for problem in refusal.problems):
+                raise
+            # A worker may have offered it a moment ago.
+            now = await self.node_types.union(tenant, fresh=True)
+            if now == types:
+                raise
+        return await off_loop(filled, compiling, now)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; returns the digests of both."""
@@ -184,7 +201,7 @@ class Catalog:
             offer = await make(history)
             known = next((version for version in history.versions if version.digest == offer.digest), None)
             if known is not None:
-                return _published(known, offer.compiled.warnings, created=False)
+                return self._published(known, offer.compiled, created=False)
             version = Version(
                 name=name,
                 version=len(history.versions) + 1,
@@ -198,8 +215,20 @@ class Catalog:
                 description=offer.compiled.workflow.description[:DESCRIPTION_LENGTH_MAX],
             )
             if await self._append(tenant, history, version):
-                return _published(version, offer.compiled.warnings, created=True)
+                return self._published(version, offer.compiled, created=True)
         raise Unavailable(f"workflow {name} is being published by too many at once")
+
+    def _published(self, version: Version, compiled: Compiled, *, created: bool) -> Published:
+        nodes = compiled.workflow.nodes
+        used = {node.type for node in nodes} | {node.compensator.type for node in nodes if node.compensator is not None}
+        return Published(
+            name=version.name,
+            version=version.version,
+            digest=version.digest,
+            created=created,
+            warnings=compiled.warnings,
+            from_workers=tuple(sorted(used - self.node_types.own_types.keys())),
+        )
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
         """Write the record that follows a history, and the row of both; false when another writer was faster."""
@@ -362,9 +391,3 @@ class Catalog:
         self._flows[(tenant, digest)] = flow
         while len(self._flows) > FLOWS_MAX:
             self._flows.popitem(last=False)
-
-
-def _published(version: Version, warnings: tuple[Problem, ...], *, created: bool) -> Published:
-    return Published(
-        name=version.name, version=version.version, digest=version.digest, created=created, warnings=warnings
-    )

@@ -16,8 +16,9 @@ from typing import Any
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempts.results import as_payload, child_id, read_ask
+from tidemill.engine.attempts.runtime import LeaveToOtherWorker
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.corruption import retry_until_repaired
+from tidemill.engine.corruption import NEWER, retry_until_repaired
 from tidemill.engine.index_rows import RUN, root_term
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
@@ -142,6 +143,9 @@ class ChildRunMessenger:
             with retry_until_repaired():
                 settled = await self._deliver(stream, state, task, lost)
         except StoreUnusable as error:
+            if error.problem.code in NEWER:
+                self._runs.warn_once(stream, error)
+                raise LeaveToOtherWorker from error
             if stream not in self._waiting:
                 self._waiting.add(stream)
                 LOG.warning("a message of run %s waits until an operator repairs this: %s", stream.key, error)
@@ -254,6 +258,10 @@ class ChildRunMessenger:
             return
         child = Stream(stream.tenant, RUN, name)
         entry = await self._find(child)
+        damage = self._runs.damage(child) if entry is None else None
+        if damage is not None:
+            # It cannot be told whether it was closed, so the message stays.
+            raise damage
         if entry is not None and entry.state.live and entry.state.parent == (stream.key, node, visit, index):
             await self._turns.command(child, Cancel(reason="its parent no longer waits for it", attempt=attempt))
 

@@ -2,7 +2,7 @@
 
 A store returns no records for a damaged stream, as for one that was never written, so every reader that takes records
 for facts calls `require_intact` first. A command is refused; work under way waits, because a run must not fail for good
-over damage that a backup repairs.
+over damage that a backup repairs. What a newer version wrote is no damage: the run is left to workers of that version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from contextlib import contextmanager
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.stores.contract import Stream, Tail
 
-UNREADABLE = frozenset({"event_unreadable", "event_newer"})
+NEWER = frozenset({"event_newer", "workflow_newer", "job_newer"})
+"""Codes of what a newer version has written: this one leaves it alone, and a worker of the newer one goes on."""
+UNREADABLE = NEWER | {"event_unreadable"}
+
+
+def is_newer(error: Exception | None) -> bool:
+    return isinstance(error, Rejected) and error.code in NEWER
+
+
+def newer_job(key: str) -> Rejected:
+    message = f"a job of kind {key.partition('/')[0][:100]} was written by a newer version"
+    return rejected("job_newer", message, hint="upgrade Tidemill; workers of the newer version take it")
 
 
 def require_intact(tail: Tail) -> Tail:

@@ -61,6 +61,8 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
+    `offers` are the node types that its worker describes to processes without them: those that are not built in.
+
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
     """
@@ -140,6 +142,7 @@ class Engine:
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         unusable_types: Sequence[str] = (),
+        offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
@@ -173,12 +176,13 @@ class Engine:
         self.reconciler: Reconciler | None = None
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, audit_every_ms, descendants_max, archive is not None)
+            self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
+        offers: Sequence[NodeType],
         audit_every_ms: int,
         descendants_max: int,
         has_archive: bool,
@@ -207,6 +211,7 @@ class Engine:
             types=(handler.type.key for handler in handlers),
             missing=self._runtime.missing,
             limits=context.limits,
+            offers=offers,
         )
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)

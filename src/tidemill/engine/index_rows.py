@@ -345,19 +345,45 @@ def _letter_row(stream: Stream, state: State, event: DeadLettered | DeadLetterCl
 
 def marked_suspect(row: Row, code: str) -> Row:
     """A run's row with the audit's finding and the term for it; an empty code removes both."""
-    body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
     terms = (*(term for term in row.terms if term != SUSPECT), *([SUSPECT] if code else []))
-    return msgspec.structs.replace(row, terms=terms, body=body)
+    return msgspec.structs.replace(row, terms=terms, body=_changed(row, suspect=code))
 
 
 def marked_stuck(row: Row, reason: str) -> Row:
     """A run's row with the reason why nothing happens, and the term for it."""
-    body = _ENCODE(msgspec.structs.replace(read_run_row(row), stuck=True, stuck_reason=reason))
-    return msgspec.structs.replace(row, terms=tuple(dict.fromkeys((*row.terms, "stuck"))), body=body)
+    terms = tuple(dict.fromkeys((*row.terms, "stuck")))
+    return msgspec.structs.replace(row, terms=terms, body=_changed(row, stuck=True, stuck_reason=reason))
 
 
-def read_run_row(row: Row) -> RunRow:
-    return _RUN.decode(row.body)
+def _changed(row: Row, **fields: object) -> bytes:
+    """The body of a run's row with other values; fields that a newer version has appended stay."""
+    known = msgspec.structs.replace(_RUN.decode(row.body), **fields)
+    appended = msgspec.msgpack.decode(row.body)[len(RunRow.__struct_fields__) :]
+    return _ENCODE([*(getattr(known, name) for name in RunRow.__struct_fields__), *appended])
+
+
+def read_run_row(row: Row) -> RunRow | None:
+    """The run's row, or None if a newer version has written it in a form that this one does not know."""
+    try:
+        found = _RUN.decode(row.body)
+    except msgspec.ValidationError:
+        if is_newer_row(row):
+            return None
+        raise
+    return found if found.v <= ROW_FORMAT else None
+
+
+_RUN_FORMAT_AT = RunRow.__struct_fields__.index("v")
+
+
+def is_newer_row(row: Row) -> bool:
+    """Whether a newer version has written a row in a form that this one does not know."""
+    body = msgspec.msgpack.decode(row.body)
+    if isinstance(body, dict):
+        format_ = body.get("v")
+    else:
+        format_ = body[_RUN_FORMAT_AT] if isinstance(body, list) and len(body) > _RUN_FORMAT_AT else None
+    return isinstance(format_, int) and format_ > ROW_FORMAT
 
 
 def read_dead_letter_row(row: Row) -> DeadLetterRow:

@@ -79,6 +79,7 @@ Record = Version | TagMoved
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 _RECORD = msgspec.msgpack.Decoder(Record)
+_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in (Version, TagMoved))
 _ROW = msgspec.msgpack.Decoder(WorkflowRow)
 
 
@@ -196,13 +197,25 @@ def read_history(name: str, tail: Tail) -> History:
         raise corrupt_stream(tail.stream, error) from None
 
 
+def decode_record(raw: bytes) -> Record:
+    """A record of this or an older format; one of a newer version is refused."""
+    try:
+        record: Record = _RECORD.decode(raw)
+        newer = record.v > RECORD_FORMAT
+    except msgspec.ValidationError:
+        fields = msgspec.msgpack.decode(raw)
+        kind = fields.get("type") if isinstance(fields, dict) else None
+        newer = isinstance(kind, str) and (kind not in _TAGS or fields.get("v", 0) > RECORD_FORMAT)
+        if not newer:
+            raise
+    if newer:
+        message = "a record of the workflow was written by a newer version"
+        raise rejected("event_newer", message, hint="upgrade Tidemill")
+    return record
+
+
 def encode_record(record: Record) -> bytes:
     return _ENCODE(record)
-
-
-def decode_record(raw: bytes) -> Record:
-    record: Record = _RECORD.decode(raw)
-    return record
 
 
 def read_workflow_row(row: Row) -> WorkflowRow:

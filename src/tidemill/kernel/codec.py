@@ -1,18 +1,19 @@
 """Events to bytes and back. Golden samples of every event are under test: the bytes are stored for ever.
 
 The upcasts of its type lift an event of an older format, one format at a time, so that the kernel sees only the
-present format. An event of a newer version is refused instead of being misread.
+present format. An event of a newer version is refused (`event_newer`) instead of being misread: one of an unknown type,
+of a newer format, or with more fields than its type has here. A process of this version then leaves the run alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.kernel.events import AnyEvent
 
 Upcast = Callable[[list[Any]], list[Any]]
@@ -28,6 +29,9 @@ DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError, Recurs
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(AnyEvent)
+_TAGS = frozenset(kind.__name__ for kind in get_args(AnyEvent))
+_TOO_LONG = "of at most length"
+"""What the decoder says of a struct with more fields than it has here; a test checks this."""
 
 
 def encode_event(event: AnyEvent) -> bytes:
@@ -62,18 +66,27 @@ def _lift(fields: Any) -> AnyEvent:
     if not isinstance(fields, list) or len(fields) < 2 or type(fields[0]) is not str or type(fields[1]) is not int:
         raise rejected("event_unreadable", "a record is not an event")
     tag, present = fields[0], FORMATS.get(fields[0], 1)
+    if tag not in _TAGS:
+        raise _newer(tag)
     while fields[1] < present:
         upcast = UPCASTS.get((tag, fields[1]))
         if upcast is None:
             raise rejected("event_unreadable", f"nothing reads format {fields[1]} of {tag}")
         fields = upcast(fields)
     if fields[1] > present:
-        raise rejected("event_newer", f"a {tag} was written by a newer version", hint="upgrade Tidemill")
+        raise _newer(tag)
     try:
         event: AnyEvent = msgspec.convert(fields, AnyEvent)
     except DAMAGE as error:
+        if _TOO_LONG in str(error):
+            raise _newer(tag) from None
         raise rejected("event_unreadable", f"a {tag} does not have the expected fields: {error}") from None
     return event
+
+
+def _newer(tag: str) -> Rejected:
+    message = f"an event of type {tag[:100]} was written by a newer version"
+    return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version go on with the run")
 
 
 def plain(event: AnyEvent, seq: int) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The events of a run: one closed, tagged and versioned union.
 
 The bytes of an event are stored for ever. Fields are positional: append new ones with a default, never insert or
-reorder; any other change needs a new format `v` and an upcast in `codec`. The run id and the seq are not stored in
-the event. Payloads stay JSON text or a blob reference, so that folding a log decodes nothing. Everything a rule
+reorder; any other change needs a new format `v` and an upcast in `codec`. A version without the field, or without the
+event type, leaves the run to newer workers (`forbid_unknown_fields`). The run id and the seq are not stored in the
+event. Payloads stay JSON text or a blob reference, so that folding a log decodes nothing. Everything a rule
 decided (edges, tokens, visits that start again) is recorded, so that folding needs neither workflow nor rules.
 """
 
@@ -17,7 +18,7 @@ NOT_AN_ITEM = -1
 """The `index` of an activation that is not an item of a map."""
 
 
-class BlobRef(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class BlobRef(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """A value stored outside the log, addressed by its content."""
 
     digest: str
@@ -30,7 +31,7 @@ Payload = bytes | BlobRef
 """A JSON value: its text, or a reference to its text."""
 
 
-class Error(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Error(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """Why a visit or attempt failed; always serialisable."""
 
     code: str
@@ -48,7 +49,7 @@ Reading = tuple[str, str]
 """A value that a condition read: its name, and the digest of its text."""
 
 
-class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Route(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """The result of a node's conditions, evaluated once by a worker."""
 
     again: bool | None = None
@@ -64,14 +65,14 @@ class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
     reads: tuple[Reading, ...] = ()
 
 
-class Admission(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Admission(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """Why `when` was true; decided once per visit."""
 
     reason: str
     reads: tuple[Reading, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, kw_only=True):
     """`cause` is the seq of the event that led to this one, 0 for a cause outside the run."""
 
     v: int = 1
@@ -109,7 +110,7 @@ class Ending(NodeEvent, frozen=True, array_like=True, kw_only=True):
 # Operator actions
 
 
-class Reopened(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Reopened(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """A visit that starts again, and the tokens it holds."""
 
     node: str
@@ -117,7 +118,7 @@ class Reopened(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tokens: int = 0
 
 
-class Join(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Join(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """Inbound edges of a visit that has not started, under a patched graph."""
 
     node: str

@@ -40,7 +40,7 @@ MAINTENANCE_QUEUE = "maintenance"
 """Tasks for a whole tenant; every worker claims this queue, too."""
 
 
-class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     kind: JobKind
     node: str = ""
     visit: int = 0
@@ -164,14 +164,18 @@ def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) 
 
 
 _TASK = msgspec.msgpack.Decoder(JobBody)
+_NEWER = JobBody("run", v=JOB_FORMAT + 1)
 
 
 def task_of(body: bytes) -> JobBody:
-    """Decode a job's body; an unreadable one gets a newer format number, so that this worker leaves it alone."""
+    """Decode a job's body; one of a newer version gets a newer format number, so that this worker leaves it alone.
+
+    That is one of an unknown kind, of a newer format, with more fields than there are here, or an unreadable one.
+    """
     try:
         return _TASK.decode(body)
     except msgspec.MsgspecError:
-        return JobBody("run", v=JOB_FORMAT + 1)
+        return _NEWER
 
 
 def shelved(task: JobBody) -> RequeueJob:

@@ -1,8 +1,9 @@
 """The intermediate representation (IR): a workflow after every check, ready to run.
 
 Frozen values: the compiler builds them, `decide` reads them, a patch makes a new Workflow. Adjacency is stored on the
-node, so that a step costs O(out-degree) whatever the size of the graph. The IR is stored and read back by later
-versions: new fields get defaults, and `ir` is the format number.
+node, so that a step costs O(out-degree) whatever the size of the graph. The IR is stored and read back by other
+versions: new fields get defaults, so a later version reads it; an earlier one refuses a field that it does not know
+(`workflow_newer`), because its nodes would behave differently. `ir` is the format number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+
+from tidemill.errors import Rejected, rejected
 
 IR_FORMAT = 1
 
@@ -25,7 +28,7 @@ OnError = Literal["fail", "continue", "route"]
 Delivery = Literal["at_least_once", "at_most_once"]
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     max_attempts: int = 3
     backoff_ms: int = 1000
     multiplier: float = 2.0
@@ -33,12 +36,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jitter: float = 0.1
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     condition: Json
     next_nodes: tuple[str, ...]
 
 
-class Branch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Branch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     kind: Literal["conditional", "agent_driven"] = "conditional"
     rules: tuple[Rule, ...] = ()
     available: tuple[str, ...] = ()
@@ -46,7 +49,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: tuple[str, ...] = ()
 
 
-class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A loop, stored on its *looping node*, the last of its body, which decides after each pass."""
 
     condition: Json
@@ -62,7 +65,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Edges (from, to) out of the body from other nodes than the looping one: error and exit paths."""
 
 
-class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Run the node once per element of a list known only at run time."""
 
     over: Json
@@ -70,14 +73,14 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tolerate: int = 0
 
 
-class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     type: str
     config: Json = None
     timeout_ms: int | None = None
     retry: Retry = Retry()
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, dict=True):
     id: str
     type: str
     """Name and pinned major version, e.g. `http@1`."""
@@ -127,7 +130,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
         return len(self.inbound) == 1
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     deadline_ms: int | None = None
     max_visits: int = 10_000
     max_fanout: int = 100_000
@@ -140,7 +143,7 @@ RETENTION_DAYS = 30.0
 """Days that finished runs are kept by default."""
 
 
-class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How long finished runs are kept in the store; None leaves it to the engine."""
 
     days: float | None = None
@@ -148,7 +151,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Keep them for ever."""
 
 
-class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, dict=True):
     """A compiled workflow. Two workflows with the same digest behave the same."""
 
     name: str
@@ -263,5 +266,16 @@ def encode_workflow(workflow: Workflow) -> bytes:
 
 
 def decode_workflow(raw: bytes) -> Workflow:
-    """Read a stored workflow of this or an older IR format."""
-    return _DECODER.decode(raw)
+    """Read a stored workflow of this or an older IR format; the caller has checked the bytes against their digest."""
+    try:
+        workflow = _DECODER.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise _newer(str(error)) from None
+    if workflow.ir > IR_FORMAT:
+        raise _newer(f"it has format {workflow.ir}, and {IR_FORMAT} is the newest that is known here")
+    return workflow
+
+
+def _newer(reason: str) -> Rejected:
+    message = f"a workflow was compiled by a newer version: {reason}"
+    return rejected("workflow_newer", message, hint="upgrade Tidemill; workers of the newer version go on with it")

@@ -303,7 +303,10 @@ def find_activation(state: State, key: str) -> Activation | None:
 
 
 SNAPSHOT_FORMAT = 2
-"""First byte of a snapshot. Raise it whenever the fields of `State` change; a test checks this.
+"""First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
+
+A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what
+it does not know.
 
 It stays below 0x80, because snapshots of earlier versions start as msgpack arrays do: 0xdc, or 0x90 to 0x9f.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import InProcessCli
+import tidemill
+from tests.fixtures.command_line import InProcessCli, eventually
 
 APP = """
 import tidemill
@@ -189,3 +191,62 @@ def test_the_node_types_of_a_module_need_no_list(inside: InProcessCli, tmp_path:
 
 def test_what_comes_with_tidemill_has_its_version(inside: InProcessCli) -> None:
     assert inside("nodes", "show", "http", "--json").json["version"] == version("tidemill")
+
+
+MAILING = "name: mailing\nnodes: [{id: a, type: send, config: {to: ada}}]\n"
+
+
+@pytest.fixture
+def offered(inside: InProcessCli, app: str, tmp_path: Path) -> Iterator[tidemill.Tidemill]:
+    """A store whose worker has the type, which this process's commands have not."""
+    spec = importlib.util.spec_from_file_location("sender_of_worker", tmp_path / app)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "mailing.yaml").write_text(MAILING)
+    with tidemill.open("sqlite:///mill.db", handlers=module.handlers) as mill:
+        offers = lambda: '"send@2"' in inside("nodes", "list", "--store", "sqlite:///mill.db", "--json").out  # noqa: E731
+        eventually(offers, "the worker does not offer it")
+        yield mill
+
+
+def test_types_of_workers_are_shown_with_who_has_them(inside: InProcessCli, offered: tidemill.Tidemill) -> None:
+    said = inside("nodes", "show", "send", "--store", "sqlite:///mill.db")
+    assert [line.split() for line in said.out.splitlines()[4:6]] == [["from", "workers"], ["workers", "1", "worker"]]
+    listed = inside("nodes", "list", "--store", "sqlite:///mill.db")
+    assert listed.out.splitlines()[0].split() == ["TYPE", "VERSION", "QUEUE", "FROM", "WORKERS", "CAN"]
+    known = {
+        each["type"]: each for each in inside("nodes", "list", "--store", "sqlite:///mill.db", "--json").json["types"]
+    }
+    assert (known["send@2"]["here"], known["send@2"]["workers"], known["send@2"]["queue"]) == (False, 1, "mail")
+    assert known["send@2"]["last_seen_ms"] > 0
+    assert (known["value@1"]["here"], known["value@1"]["workers"]) == (True, 1)
+    assert inside("nodes", "show", "send").code == 2, "without a store it is unknown"
+
+
+def test_validate_and_publish_know_the_types_of_workers(
+    inside: InProcessCli, offered: tidemill.Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inside("validate", "mailing.yaml").code == 2
+    valid = inside("validate", "mailing.yaml", "--store", "sqlite:///mill.db", "--json")
+    monkeypatch.setenv("TIDEMILL_STORE", "sqlite:///mill.db")
+    assert inside("validate", "mailing.yaml", "--json").json == valid.json
+    said = inside("publish", "mailing.yaml")
+    assert (said.code, said.out.splitlines()[-1].split()) == (0, ["of", "workers", "send@2", "(1", "worker)"])
+    published = inside("publish", "mailing.yaml", "--json").json
+    assert (published["digest"], published["from_workers"]) == (valid.json["digest"], ["send@2"])
+    assert offered.run("mailing", timeout_s=60).status == "COMPLETED"
+    Path("mailing.yaml").write_text(MAILING.replace("to: ada", "too: ada"))
+    refused = inside("validate", "mailing.yaml", "--json").json
+    assert {problem["code"] for problem in refused["problems"]} == {"config_invalid"}
+
+
+def test_a_store_that_is_not_there_offers_nothing(
+    inside: InProcessCli, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was named is missed; the variable may name one that is to be made."""
+    refused = inside("nodes", "list", "--store", "sqlite:///none.db")
+    assert refused.code == 2 and "store_missing" in refused.err
+    monkeypatch.setenv("TIDEMILL_STORE", "sqlite:///none.db")
+    assert inside("nodes", "list").code == 0
+    assert not Path("none.db").exists()

@@ -112,6 +112,26 @@ def test_a_newer_format_is_refused_and_not_misread(fields: tuple[Any, ...]) -> N
         decode_event(older("RunPaused", 2, *fields))
 
 
+def test_an_unknown_type_is_that_of_a_newer_version() -> None:
+    assert refusal(older("RunExploded", 1, "boom")) == "event_newer"
+
+
+@pytest.mark.parametrize("event", SAMPLES, ids=lambda event: type(event).__name__)
+def test_an_event_with_an_added_field_is_refused_and_not_cut_short(event: events.AnyEvent) -> None:
+    fields = msgspec.msgpack.decode(encode_event(event))
+    assert refusal(msgspec.msgpack.encode([*fields, None])) == "event_newer"
+
+
+def test_an_added_field_inside_an_event_is_refused_too() -> None:
+    failed = events.NodeFailed(
+        node="a", visit=1, attempt=1, error=events.Error("e", "m"), taken=(), dead=(), consumed=0, counter=0
+    )
+    fields = msgspec.msgpack.decode(encode_event(failed))
+    (place,) = [number for number, value in enumerate(fields) if isinstance(value, list) and value[:1] == ["e"]]
+    fields[place].append("severity")
+    assert refusal(msgspec.msgpack.encode(fields)) == "event_newer"
+
+
 def test_no_upcast_is_left_without_its_format() -> None:
     for name, present in codec.FORMATS.items():
         assert all((name, v) in codec.UPCASTS for v in range(1, present))
@@ -130,7 +150,7 @@ DAMAGED = {
     "cut short": encode_event(SAMPLES[0])[:-1],
     "something behind it": encode_event(SAMPLES[1]) + b"\x00",
     "a number": msgspec.msgpack.encode(5),
-    "an unknown type": msgspec.msgpack.encode(["RunExploded", 1, 0, 0, None, None]),
+    "an unknown type without a format": msgspec.msgpack.encode(["RunExploded", None, 0, 0, None, None]),
     "a format that is no number": msgspec.msgpack.encode(["RunPaused", "one"]),
     "a field of another type": msgspec.msgpack.encode(["RunPaused", 1, "noon", 0, None, None, ""]),
     "too few fields": msgspec.msgpack.encode(["NodeStarted", 1, 0, 0, None, None, "a"]),

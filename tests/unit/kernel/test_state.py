@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import get_args
 
 import msgspec
 import pytest
 
 from tests.fixtures.kernel.tables import Run, begun
 from tests.unit.kernel.decide.test_maps import DONE
+from tidemill.kernel import events
 from tidemill.kernel.activation import CHUNK_ITEMS, QUEUED_ITEM, Activation, MapState, Wait
 from tidemill.kernel.commands import AnyCommand, Done, MapExpanded, Pause, Result
 from tidemill.kernel.decide.decide import decide_all
@@ -27,6 +29,10 @@ FORM = "f3972bc15fa5dcbf"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
+EVENTS = "b4a856eec858ba33"
+"""Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
+
+
 def known() -> State:
     """A state with something in most places."""
     items = MapState(count=CHUNK_ITEMS + 1, items=b"[]", window=4, next=CHUNK_ITEMS + 1)
@@ -41,6 +47,12 @@ def test_the_form_of_snapshots_is_the_one_of_their_format() -> None:
     raw = encode_state(known())
     assert decode_state(raw) == known()
     assert sha256(raw).hexdigest()[: len(FORM)] == FORM
+
+
+def test_the_format_of_snapshots_is_that_of_the_events_in_them() -> None:
+    parts = (events.BlobRef, events.Error, events.Route, events.Admission, events.Reopened, events.Join)
+    shape = sorted((kind.__name__, *kind.__struct_fields__) for kind in (*parts, *get_args(events.AnyEvent)))
+    assert sha256(repr((SNAPSHOT_FORMAT, shape)).encode()).hexdigest()[: len(EVENTS)] == EVENTS
 
 
 @pytest.mark.parametrize("state", [State(), known()])

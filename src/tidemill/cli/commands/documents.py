@@ -1,11 +1,15 @@
-"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types, and need no store."""
+"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types.
+
+They need no store. With one, `validate` and `nodes` also know the node types that its workers offer.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
@@ -27,6 +31,9 @@ from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
 from tidemill.kernel.model import Workflow
+
+if TYPE_CHECKING:
+    from tidemill.cli.render.documents import KnownTypes
 
 
 def graph(file: str, *, form: Literal["text", "mermaid"] | None) -> int:
@@ -78,32 +85,63 @@ nodes = options.new_group("nodes")
 
 @nodes.command("list")
 @options.apps
+@options.store_of_types
 @options.as_json
-def list_command(apps: Sequence[str], as_json: bool) -> int:
+def list_command(apps: Sequence[str], store: str | None, as_json: bool) -> int:
     """List the node types, with where they come from."""
     from tidemill.cli.render.documents import NodeTypeList, print_node_types
 
-    return _answer(apps, as_json, NodeTypeList, print_node_types)
+    return _answer(apps, store, as_json, NodeTypeList, print_node_types)
 
 
 @nodes.command("show")
 @options.argument("name", "TYPE", "A node type: name, or name@2.")
 @options.apps
+@options.store_of_types
 @options.as_json
-def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
+def show_command(name: str, apps: Sequence[str], store: str | None, as_json: bool) -> int:
     """Show a node type: what it does, its fields, what may be expected of it."""
     from tidemill.cli.render.documents import find_node_type, print_node_type
 
-    return _answer(apps, as_json, lambda types: find_node_type(types, name), print_node_type)
+    return _answer(apps, store, as_json, lambda types: find_node_type(types, name), print_node_type)
 
 
-def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], show: Callable[[T], None]) -> int:
+def _own_types(apps: Sequence[str]) -> NodeTypes:
+    """The node types of this process and of --app."""
+    with importable() if apps else nullcontext():
+        app = load_apps(apps)
+        return node_types(app.functions, app.handlers)
+
+
+def _known_types(apps: Sequence[str], store: str | None) -> KnownTypes:
+    """Those, and with a store what its workers offer."""
+    from tidemill.cli.render.documents import KnownTypes
+
+    here = _own_types(apps)
+    if store is None:
+        return KnownTypes(here)
+    from tidemill.cli.session import StoreSession
+
+    try:
+        return KnownTypes(here, tuple(StoreSession(store).asked(lambda mill: mill.node_types())))
+    except Rejected as refusal:
+        # The variable may name a store that is to be made; then it has no workers.
+        if refusal.code != "store_missing" or os.environ.get(options.STORE_VARIABLE) != store:
+            raise
+        return KnownTypes(here)
+
+
+def _answer(
+    apps: Sequence[str],
+    store: str | None,
+    as_json: bool,
+    ask: Callable[[KnownTypes], T],
+    show: Callable[[T], None],
+) -> int:
     from tidemill.cli.session import StoreSession, plain
 
     try:
-        with importable() if apps else nullcontext():
-            app = load_apps(apps)
-            found = ask(node_types(app.functions, app.handlers))
+        found = ask(_known_types(apps, store))
     except Rejected as refusal:
         return StoreSession(options.DEFAULT_STORE, as_json).refused(refusal)
     if as_json:
@@ -113,12 +151,10 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], s
     return main.OK
 
 
-def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
+def validate(file: str, apps: Sequence[str], store: str | None = None, *, as_json: bool) -> int:
     try:
-        # What is wrong with the environment or an app is not the document's fault.
-        with importable() if apps else nullcontext():
-            app = load_apps(apps)
-            types = node_types(app.functions, app.handlers)
+        # What is wrong with the environment, a store or an app is not the document's fault.
+        types = _own_types(apps) if store is None else _known_types(apps, store)
     except Rejected as refusal:
         if as_json:
             _print_refused("", refusal.problems, as_json)
@@ -129,7 +165,7 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
         source = read_source(file)
         warn_of_ignored_config(source.folder)
         document, unchecked = with_stand_ins(source.document)
-        compiled = compile_document(document, types.by_name, types.unusable_types)
+        compiled = compile_document(document, types.by_name, types.unusable_types, of_workers=store is not None)
     except Rejected as refusal:
         _print_refused(file, refusal.problems, as_json)
         return main.REFUSED

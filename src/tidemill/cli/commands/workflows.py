@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
-from tidemill.cli.render.documents import print_document
+from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import print_warnings
@@ -16,6 +16,7 @@ from tidemill.cli.session import StoreSession, plain
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.services.workers import NodeTypeView
 from tidemill.engine.versions import LATEST, split_reference
 
 workflows = options.new_group("workflows")
@@ -142,16 +143,21 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
     def ask(mill: Tidemill) -> Published:
         source = read_source(file)
         warn_of_ignored_config(source.folder)
-        return mill.publish(source.document, author=author, message=message)
+        published = mill.publish(source.document, author=author, message=message)
+        views.extend(mill.node_types() if published.from_workers else ())
+        return published
 
-    return session.ask_and_print(ask, print_published)
+    views: list[NodeTypeView] = []
+    return session.ask_and_print(ask, lambda published: print_published(published, views))
 
 
-def print_published(published: Published) -> None:
-    """Print which version something has become, or was already."""
+def print_published(published: Published, views: Sequence[NodeTypeView] = ()) -> None:
+    """Print which version something has become, or was already, and which of its types only workers have."""
     reference = f"{published.name}@{published.version}"
     say(f"{reference} is published" if published.created else f"{reference} has this content already")
-    print_facts([("digest", published.digest)], indent=2)
+    who = {view.node_type.key: NodeTypeDetails(view.node_type, WORKERS, view).workers for view in views}
+    types = ", ".join(f"{key} ({who[key]})" if who.get(key) else key for key in published.from_workers)
+    print_facts([("digest", published.digest), ("of workers", types)], indent=2)
     print_warnings(published.warnings, sys.stderr)
 
 

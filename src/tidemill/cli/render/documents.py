@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import (
     Column,
     Line,
+    age,
     names,
     print_facts,
     print_hint,
@@ -19,11 +20,14 @@ from tidemill.cli.render.tables import (
     print_title,
     snippet,
 )
-from tidemill.cli.render.terminal import DIM, Styler, sanitize
+from tidemill.cli.render.terminal import DIM, Styler, counted, sanitize
 from tidemill.errors import offered, rejected
-from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
+from tidemill.handlers.discovery import UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
 from tidemill.version import __version__
+
+if TYPE_CHECKING:
+    from tidemill.engine.services.workers import NodeTypeView
 
 _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
@@ -84,12 +88,51 @@ DEPTH_MAX = 3
 TYPE_COLUMNS_MAX = 48
 
 
-class NodeTypeDetails(NamedTuple):
-    offer: NodeTypeSource
+class KnownTypes(NamedTuple):
+    """The node types of this process, and with a store those of its workers."""
+
+    here: NodeTypes
+    views: tuple[NodeTypeView, ...] | None = None
+    """What the store knows of types; None where none was asked."""
 
     @property
-    def type(self) -> NodeType:
-        return self.offer.handler.type
+    def by_name(self) -> dict[str, Sequence[NodeType]]:
+        """What the compiler knows: types of this process win."""
+        types: dict[str, list[NodeType]] = {}
+        for each in self.details:
+            types.setdefault(each.type.name, []).append(each.type)
+        return {**types}
+
+    @property
+    def unusable_types(self) -> tuple[str, ...]:
+        return self.here.unusable_types
+
+    @property
+    def details(self) -> list[NodeTypeDetails]:
+        seen = {view.node_type.key: view for view in self.views or ()}
+        own = {offer.handler.type.key: (offer.handler.type, offer.origin) for offer in self.here.offers}
+        found = {key: (view.node_type, WORKERS) for key, view in seen.items()} | own
+        return [NodeTypeDetails(*found[key], seen.get(key)) for key in sorted(found)]
+
+
+WORKERS = "workers"
+"""The origin of a type that this process does not have."""
+
+
+class NodeTypeDetails(NamedTuple):
+    type: NodeType
+    origin: str
+    view: NodeTypeView | None = None
+    """Who has it, where a store was asked."""
+
+    @property
+    def workers(self) -> str:
+        """How many workers have it, and since when none has."""
+        if self.view is None or self.view.last_seen_ms is None:
+            return ""
+        if self.view.workers:
+            return counted(self.view.workers, "worker")
+        return f"last seen {age(self.view.last_seen_ms)}"
 
     def to_dict(self) -> dict[str, Any]:
         shown = ("name", "major", "title", "description", "icon", "queue")
@@ -98,8 +141,12 @@ class NodeTypeDetails(NamedTuple):
             "type": self.type.key,
             **{name: getattr(self.type, name) for name in shown},
             # What comes with Tidemill has no version but Tidemill's.
-            "version": self.type.version or (__version__ if self.offer.origin == BUILT_IN else ""),
-            "origin": self.offer.origin,
+            "version": self.type.version or (__version__ if self.origin == BUILT_IN else ""),
+            "origin": self.origin,
+            "here": self.origin != WORKERS,
+            "workers": None if self.view is None else self.view.workers,
+            "last_seen_ms": None if self.view is None else self.view.last_seen_ms,
+            "image": "" if self.view is None else self.view.image,
             "waits": self.type.waits,
             "capabilities": msgspec.structs.asdict(self.type.capabilities),
             "secret_fields": list(self.type.secret_fields),
@@ -108,9 +155,9 @@ class NodeTypeDetails(NamedTuple):
 
 
 class NodeTypeList:
-    def __init__(self, types: NodeTypes) -> None:
-        self.shown = [NodeTypeDetails(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
-        self.broken: Sequence[UnusableNodeType] = types.broken
+    def __init__(self, types: KnownTypes) -> None:
+        self.shown = types.details
+        self.broken: Sequence[UnusableNodeType] = types.here.broken
 
     def to_dict(self) -> dict[str, Any]:
         broken = [{"entry_point": each.name, "origin": each.origin, "reason": each.reason} for each in self.broken]
@@ -122,7 +169,8 @@ def print_node_types(types: NodeTypeList) -> None:
         Column("TYPE", lambda each: each.type.name),
         Column("VERSION", lambda each: each.type.version or each.type.major),
         Column("QUEUE", lambda each: each.type.queue),
-        Column("FROM", lambda each: each.offer.origin, gives=True),
+        Column("FROM", lambda each: each.origin, gives=True),
+        *([Column("WORKERS", lambda each: each.workers)] if any(each.workers for each in types.shown) else []),
         Column("CAN", lambda each: names(_abilities(each.type)), gives=True),
     )
     print_rows(columns, types.shown, lambda each: each.type.description.partition("\n")[0] or each.type.title)
@@ -145,15 +193,16 @@ def _abilities(type_: NodeType) -> list[str]:
     return [words for words, applies in abilities.items() if applies]
 
 
-def find_node_type(types: NodeTypes, name: str) -> NodeTypeDetails:
+def find_node_type(types: KnownTypes, name: str) -> NodeTypeDetails:
     """The type of a name, in the version asked for or the newest. Raises Rejected."""
     base, _, major = name.partition("@")
-    found = [offer for offer in types.offers if offer.handler.type.name == base]
-    named = [offer for offer in found if not major or str(offer.handler.type.major) == major]
+    every = types.details
+    found = [each for each in every if each.type.name == base]
+    named = [each for each in found if not major or str(each.type.major) == major]
     if named:
-        return NodeTypeDetails(max(named, key=lambda offer: offer.handler.type.major))
-    broken = next((str(each) for each in types.broken if each.name == base), "")
-    known = [offer.handler.type.key for offer in found] or [offer.handler.type.name for offer in types.offers]
+        return max(named, key=lambda each: each.type.major)
+    broken = next((str(each) for each in types.here.broken if each.name == base), "")
+    known = [each.type.key for each in found] or [each.type.name for each in every]
     raise rejected("unknown_node_type", f"there is no node type {name}", hint=broken or offered(name, known))
 
 
@@ -165,7 +214,9 @@ def print_node_type(each: NodeTypeDetails) -> None:
     print_facts(
         (
             ("about", type_.description),
-            ("from", each.offer.origin),
+            ("from", each.origin),
+            ("workers", each.workers),
+            ("image", "" if each.view is None else each.view.image),
             ("version", type_.version),
             ("icon", type_.icon),
             ("queue", type_.queue),

@@ -117,6 +117,10 @@ def print_audit(report: AuditReport) -> None:
         print(f"{counted(len(report.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
         if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in report.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
+    if report.newer:
+        print_hint(
+            f"{counted(report.newer, 'log')} not judged: a newer version has written to it; run its `verify-log`"
+        )
 
 
 def print_reindexed(found: Reindexed) -> None:

@@ -40,7 +40,7 @@ RUNS_MAX = 500
 RUNS_AT_A_TIME = 100
 JOBS_MAX = 1_000
 """Waiting jobs looked at, of each run: those of a large map wait for the same."""
-LOGS_MAX, EVENTS_MAX, BLOBS_MAX, BLOB_BYTES_MAX = 2_000, 50_000, 500, 256 << 20
+BLOBS_MAX, BLOB_BYTES_MAX = 10_000, 256 << 20
 """What is read to find blobs without a reference; larger stores are left to `tidemill blobs gc --dry-run`."""
 SKEW_MS_MAX = 2_000
 OVERDUE_MS = 60_000
@@ -207,13 +207,9 @@ class Doctor:
     # Blobs
 
     async def _blobs(self) -> AsyncIterator[Finding]:
-        """Blobs without a reference, and references without a blob; only of a store whose logs are soon read."""
+        """Blobs without a reference, and references without a blob; only where few blobs are stored."""
         listed = await self._context.blobs.list(self._tenant, limit=BLOBS_MAX + 1)
-        logs = await self._store.streams(RUN, limit=LOGS_MAX + 1)
-        rows = (await self._store.find(self._tenant, RUN, limit=LOGS_MAX)).rows
-        large = sum(info.size for info in listed) > BLOB_BYTES_MAX
-        long = sum(read_run_row(row).events for row in rows) > EVENTS_MAX
-        if large or long or len(listed) > BLOBS_MAX or len(logs) > LOGS_MAX:
+        if sum(info.size for info in listed) > BLOB_BYTES_MAX or len(listed) > BLOBS_MAX:
             grace = sum(info.state == GRACE for info in listed)
             bad = f"too much is stored to look for orphans here; {grace} of {len(listed)} blobs are set aside"
             yield Finding("orphan_blobs", "info", bad, "`tidemill blobs gc --dry-run`", "blobs", True)
@@ -249,7 +245,8 @@ class _UnfinishedRuns:
     async def look(self) -> None:
         store, tenant = self._context.store, self._context.tenant
         marked = await store.find(tenant, RUN, ["stuck"], limit=RUNS_MAX)
-        self.stuck.update((row.key, read_run_row(row).stuck_reason) for row in marked.rows)
+        shown = ((row.key, read_run_row(row)) for row in marked.rows)
+        self.stuck.update((key, row.stuck_reason) for key, row in shown if row is not None)
         self.partial |= marked.after is not None
         for term in UNFINISHED:
             after, left = None, RUNS_MAX

@@ -42,6 +42,7 @@ IDLE_AFTER_MS = 300_000
 PAGE = 200
 RUNS_AT_A_TIME = 50
 """Runs whose states are in memory together."""
+NEWER_WORKER = "a worker of a newer version"
 WAITING_PER_SWEEP = 200
 """Waiting runs checked per sweep: ten thousand of them must not delay the others."""
 
@@ -79,7 +80,9 @@ class Reconciler:
         page = await self._store.find(tenant, RUN, [term], after=after, limit=limit)
         for start in range(0, len(page.rows), RUNS_AT_A_TIME):
             rows = {Stream(tenant, RUN, row.key): row for row in page.rows[start : start + RUNS_AT_A_TIME]}
-            await self._reconcile({stream: read_run_row(row) for stream, row in rows.items()}, rows)
+            shown = {stream: read_run_row(row) for stream, row in rows.items()}
+            # A newer version looks after the rows that it wrote.
+            await self._reconcile({stream: row for stream, row in shown.items() if row is not None}, rows)
         return page.after
 
     async def _reconcile(self, shown: Mapping[Stream, RunRow], rows: Mapping[Stream, Row]) -> None:
@@ -113,7 +116,10 @@ class Reconciler:
 
     async def _reconcile_run(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
         found = compare(entry, jobs)
-        if found.missing or found.surplus:
+        if found.newer:
+            # A worker of the newer version takes these jobs, and does the repair.
+            await self._mark(stream, entry, jobs, shown, newer=True)
+        elif found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
             repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=entry.state.seq)
@@ -131,17 +137,24 @@ class Reconciler:
         if shown.stuck_reason != SET_ASIDE:
             await self._store.commit([Commit(stream=stream, expected=None, rows=(marked_stuck(row, SET_ASIDE),))])
 
-    async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
-        """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while."""
+    async def _mark(
+        self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow, *, newer: bool = False
+    ) -> None:
+        """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while.
+
+        A run that waits for a worker of a `newer` version is not stuck.
+        """
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
         held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
-        named = held or named_wait(workflow, state, now)
+        named = held or newer or named_wait(workflow, state, now)
         reason = shown.stuck_reason if shown.events == state.seq else ""
         stuck = bool(reason) or (quiet_ms >= STUCK_AFTER_MS and not named)
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
-        if not waits and not held:
+        if newer:
+            waits = (*waits, NEWER_WORKER)
+        elif not waits and not held:
             queues = {view.job.queue for view in jobs if view.job.ready_at_ms <= now}
             waits = tuple(f"a worker on queue {queue}" for queue in sorted(queues))
         if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
@@ -193,12 +206,12 @@ class AuditSampler:
 
     async def _audit(self, stream: Stream, row: Row) -> None:
         shown = read_run_row(row)
-        if shown.events > EVENTS_MAX:
+        if shown is None or shown.events > EVENTS_MAX:
             return
         self.audited += 1
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
-        if found.events not in (0, shown.events):
-            # The row or a replica lags behind: this is not the version that was listed.
+        if found.newer or found.events not in (0, shown.events):
+            # A newer version judges it; or the row or a replica lags behind: this is not the version that was listed.
             return
         if not found.events and not found.findings:
             # It was deleted since it was listed, unless it is still listed.

@@ -20,6 +20,7 @@ from tidemill.blobs.archive import Archive, at_once
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, files_in, missing
 from tidemill.engine.attempts.log_store import forget_journals, last_token
 from tidemill.engine.catalog import Catalog
+from tidemill.engine.corruption import is_newer
 from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.maintenance.archive import (
     INLINE_BYTES_MAX,
@@ -165,7 +166,8 @@ class RetentionSweep:
                 # Probably an outage: the next sweep begins here. If this run fails again, the cause is the run.
                 self._last_failed = stream.key
                 raise
-            return KeptRun(str(error), failed=True)
+            # A newer version retires what it has written.
+            return KeptRun(str(error), failed=not is_newer(error))
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
         token = await last_token(self._store, stream.tenant, stream.key)
         if token is not None:

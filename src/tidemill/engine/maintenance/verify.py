@@ -20,6 +20,7 @@ from tidemill.blobs.contract import DESCRIBED_LENGTH, BlobMissing, Blobs, files_
 from tidemill.engine.blob_references import BLOB_REFERENCE, Named, marker_damaged, read_completeness, version_references
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.corruption import is_newer
 from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, rows_along
 from tidemill.engine.maintenance.reindex import (
     agrees,
@@ -136,6 +137,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 0
     moved: int = 0
     """Runs that moved on meanwhile, whose jobs and rows were not judged."""
+    newer: int = 0
+    """Runs and workflows that a newer version has written to, which this one cannot judge."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -147,6 +150,8 @@ class RunAudit(msgspec.Struct):
     name: str
     events: int = 0
     moved: bool = False
+    newer: bool = False
+    """A newer version has written something of it, so this one cannot judge it."""
     findings: list[Finding] = []
 
     def problem(self, code: str, message: str, seq: int = 0) -> None:
@@ -172,7 +177,7 @@ class Auditor:
     async def _run(self, stream: Stream, found: RunAudit, listed: Listed) -> None:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         events = await self._events(tail, found)
-        if not events or found.findings:
+        if not events or found.findings or found.newer:
             return
         flows = await self._flows(stream, events, found)
         if flows is None:
@@ -202,9 +207,11 @@ class Auditor:
         rows |= await expected_references(self._catalog, stream, events)
         doubts = RunAudit(stream.key)
         audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
-        if audit.missing and state.busy:
+        # The newer version knows which jobs there should be.
+        found.newer = bool(audit.newer)
+        if audit.missing and state.busy and not audit.newer:
             doubts.problem("job_missing", _few(audit.missing))
-        if audit.surplus:
+        if audit.surplus and not audit.newer:
             doubts.problem("job_surplus", _few(audit.surplus))
         if self._lists:
             await self._rows(stream, rows, state, doubts, listed)
@@ -218,7 +225,9 @@ class Auditor:
         try:
             history = read_history(stream.key, tail)
         except Rejected as refusal:
-            found.problem("log_unreadable", refusal.problems[0].message)
+            found.newer = is_newer(refusal)
+            if not found.newer:
+                found.problem("log_unreadable", refusal.problems[0].message)
             return found
         for version in history.versions:
             await self._version(stream, version, found)
@@ -247,7 +256,9 @@ class Auditor:
             try:
                 events.append(decode_event(record))
             except Rejected as refusal:
-                found.problem("log_unreadable", refusal.problems[0].message, seq)
+                found.newer = is_newer(refusal)
+                if not found.newer:
+                    found.problem("log_unreadable", refusal.problems[0].message, seq)
                 break
         return events
 
@@ -267,7 +278,7 @@ class Auditor:
                     found.problem("workflow_missing", f"the workflow that it goes by is not there: {error}", seq)
                 except (TidemillError, *DAMAGE) as error:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
-        return None if found.findings else flows
+        return None if found.findings or found.newer else flows
 
     async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: RunAudit) -> None:
         (short,) = await self._store.load({stream: 0})
@@ -340,7 +351,10 @@ def index_findings(flaws: IndexProblems) -> RunAudit:
 
 
 def _workflow_unreadable(found: RunAudit, error: Exception, message: str, seq: int = 0) -> None:
-    """Record why a workflow cannot be read; if its bytes match their digest, a newer version may have written it."""
+    """Record why a workflow cannot be read; what a newer version has compiled is no finding."""
+    if is_newer(error):
+        found.newer = True
+        return
     found.problem("workflow_damaged" if is_damage(error) else "workflow_unreadable", message, seq)
 
 
@@ -392,20 +406,23 @@ async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
 class JobComparison(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    """Jobs that a newer version has written. It knows what they stand for, and so which jobs are missing."""
     moved: bool = False
     """The run changed during the comparison, so it says nothing."""
 
 
 def compare(entry: CachedRun, jobs: list[JobView]) -> JobComparison:
-    """Compare the jobs a state calls for with the existing ones; jobs of a newer version are ignored."""
+    """Compare the jobs a state calls for with the existing ones; jobs of a newer version are listed apart."""
     expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
     present = {view.job.key for view in jobs}
     missing = expected - present
-    tasks = {view.job.key: task_of(view.job.body) for view in jobs if view.job.key not in expected}
-    surplus = {key for key, task in tasks.items() if task.v <= JOB_FORMAT and task.kind not in UNLISTED}
+    tasks = {view.job.key: task_of(view.job.body) for view in jobs}
+    newer = {key for key, task in tasks.items() if task.v > JOB_FORMAT}
+    surplus = {key for key, task in tasks.items() if key not in expected and task.kind not in UNLISTED} - newer
     if entry.state.status == "PAUSED":
         # In a paused run, a running attempt keeps its job and a due back-off was requeued.
         leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}
         surplus -= leased
         missing = {key for key in missing if not key.startswith("run/")}
-    return JobComparison(missing=tuple(sorted(missing)), surplus=tuple(sorted(surplus)))
+    return JobComparison(missing=tuple(sorted(missing)), surplus=tuple(sorted(surplus)), newer=tuple(sorted(newer)))

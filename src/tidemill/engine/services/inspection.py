@@ -18,7 +18,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_logs
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
-from tidemill.engine.corruption import UNREADABLE
+from tidemill.engine.corruption import UNREADABLE, is_newer, newer_job
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun
@@ -30,13 +30,14 @@ from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
-from tidemill.kernel.evolve import replay
+from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
-from tidemill.kernel.jobs import key_of
+from tidemill.kernel.jobs import JOB_FORMAT, key_of, task_of
 from tidemill.kernel.queries import path, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Row, Stream, cap_bound
+from tidemill.version import __version__
 
 if TYPE_CHECKING:
     from tidemill.kernel.explain.ended import NodeHistory
@@ -278,7 +279,12 @@ class InspectionService:
         """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
         from tidemill.kernel.explain.explain import explain
 
-        entry = await self._context.entry(run_id)
+        try:
+            entry = await self._context.entry(run_id)
+        except Rejected as refusal:
+            if not is_newer(refusal):
+                raise
+            return await self._left_alone(run_id, refusal)
         jobs = await self._context.store.jobs(self._context.stream(run_id))
         facts = [
             JobFact(
@@ -302,7 +308,32 @@ class InspectionService:
         if stuck := await self._stuck_reason(run_id, entry):
             headline = f"the run is stuck: {stuck}; {found.headline}"
             found = msgspec.structs.replace(found, stuck=stuck, headline=headline)
+        if newer := [view.job.key for view in jobs if task_of(view.job.body).v > JOB_FORMAT]:
+            words = f"{newer_job(newer[0]).problems[0].message}; {await self._waits_for_newer()}"
+            found = msgspec.structs.replace(found, newer=words, headline=f"{words}; {found.headline}")
         return await self._of_a_child(run_id, found)
+
+    async def _left_alone(self, run_id: str, refusal: Rejected) -> Explanation:
+        """What is known of a run that this version leaves alone: its state before the first unknown event."""
+        from tidemill.kernel.explain.explain import Explanation
+
+        state, tail = State(), await self._context.tail(run_id, 0, None)
+        for record in tail.records:
+            try:
+                evolve(state, decode_event(record))
+            except Rejected:
+                break
+        words = refusal.problems[0].message
+        if await self._context.store.jobs(self._context.stream(run_id)):
+            words = f"{words}; {await self._waits_for_newer()}"
+        unblock = "start a worker of the newer version; upgrade Tidemill here to see more"
+        return Explanation(status=state.status, headline=words, newer=words, since_ms=state.last_ms, unblock=unblock)
+
+    async def _waits_for_newer(self) -> str:
+        version = await self._workers.newer_version()
+        return (
+            f"it waits for a worker of version ≥ {version}" if version else f"it waits for one newer than {__version__}"
+        )
 
     async def why_node(self, run_id: str, node: str) -> NodeHistory:
         """How the visits of a node ended and what decided that, or what it waits for."""

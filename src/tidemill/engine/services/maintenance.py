@@ -80,13 +80,14 @@ class MaintenanceService:
         if not 0 < sample <= 100:
             message, hint = f"a sample is more than 0 and at most 100 percent, not {sample:g}", "leave it out for all"
             raise rejected("sample_invalid", message, path="/sample", hint=hint)
-        tally, findings = {"runs": 0, "workflows": 0, "events": 0, "moved": 0}, list[Finding]()
+        tally, findings = {"runs": 0, "workflows": 0, "events": 0, "moved": 0, "newer": 0}, list[Finding]()
 
         async for kind, found in self._audited(run_ids, sample):
             if kind in tally:
                 tally[kind] += 1
             tally["events"] += found.events
             tally["moved"] += found.moved
+            tally["newer"] += found.newer
             findings += found.findings[: FINDINGS_MAX - len(findings)]
             if on_finding is not None:
                 for finding in found.findings:

@@ -177,7 +177,7 @@ class RunService:
     ) -> tuple[list[RunRow], str | None]:
         """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
         page = await self._context.page(RUN, terms, after, limit)
-        return [read_run_row(row) for row in page.rows], page.after
+        return [shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""

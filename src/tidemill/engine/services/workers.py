@@ -6,15 +6,21 @@ is dead at once when that is gone, and only silent while it is there: perhaps it
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import msgspec
 
+from tidemill.engine.node_types import offered_types
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
+from tidemill.kernel.model import NodeType
 from tidemill.stores.optional import ProcessLiveness
+from tidemill.version import __version__
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +47,20 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """What it had to leave to others lately, and why."""
     blocked: Blockage | None = None
     """The last time that something blocked its loop, and who did."""
+
+
+class NodeTypeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node type, and who has it."""
+
+    node_type: NodeType
+    here: bool
+    """This process has it; otherwise it is described by a worker."""
+    workers: int
+    """Live workers that can run it."""
+    last_seen_ms: int | None
+    """When a worker last had it, by the store's clock; None if none is known."""
+    image: str = ""
+    """The container image of the worker that described it, where it has said so."""
 
 
 class WorkerService:
@@ -78,6 +98,31 @@ class WorkerService:
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())
 
+    async def node_types(self) -> list[NodeTypeView]:
+        """The node types of this process and those that workers offer, by name and major version."""
+        rows = {row.type.key: row for row in await offered_types(self._context.store, self._context.tenant)}
+        alive, seen = Counter[str](), {key: row.offered_ms for key, row in rows.items()}
+        for worker, state in await self._states():
+            alive.update(worker.types if state == "alive" else ())
+            seen.update({key: max(worker.beat_ms, seen.get(key, 0)) for key in worker.types})
+        own = self._context.catalog.node_types.own_types
+        types = {**{key: row.type for key, row in rows.items()}, **own}
+        return [
+            NodeTypeView(
+                node_type=type_,
+                here=key in own,
+                workers=alive[key],
+                last_seen_ms=seen.get(key),
+                image=rows[key].image if key in rows else "",
+            )
+            for key, type_ in sorted(types.items(), key=lambda each: (each[1].name, each[1].major))
+        ]
+
+    async def newer_version(self) -> str:
+        """The newest version of a worker that is known, if it is newer than this process; dead ones count."""
+        newest = max((row.version for row in await self._registered()), key=_ordered, default="")
+        return newest if _ordered(newest) > _ordered(__version__) else ""
+
     async def capabilities(self, digest: str) -> Workers:
         """What those can do between them who take on work now, in runs of one document."""
         states = await self._states()
@@ -98,6 +143,10 @@ class WorkerService:
             if state == "alive"
         ]
         return Workers.of(able, silent, unresponsive)
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d{1,9}", version)))
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:

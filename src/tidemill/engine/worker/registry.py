@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Literal
@@ -18,10 +18,12 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
 from tidemill.engine.maintenance.schedule import Cursor
+from tidemill.engine.node_types import CONFIRM_MS, forget_unoffered_types, offer_types
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -105,10 +107,14 @@ class Registry:
         types: Iterable[str],
         missing: MissingCapabilities,
         limits: KnownLimits,
+        offers: Sequence[NodeType] = (),
     ) -> None:
         self._store, self._ambient, self._worker, self.options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
         self._types, self._missing, self._limits = tuple(sorted(types)), missing, limits
+        # A worker for one run does not stay.
+        self._offers = () if options.only else tuple(offers)
+        self._offers_due_ms = 0
         self._started_ms = 0
         self._loop: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
@@ -167,6 +173,7 @@ class Registry:
         while True:
             held, missing = self._held_tokens(), self._missing.known(self._store.now_ms())
             await self._write()
+            await self._offer_types()
             await self._find_others()
             with suppress(TidemillError):
                 await self._limits.refresh()
@@ -200,6 +207,19 @@ class Registry:
         finally:
             late.cancel()
         self._report_reach(reason)
+
+    async def _offer_types(self) -> None:
+        """Describe the types to processes that lack them: when it starts, then once a day."""
+        if not self._offers or self._store.now_ms() < self._offers_due_ms:
+            return
+        try:
+            await offer_types(self._store, self._stream.tenant, self._offers, self.options.image)
+            self._offers_due_ms = self._store.now_ms() + CONFIRM_MS
+        except TidemillError:
+            # `_write` reports what is wrong with the store; the next write tries again.
+            return
+        except Exception:
+            LOG.exception("the node types could not be described to other processes; it will be tried again")
 
     def _index_row(self) -> Row:
         queues = self.options.queues or ("*",)
@@ -242,12 +262,13 @@ class Registry:
         self._worker.handover.is_only_worker = page.after is None and not others
 
     async def forget_dead(self, tenant: str, cursor: Cursor) -> Cursor:
-        """Remove the rows of workers that died long ago; a maintenance task."""
+        """Remove the rows of workers that died long ago, and of types that none has; a maintenance task."""
         rows, now = await registered(self._store, tenant), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:
             gone = tuple(Row(kind=WORKER, key=row.name, sort=row.started_ms, deleted=True) for row in old)
             await self._store.commit([Commit(stream=Stream(tenant, WORKER, "dead"), expected=None, rows=gone)])
+        await forget_unoffered_types(self._store, tenant, now)
         return cursor
 
 

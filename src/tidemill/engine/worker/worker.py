@@ -25,6 +25,7 @@ from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_res
 from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.maintenance.schedule import MaintenanceSchedule
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
@@ -132,6 +133,7 @@ class WorkerOptions:
     pid: int = 0
     version: str = ""
     """Of Tidemill; like the host and the process, for display only."""
+    image: str = ""
 
 
 class Worker:
@@ -323,8 +325,9 @@ class Worker:
             self._release_after_error(held, self._turns.report(error))
 
     def _dispatch(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        task = held.task
-        if task.v > JOB_FORMAT:
+        task, stream = held.task, held.lease.stream
+        if task.v > JOB_FORMAT or (entry is None and is_newer(self._runs.damage(stream))):
+            self._runs.warn_once(stream, self._runs.damage(stream) or newer_job(held.lease.key))
             self._release_to_others(held)
         elif task.kind == "maintain":
             self._in_task(held, self._maintain(held))
@@ -333,7 +336,7 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
-            deliver = partial(self._messenger.run, held.lease.stream, entry.state, task, held.lease.expired)
+            deliver = partial(self._messenger.run, stream, entry.state, task, held.lease.expired)
             self._in_task(held, self._work_on(held, deliver))
         elif task.kind == "undo":
             self._begin_compensation(held, entry)
@@ -360,9 +363,8 @@ class Worker:
         if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
             # Also in a paused run: the possible effect of a lost worker must be recorded before its job is removed.
             times = max(1, lease.expired)
-            self._settle(
-                held, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
-            )
+            lost = WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
+            self._settle(held, lost)
             return
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))

@@ -28,6 +28,7 @@ from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflo
 
 Types = Mapping[str, Sequence[NodeType]]
 
+UNOFFERED = " (no worker of this store has offered it)"
 UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
@@ -35,8 +36,8 @@ UNUSABLE_SHOWN_MAX = 3
 class TypeTable:
     """The node types by the names that documents use; lookups are cached."""
 
-    def __init__(self, types: Types, unusable_types: Sequence[str] = ()) -> None:
-        self.types, self._unusable_types = types, unusable_types
+    def __init__(self, types: Types, unusable_types: Sequence[str] = (), *, of_workers: bool = False) -> None:
+        self.types, self._unusable_types, self._of_workers = types, unusable_types, of_workers
         self.known: dict[str, NodeType | None] = {}
         self.schemas: dict[str, Schema] = {}
 
@@ -52,13 +53,14 @@ class TypeTable:
         base, _, major = name.partition("@")
         versions = self.types.get(base)
         if versions:
-            hint = "known: " + ", ".join(each.key for each in versions)
+            hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
             hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
+            hint += UNOFFERED * self._of_workers
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
@@ -231,10 +233,16 @@ class Compiled(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def compile_document(raw: Json, types: Types, unusable_types: Sequence[str] = ()) -> Compiled:
-    """Compile a document, or raise Rejected with all problems; `in_vain` describes unusable node types for hints."""
+def compile_document(
+    raw: Json, types: Types, unusable_types: Sequence[str] = (), *, of_workers: bool = False
+) -> Compiled:
+    """Compile a document, or raise Rejected with all problems.
+
+    For hints: `unusable_types` describes types that cannot be used, and `of_workers` says that `types` includes those
+    that workers offer.
+    """
     with paused_collector():
-        return _compiled(raw, TypeTable(types, unusable_types))
+        return _compiled(raw, TypeTable(types, unusable_types, of_workers=of_workers))
 
 
 def _compiled(raw: Json, table: TypeTable) -> Compiled:

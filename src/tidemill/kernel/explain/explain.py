@@ -87,6 +87,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     headline: str
     stuck: str = ""
     """Why a worker gave up on the run for now; the other fields are still filled."""
+    newer: str = ""
+    """What a newer version has written, and which workers go on with it; if it is the log, only `status` is known."""
     since_ms: int | None
     """Since when the headline is true, if known."""
     blockers: tuple[AnyBlocker, ...] = ()

@@ -345,7 +345,7 @@ def test_a_part_is_told_as_a_part(file: StoreFile, monkeypatch: pytest.MonkeyPat
     file.lose_jobs("r0")
     monkeypatch.setattr(doctor, "RUNS_MAX", 4)
     monkeypatch.setattr(doctor, "RUNS_AT_A_TIME", 3)
-    monkeypatch.setattr(doctor, "LOGS_MAX", 4)
+    monkeypatch.setattr(doctor, "BLOBS_MAX", 1)
     stuck, orphans = file.found("stuck_runs"), file.found("orphan_blobs")
     assert stuck.partial and stuck.message == "no unfinished run is stuck (of the first 4 unfinished runs)", (
         "the newest come first"
