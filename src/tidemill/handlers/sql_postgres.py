@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -28,6 +26,7 @@ from tidemill.handlers.sql import AnswerBuilder, Parameters
 from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
 from tidemill.stores.sql_text import Dialect, is_copy, with_placeholders
+from tidemill.stores.statements import to_json
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -176,28 +175,8 @@ async def _answer(connection: psycopg.AsyncConnection[TupleRow], text: str, para
             if not columns and cursor.description is not None:
                 columns = [column.name for column in cursor.description]
                 answer.set_columns(columns)
-            answer.add([_to_json(value) for value in row])
+            answer.add([to_json(value) for value in row])
     return answer.build(cursor.changed)
-
-
-def _to_json(value: Any) -> Any:
-    """Convert a value; the documentation of the node type has the table."""
-    match value:
-        case None | bool() | int() | float() | str() | dict() | bytes():
-            return value
-        case Decimal():
-            # Whole numbers stay exact; others become the nearest double.
-            exponent = value.as_tuple().exponent
-            return int(value) if isinstance(exponent, int) and exponent >= 0 else float(value)
-        case datetime():
-            moment = value if value.tzinfo is None else value.astimezone(UTC)
-            return moment.isoformat().replace("+00:00", "Z")
-        case date() | time():
-            return value.isoformat()
-        case list():
-            return [_to_json(each) for each in value]
-        case _:
-            return str(value)
 
 
 def _unreached(error: psycopg.Error) -> Fail:

@@ -11,6 +11,8 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -102,3 +104,23 @@ def answer_of(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: 
     if len(answer) > ANSWER_BYTES_MAX:
         raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
     return answer
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value of a database; the documentation of the node type has the table."""
+    match value:
+        case None | bool() | int() | float() | str() | dict() | bytes():
+            return value
+        case Decimal():
+            # Whole numbers stay exact; others become the nearest double.
+            exponent = value.as_tuple().exponent
+            return int(value) if isinstance(exponent, int) and exponent >= 0 else float(value)
+        case datetime():
+            moment = value if value.tzinfo is None else value.astimezone(UTC)
+            return moment.isoformat().replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case list():
+            return [to_json(each) for each in value]
+        case _:
+            return str(value)

@@ -12,10 +12,6 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
-from datetime import time as day_time
-from decimal import Decimal
-from typing import Any
 
 import msgspec
 import psycopg
@@ -37,6 +33,7 @@ from tidemill.stores.statements import (
     refusal,
     rows_of,
     table_refusal,
+    to_json,
 )
 
 TIME_MAX_MS = 200
@@ -236,7 +233,7 @@ class Statements:
         await self._check_tables(connection, statement, changes_tables)
         columns = tuple(column.name for column in cursor.description or ())
         done = (cursor.statusmessage or "").startswith(("INSERT ", "UPDATE ", "DELETE "))
-        plain = rows_of([[_to_json(value) for value in row] for row in rows])
+        plain = rows_of([[to_json(value) for value in row] for row in rows])
         return answer_of(columns, plain, cursor.rowcount if done else 0, "encode({}, 'hex')")
 
     async def _check_text(self, connection: Connection, text: str) -> bool:
@@ -303,22 +300,3 @@ def _plain(text: str) -> str:
 def _unquoted_calls(text: str) -> str:
     """Quoted names that stand before a parenthesis, as if they were not quoted."""
     return " ".join(f"{name}(" for name in re.findall(r'"([^"]+)"\s*\(', text))
-
-
-def _to_json(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | float() | str() | dict() | bytes():
-            return value
-        case Decimal():
-            # Whole numbers stay exact; others become the nearest double.
-            exponent = value.as_tuple().exponent
-            return int(value) if isinstance(exponent, int) and exponent >= 0 else float(value)
-        case datetime():
-            moment = value if value.tzinfo is None else value.astimezone(UTC)
-            return moment.isoformat().replace("+00:00", "Z")
-        case date() | day_time():
-            return value.isoformat()
-        case list():
-            return [_to_json(each) for each in value]
-        case _:
-            return str(value)
