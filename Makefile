@@ -92,7 +92,7 @@ sim: setup ## Simulate SEEDS=n random histories with faults
 
 chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n died
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(CLOCKS),--clocks)
+		$(if $(CLOCKS),--clocks) $(if $(STORE),--store $(STORE))
 
 guards: setup ## Break every safety check once and expect its test to fail
 	@$(BIN)/python -m tests.guards
