@@ -5,6 +5,7 @@ SEEDS  ?= 3000
 MINUTES ?= 10
 SUITE  ?=
 RUNS   ?=
+STORE  ?=
 
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := .venv/bin
@@ -106,8 +107,8 @@ bench: setup ## Measure the cost rules
 bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n for fewer)
 	@RUNS=$(RUNS) $(BIN)/python -m benches million
 
-bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n for others)
-	@RUNS=$(RUNS) $(BIN)/python -m benches recovery
+bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=postgres)
+	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
 docs: setup ## Build the documentation into site/
 	@$(BIN)/zensical build --clean --strict

@@ -8,7 +8,7 @@ import time
 
 from tests.chaos.campaign import Broken, live
 from tests.chaos.chaos_run import Disturbance
-from tests.chaos.stores import STORES
+from tests.chaos.stores import SERVED, STORES
 
 
 def main() -> int:
@@ -34,9 +34,8 @@ def main() -> int:
 
 def disturbance(seed: int, store: str, jumping_clocks: bool) -> Disturbance:
     """A chaos run of a minute and a half or two."""
-    more = {"seed": seed, "store": store}
-    if store != "sqlite":
-        return Disturbance(**more, runs=1_500, seconds=80, kills=50, stops=10)
+    if store in SERVED:
+        return Disturbance(seed=seed, store=store, runs=1_500, seconds=80, kills=50, stops=10)
     return Disturbance(seed=seed, runs=3_000, seconds=80, kills=70, stops=15, jumping_clocks=jumping_clocks)
 
 

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import apsw
@@ -36,9 +36,10 @@ class StoreUnderChaos:
     """A place that processes work on."""
 
     lease_ms = 1_000
-    happenings: Mapping[str, int] = {}
+    happenings: ClassVar[Mapping[str, int]] = {}
     """What can happen to it beside what happens to processes; see `HAPPENINGS` of the chaos run."""
-    must_fire: tuple[str, ...] = ()
+    must_fire: ClassVar[tuple[str, ...]] = ()
+    """What a storm of full size must lead to beside what every one must."""
     said = NOTHING
     """What processes may write to standard error because of what happened to it."""
     url: str
@@ -63,7 +64,9 @@ class StoreUnderChaos:
 
 
 class SqliteFile(StoreUnderChaos):
-    """A file."""
+    """A file. Leases of a killed process are void at once, so what was lost is soon lost again."""
+
+    must_fire: ClassVar[tuple[str, ...]] = ("SIGKILL client", "lost again while being recovered")
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -99,8 +102,14 @@ class ServedStore(StoreUnderChaos):
     """A store on a server of the storm's own, with a proxy before it."""
 
     lease_ms = 2_000
-    happenings = {"kill_server": 4, "kill_server_twice": 3, "stop_server": 2, "cut_all": 5, "cut": 12}
-    must_fire = (
+    happenings: ClassVar[Mapping[str, int]] = {
+        "kill_server": 4,
+        "kill_server_twice": 3,
+        "stop_server": 2,
+        "cut_all": 5,
+        "cut": 12,
+    }
+    must_fire: ClassVar[tuple[str, ...]] = (
         "SIGKILL server",
         "SIGKILL server, recovering",
         "SIGSTOP server",
@@ -132,8 +141,8 @@ class ServedStore(StoreUnderChaos):
 class PostgresServer(ServedStore):
     """A PostgreSQL server."""
 
-    happenings = {**ServedStore.happenings, "kill_backend": 2}
-    must_fire = (*ServedStore.must_fire, "SIGKILL server, one backend")
+    happenings: ClassVar[Mapping[str, int]] = {**ServedStore.happenings, "kill_backend": 2}
+    must_fire: ClassVar[tuple[str, ...]] = (*ServedStore.must_fire, "SIGKILL server, one backend")
     said = re.compile(r"[^\n]*PostgreSQL at 127\.0\.0\.1:\d+/postgres[^\n]*\n")
     """One line, which names the server."""
     server: PrivateServer

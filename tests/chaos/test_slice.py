@@ -1,4 +1,4 @@
-"""The slice of every change: a short storm on each server, in which it is killed, killed while it recovers, and cut off."""
+"""The slice of every change: a short storm on each server, which is killed, also while it recovers, and cut off."""
 
 from __future__ import annotations
 
