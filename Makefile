@@ -104,8 +104,8 @@ leaks: setup ## Evaluate every kind of expression 10,000 times and see that noth
 bench: setup ## Measure the cost rules
 	@$(BIN)/python -m benches
 
-bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n for fewer)
-	@RUNS=$(RUNS) $(BIN)/python -m benches million
+bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
+	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million
 
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=postgres)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery

@@ -1,7 +1,7 @@
 """A store with a million finished runs beside one with a thousand: are lists, searches and claims as quick?
 
 An empty store has no pages to compare with, so the small one has as many runs as fill every page that is asked for.
-`make bench-million RUNS=100000` does the same with fewer.
+`make bench-million RUNS=100000` does the same with fewer; `STORE=postgres` measures a private PostgreSQL server.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import os
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
 
 from benches.figures import Figure, Note
 from benches.filling import MEETINGS, RUNS_PER_CUSTOMER, VIPS, fill, open_engine
 from benches.tape import folder
+from tests.fixtures.servers.postgres_server import running
 from tidemill.engine.engine import Engine
 from tidemill.stores.contract import Claim, Commit, Job, Stream
 
 RUNS = int(os.environ.get("RUNS") or 1_000_000)
+KIND = os.environ.get("STORE") or "sqlite"
 SMALL = 2_000
 TIMES_MUST = 2.0
 PAGE_MUST_MS = 50
@@ -125,14 +127,25 @@ async def filled(engine: Engine, runs: int) -> AsyncIterator[Figure | Note]:
     yield Note(f"verified the log, jobs and rows of {verdict.runs} of them")
 
 
-async def measure(place: Path) -> AsyncIterator[Figure | Note]:
+@contextmanager
+def two_stores() -> Iterator[tuple[str, str]]:
+    """The URLs of two empty stores of the kind that is measured."""
+    if KIND == "postgres":
+        with running("shared_buffers=512MB", "max_wal_size=4GB") as server:
+            yield server.new_store(), server.new_store()
+    else:
+        with folder() as place:
+            yield f"sqlite:///{place / 'small.db'}", f"sqlite:///{place / 'large.db'}"
+
+
+async def measure(urls: tuple[str, str]) -> AsyncIterator[Figure | Note]:
     """Measure both stores in turns."""
-    file = place / "large.db"
-    async with open_engine(f"sqlite:///{place / 'small.db'}") as small, open_engine(f"sqlite:///{file}") as large:
+    async with open_engine(urls[0]) as small, open_engine(urls[1]) as large:
         await fill(small, SMALL)
         async for figure in filled(large, RUNS):
             yield figure
-        yield Figure("the file", file.stat().st_size / 2**20, "MiB")
+        if KIND == "sqlite":
+            yield Figure("the file", os.stat(urls[1].removeprefix("sqlite:///")).st_size / 2**20, "MiB")
         for name, terms in SEARCHES.items():
             ratio, ms = await times_small(small, large, first_page(terms))
             yield Figure(f"{name}: times a store of {SMALL:,}", ratio, "×", TIMES_MUST)
@@ -155,8 +168,8 @@ async def measure(place: Path) -> AsyncIterator[Figure | Note]:
 
 def figures() -> Iterator[Figure | Note]:
     """Measure, and tell each figure as soon as it is known."""
-    with asyncio.Runner() as runner, folder() as place:
-        found = measure(place)
+    with asyncio.Runner() as runner, two_stores() as urls:
+        found = measure(urls)
 
         async def following() -> Figure | Note | None:
             return await anext(found, None)

@@ -23,7 +23,8 @@ def is_newer(error: Exception | None) -> bool:
 
 
 def newer_job(key: str) -> Rejected:
-    message = f"a job of kind {key.partition('/')[0][:100]} was written by a newer version"
+    kind, slash, _ = key.partition("/")
+    message = f"a job of kind {kind[:100] if slash else '?'} was written by a newer version"
     return rejected("job_newer", message, hint="upgrade Tidemill; workers of the newer version take it")
 
 

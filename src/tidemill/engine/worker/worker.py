@@ -213,7 +213,8 @@ class Worker:
             # It may take long, and another worker continues it.
             if held.running is not None:
                 held.running.cancel()
-            self._release(held, 0)
+            self._drop(held)
+            self._releases.give([held.lease])
         await self._wait_until(lambda: self._stopping_now or not self._held_jobs, self._options.grace_ms)
         for held in list(self._held_jobs.values()):
             if held.running is not None:
@@ -238,8 +239,8 @@ class Worker:
 
     @property
     def held_jobs(self) -> Collection[HeldJob]:
-        """Oldest first."""
-        return self._held_jobs.values()
+        """Those of runs, oldest first."""
+        return [held for held in self._held_jobs.values() if held.task.kind != "maintain"]
 
     def _leases(self) -> Sequence[Lease]:
         return [held.lease for held in list(self._held_jobs.values())]
@@ -314,7 +315,7 @@ class Worker:
     def _drop(self, held: HeldJob) -> None:
         if self._held_jobs.get(held.job_key) is held:
             del self._held_jobs[held.job_key]
-            self.finished += 1
+            self.finished += held.task.kind != "maintain"
             self._claims.wake()
 
     def _begin(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:

@@ -18,9 +18,10 @@ from tidemill.stores.contract import Page, Place, Row, cursor_after, cursor_at, 
 from tidemill.stores.postgres.database import SQL, Bigints, Byteas, Readers, Texts
 
 WALKED_AT_ONCE = 5_000
-"""Index entries that one statement visits."""
-STEPS_PER_PAGE_MAX = 2
-"""Statements per page: where terms rarely coincide a page is short rather than slow."""
+"""Index entries that one statement visits when rows are counted."""
+STEPS = (300, 1_500, 2_000)
+"""Index entries that the statements of a page visit: terms that often coincide need few, and where they rarely do, a
+page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
 """A place above every row."""
 RARE = 200
@@ -64,8 +65,8 @@ async def find(readers: Readers, tenant: str, kind: str, terms: Sequence[str], a
     limit = max(limit, 1)
     along, others = await _rarest_first(readers, tenant, kind, terms)
     rows: list[Row] = []
-    for _ in range(STEPS_PER_PAGE_MAX):
-        found, end = await _step(readers, tenant, kind, along, others, below, limit + 1)
+    for walked in STEPS:
+        found, end = await _step(readers, tenant, kind, along, others, below, limit + 1, walked)
         for sort, key, row_sort, packed, body in found:
             if packed is None or row_sort != sort:
                 continue
@@ -82,7 +83,7 @@ async def find(readers: Readers, tenant: str, kind: str, terms: Sequence[str], a
 
 
 async def _step(
-    readers: Readers, tenant: str, kind: str, along: int, others: Sequence[int], below: Place, wanted: int
+    readers: Readers, tenant: str, kind: str, along: int, others: Sequence[int], below: Place, wanted: int, walked: int
 ) -> tuple[list[tuple[Any, ...]], Place | None]:
     """The next rows that have all terms, and where to continue; None at the end."""
     if not others:
@@ -93,7 +94,7 @@ async def _step(
         "others": Bigints(others),
         "sort": below[0],
         "key": below[1],
-        "walked": WALKED_AT_ONCE,
+        "walked": max(walked, wanted),
         "limit": wanted,
         "tenant": tenant,
         "kind": kind,

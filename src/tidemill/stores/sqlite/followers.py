@@ -28,14 +28,21 @@ from tidemill.stores.wakeups import Waiter
 # Sleeping until there is news
 
 LOOK_EVERY_MS = 20.0
+QUIET_LOOK_EVERY_MS = 80.0
+QUIET_AFTER_LOOKS = 100
+"""Looks without a change by another process, after which they become rarer: an idle worker costs next to nothing."""
 
 
 class ChangePoller:
-    """Polls for changes of other processes while a task sleeps. `look` notifies them; False stops the polling."""
+    """Polls for changes of other processes while a task sleeps.
 
-    def __init__(self, look: Callable[[], bool]) -> None:
+    `look` notifies the tasks and returns whether there was a change; None stops the polling.
+    """
+
+    def __init__(self, look: Callable[[], bool | None]) -> None:
         self._look = look
         self._sleepers = 0
+        self._quiet_looks = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, waiter: Waiter, ms: float | None) -> None:
@@ -44,7 +51,7 @@ class ChangePoller:
         alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, waiter.notify)
         self._sleepers += 1
         if self._timer is None:
-            self._timer = loop.call_later(LOOK_EVERY_MS / 1000, self._poll)
+            self._timer = loop.call_later(self._interval_s(), self._poll)
         try:
             await waiter.future
         finally:
@@ -54,8 +61,12 @@ class ChangePoller:
 
     def _poll(self) -> None:
         self._timer = None
-        if self._sleepers and self._look():
-            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_MS / 1000, self._poll)
+        if self._sleepers and (changed := self._look()) is not None:
+            self._quiet_looks = 0 if changed else self._quiet_looks + 1
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s(), self._poll)
+
+    def _interval_s(self) -> float:
+        return (LOOK_EVERY_MS if self._quiet_looks < QUIET_AFTER_LOOKS else QUIET_LOOK_EVERY_MS) / 1000
 
 
 # Live frames between processes

@@ -94,6 +94,8 @@ class SqliteStore:
         self._followers = Followers()
         self._returning: set[asyncio.Future[None]] = set()
         self._holders_checked_at = 0.0
+        self._has_company = True
+        """Whether another process may hold leases."""
         self._poller = ChangePoller(self._poll_changes)
         self._receiver = FrameReceiver(self.path, self._deliver_live)
         self._sender = FrameSender(self.path, self._receiver.names)
@@ -267,7 +269,9 @@ class SqliteStore:
         if now - self._holders_checked_at < HOLDER_CHECK_MS:
             return
         self._holders_checked_at = now
-        for holder, _ in tx.execute(SQL["holders"]).fetchall():
+        holders = tx.execute(SQL["holders"]).fetchall()
+        self._has_company = any(holder != self._jobs.holder for holder, _ in holders)
+        for holder, _ in holders:
             if self._holders.is_dead(holder):
                 self._void_holder(tx, holder)
                 self._holders.sweep(holder)
@@ -291,7 +295,8 @@ class SqliteStore:
                 # After the clock was set back `left` can exceed the requested wait.
                 left = (until if due is None else min(due, until)) - now
                 # A process that dies notifies no topic, so its leases are looked for regularly.
-                await self._poller.wait(waiter, min(left, request.wait_ms, HOLDER_CHECK_MS))
+                most = HOLDER_CHECK_MS if self._has_company else request.wait_ms
+                await self._poller.wait(waiter, min(left, request.wait_ms, most))
             finally:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
@@ -329,12 +334,15 @@ class SqliteStore:
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    def _poll_changes(self) -> bool:
-        """Notify all if another process has written; whether to go on polling."""
-        if self._writer is not None and self._writer.others_wrote():
+    def _poll_changes(self) -> bool | None:
+        """Notify all if another process has written, and return whether it has; None when the store is closed."""
+        if self._writer is None:
+            return None
+        changed = self._writer.others_wrote()
+        if changed:
             self._followers.others_wrote()
             self.notify_all()
-        return self._writer is not None
+        return changed
 
     # Reading
 
