@@ -19,6 +19,7 @@ DRAINED_S = 30.0
 ACCEPTS_S, PROGRESS_S = 60.0, 100.0
 """A server that was killed accepts again in a second or two, and there is progress 10 s later at the latest on a quiet
 machine; the limits only keep a storm from hanging."""
+CLIENT_S = 120.0
 COMMIT_SOON_S = 0.5
 CUTS_AT_ONCE = 3
 JUMP_PAUSE_S = (0.2, 1.5)
@@ -93,7 +94,7 @@ class ChaosRun:
         self._draining: list[WorkerProcess] = []
         self._standing: list[tuple[float, WorkerProcess, Stopped]] = []
         self._client: Process | None = None
-        self._begin = 0.0
+        self._begin = self._enough_at = 0.0
         self._clock = Clock(self.folder / "clock")
         self._furthest_ms = 0
         self._next_jump = 0.0
@@ -131,6 +132,9 @@ class ChaosRun:
         enough = self.kills >= self.disturbance.kills and self.stops >= self.disturbance.stops
         if self.disturbance.cards:
             enough = not self._cards
+        if enough and not self._enough_at:
+            self._enough_at = max(time.time(), self._begin + self.disturbance.seconds)
+        assert not enough or time.time() < self._enough_at + CLIENT_S, "the client does not come to its end"
         return enough and (DONE, "") in read_acks(self.acks_file)
 
     def _heal(self) -> None:
