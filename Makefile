@@ -5,6 +5,7 @@ SEEDS  ?= 3000
 MINUTES ?= 10
 SUITE  ?=
 RUNS   ?=
+STORE  ?=
 
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := .venv/bin
@@ -92,7 +93,7 @@ sim: setup ## Simulate SEEDS=n random histories with faults
 
 chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n died
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(CLOCKS),--clocks)
+		$(if $(CLOCKS),--clocks) $(if $(STORE),--store $(STORE))
 
 guards: setup ## Break every safety check once and expect its test to fail
 	@$(BIN)/python -m tests.guards
@@ -106,8 +107,8 @@ bench: setup ## Measure the cost rules
 bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million
 
-bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n for others)
-	@RUNS=$(RUNS) $(BIN)/python -m benches recovery
+bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=postgres)
+	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
 docs: setup ## Build the documentation into site/
 	@$(BIN)/zensical build --clean --strict

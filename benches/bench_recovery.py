@@ -2,8 +2,8 @@
 
 A `tidemill worker` is killed in the middle of its work. Every run has one step behind it and waits for a timer; some
 seconds later all timers are due, and another worker is started. It is measured from the start of its process until
-the file has a new event of every run that was unfinished, read from outside. Then the rest is let finish, and nothing
-may be missing.
+the store has a new event of every run that was unfinished, read from outside. Then the rest is let finish, and nothing
+may be missing. `STORE=postgres` measures on a private server instead of a file.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 
+from benches.bench_postgres import DURABLE
 from benches.figures import Figure, Note
 from benches.graphs import node
 from benches.tape import folder
+from tests.fixtures.servers.postgres_server import running
 from tidemill.bootstrap import engine_at
 
 RUNS = int(os.environ.get("RUNS") or 10_000)
+STORE = os.environ.get("STORE") or "sqlite"
 SPARE = 600
 """Runs beyond those, so that enough are unfinished when some have ended."""
 PAUSE_S = 5
 CLIENTS = 50
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 120
-SECONDS_MUST = 5
 
 DOCUMENT: dict[str, Any] = {
     "name": "recovery",
@@ -49,7 +51,9 @@ DOCUMENT: dict[str, Any] = {
 def worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker as anybody starts it; never left behind."""
     command = [sys.executable, "-c", "from tidemill.cli.main import main; main()", "worker"]
-    process = subprocess.Popen([*command, "--store", url, "--concurrency", "256"], stdout=subprocess.DEVNULL)
+    # Leases of a killed process are over before the timers are due, also where only time ends them.
+    options = ["--store", url, "--concurrency", "256", "--heartbeat", "0.5", "--dead-after", "2"]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -79,26 +83,53 @@ async def completed(url: str, count: int) -> bool:
 
 
 class Outside:
-    """The file, as another process sees it."""
+    """The store, as another process sees it."""
 
-    def __init__(self, file: Path) -> None:
-        self._connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-        self._connection.set_busy_timeout(10_000)
+    def __init__(self, url: str, connect: Callable[[], Any], seconds_must: float) -> None:
+        self.url, self.seconds_must = url, seconds_must
+        self._connect = connect
+        self._connection: Any = None
+
+    def _ask(self, sql: str) -> list[Any]:
+        self._connection = self._connection or self._connect()
+        found: list[Any] = self._connection.execute(sql).fetchall()
+        return found
 
     def versions(self) -> dict[str, int]:
         """How many events each run has."""
-        found: list[Any] = self._connection.execute("SELECT key, version FROM streams WHERE kind = 'run'").fetchall()
-        return dict(found)
+        return dict(self._ask("SELECT key, version FROM streams WHERE kind = 'run'"))
 
     def live(self) -> set[str]:
         """The runs that have not ended: those with a job, since each has a step to do or a timer."""
         sql = "SELECT DISTINCT s.key FROM jobs j JOIN streams s ON s.id = j.stream WHERE s.kind = 'run'"
-        return {key for (key,) in self._connection.execute(sql)}
+        return {key for (key,) in self._ask(sql)}
 
     def leased(self) -> int:
         """Jobs in somebody's hands."""
-        found: list[Any] = self._connection.execute("SELECT count(*) FROM jobs WHERE state = 2").fetchall()
-        return int(found[0][0])
+        return int(self._ask("SELECT count(*) FROM jobs WHERE state = 2")[0][0])
+
+
+@contextmanager
+def in_a_file() -> Iterator[Outside]:
+    with folder() as place:
+
+        def connect() -> apsw.Connection:
+            connection = apsw.Connection(str(place / "runs.db"), flags=apsw.SQLITE_OPEN_READONLY)
+            connection.set_busy_timeout(10_000)
+            return connection
+
+        yield Outside(f"sqlite:///{place / 'runs.db'}", connect, 5)
+
+
+@contextmanager
+def on_postgres() -> Iterator[Outside]:
+    with running(*DURABLE) as server:
+        url = server.new_store()
+        path = f"-c search_path={url.partition('schema=')[2]}"
+        yield Outside(url, lambda: psycopg.connect(server.url, autocommit=True, options=path), 10)
+
+
+STORES = {"sqlite": in_a_file, "postgres": on_postgres}
 
 
 def until(reached: Callable[[], object], what: str) -> float:
@@ -122,10 +153,9 @@ def held_in_mid_work(process: subprocess.Popen[bytes], outside: Outside, count: 
 def figures() -> Iterator[Figure | Note]:
     """Kill, start again, and measure."""
     count = (RUNS + SPARE) // CLIENTS * CLIENTS
-    with folder() as place:
-        url = f"sqlite:///{place / 'runs.db'}"
+    with STORES[STORE]() as outside:
+        url = outside.url
         asyncio.run(start_runs(url, count))
-        outside = Outside(place / "runs.db")
         with worker(url) as first:
             until(lambda: held_in_mid_work(first, outside, count), "some runs end and others are in hand")
             first.send_signal(signal.SIGKILL)
@@ -135,12 +165,12 @@ def figures() -> Iterator[Figure | Note]:
         assert leased, "the worker had nothing in hand when it was killed"
         yield Note(f"killed with {len(unfinished):,} runs unfinished and {leased} jobs in hand")
         time.sleep(PAUSE_S)
-        yield from recovered(url, outside, before, unfinished)
+        yield from recovered(outside, before, unfinished)
         assert asyncio.run(completed(url, count)), "some runs did not complete"
         yield Note(f"all {count:,} runs completed, nothing missing")
 
 
-def recovered(url: str, outside: Outside, before: dict[str, int], unfinished: set[str]) -> Iterator[Figure]:
+def recovered(outside: Outside, before: dict[str, int], unfinished: set[str]) -> Iterator[Figure]:
     """The second worker's figures."""
 
     def behind() -> int:
@@ -148,12 +178,12 @@ def recovered(url: str, outside: Outside, before: dict[str, int], unfinished: se
         return sum(1 for key in unfinished if now[key] == before[key])
 
     begun = time.monotonic()
-    with worker(url) as second:
+    with worker(outside.url) as second:
         first_s = until(lambda: behind() < len(unfinished), "the first run goes on") - begun
         all_s = until(lambda: behind() == 0, "every run goes on") - begun
         done_s = until(lambda: not outside.live(), "every run ends") - begun
         second.send_signal(signal.SIGTERM)
         assert second.wait(60) == 0
     yield Figure("from the start of a process to the first new event", first_s, "s")
-    yield Figure(f"until all {len(unfinished):,} runs have gone on", all_s, "s", SECONDS_MUST)
+    yield Figure(f"until all {len(unfinished):,} runs have gone on", all_s, "s", outside.seconds_must)
     yield Figure("until all have ended", done_s, "s")

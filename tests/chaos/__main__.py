@@ -8,6 +8,7 @@ import time
 
 from tests.chaos.campaign import Broken, live
 from tests.chaos.chaos_run import Disturbance
+from tests.chaos.stores import SERVED, STORES
 
 
 def main() -> int:
@@ -16,12 +17,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0, help="go on until so many processes were killed")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first chaos run")
     parser.add_argument("--clocks", action="store_true", help="let clocks jump in every chaos run, not in every third")
+    parser.add_argument("--store", choices=sorted(STORES), default="sqlite")
     options = parser.parse_args()
     ends, killed, chaos_runs = time.monotonic() + options.minutes * 60, 0, 0
     while not chaos_runs or time.monotonic() < ends or killed < options.kills:
         clocks = options.clocks or chaos_runs % 3 == 2
         try:
-            killed += live(disturbance(options.seed + chaos_runs, clocks)).kills
+            killed += live(disturbance(options.seed + chaos_runs, options.store, clocks)).kills
         except Broken as broken:
             print(broken, file=sys.stderr)
             return 1
@@ -30,8 +32,10 @@ def main() -> int:
     return 0
 
 
-def disturbance(seed: int, jumping_clocks: bool) -> Disturbance:
+def disturbance(seed: int, store: str, jumping_clocks: bool) -> Disturbance:
     """A chaos run of a minute and a half or two."""
+    if store in SERVED:
+        return Disturbance(seed=seed, store=store, runs=1_500, seconds=80, kills=50, stops=10)
     return Disturbance(seed=seed, runs=3_000, seconds=80, kills=70, stops=15, jumping_clocks=jumping_clocks)
 
 

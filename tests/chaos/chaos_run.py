@@ -6,15 +6,22 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.client import DONE, read_acks
 from tests.chaos.clock import JUMPS_MS, Clock
+from tests.chaos.stores import CUTS, KEYS, STORES, ServedStore, kill
 from tests.chaos.worker_fleet import Process, WorkerProcess, ended_at_last, module, until
 
-LEASE_MS = 1_000
 DRAINED_S = 30.0
+ACCEPTS_S, PROGRESS_S = 60.0, 100.0
+"""A server that was killed accepts again in a second or two, and there is progress 10 s later at the latest on a quiet
+machine; the limits only keep a storm from hanging."""
+CLIENT_S = 120.0
+COMMIT_SOON_S = 0.5
+CUTS_AT_ONCE = 3
 JUMP_PAUSE_S = (0.2, 1.5)
 HAPPENINGS = {
     "kill": 10,
@@ -27,7 +34,8 @@ HAPPENINGS = {
     "stop_long": 6,
     "drain": 2,
 }
-"""What happens, and how often beside the others. It is dealt like cards, so that everything has its turn."""
+"""What happens, and how often beside the others. It is dealt like cards, so that everything has its turn. A store has
+cards of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,7 @@ class Disturbance:
     """How large a storm is, and when it is over: once all runs are started and there were so many faults."""
 
     seed: int
+    store: str = "sqlite"
     runs: int
     seconds: float
     kills: int
@@ -42,13 +51,15 @@ class Disturbance:
     workers: int = 3
     jumping_clocks: bool = False
     pause_s: tuple[float, float] = (0.1, 1.2)
+    cards: tuple[str, ...] = ()
+    """What happens, in this order and then no more, instead of cards that are dealt until the faults are enough."""
     progress_s: float = 60.0
     """How long the runs may take to end once nothing happens to the processes any more."""
 
     @property
     def calm(self) -> bool:
         """Nothing is to happen at all."""
-        return not self.kills and not self.stops
+        return not self.kills and not self.stops and not self.cards
 
 
 @dataclass
@@ -71,16 +82,19 @@ class ChaosRun:
     killed: dict[int, int] = field(default_factory=dict)
     """Processes that were killed, and when."""
     recovery_s: float = 0.0
+    progress_s: list[float] = field(default_factory=list)
+    """After each restart of the server: from the moment at which it accepts to the next commit of a worker."""
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"storm {self.disturbance.seed}")
-        self._cards: list[str] = []
+        self.store = STORES[self.disturbance.store](self.folder)
+        self._cards = list(reversed(self.disturbance.cards))
         self._at_work: list[WorkerProcess] = []
         self._draining: list[WorkerProcess] = []
         self._standing: list[tuple[float, WorkerProcess, Stopped]] = []
         self._client: Process | None = None
-        self._begin = 0.0
+        self._begin = self._enough_at = 0.0
         self._clock = Clock(self.folder / "clock")
         self._furthest_ms = 0
         self._next_jump = 0.0
@@ -106,6 +120,8 @@ class ChaosRun:
             self._ask()
             for _ in range(self.disturbance.workers):
                 self._spawn()
+            if self.disturbance.cards:
+                self._await(lambda: all(worker.has_claimed for worker in self._at_work), ACCEPTS_S, "all are at work")
             while not self._over():
                 self._pause(self._rng.uniform(*self.disturbance.pause_s))
                 if not self.disturbance.calm:
@@ -114,6 +130,11 @@ class ChaosRun:
 
     def _over(self) -> bool:
         enough = self.kills >= self.disturbance.kills and self.stops >= self.disturbance.stops
+        if self.disturbance.cards:
+            enough = not self._cards
+        if enough and not self._enough_at:
+            self._enough_at = max(time.time(), self._begin + self.disturbance.seconds)
+        assert not enough or time.time() < self._enough_at + CLIENT_S, "the client does not come to its end"
         return enough and (DONE, "") in read_acks(self.acks_file)
 
     def _heal(self) -> None:
@@ -125,11 +146,10 @@ class ChaosRun:
         self._standing.clear()
         # A timer that was set by a clock far ahead comes due when the clock gets there.
         self._clock.set(max(self._clock.offset_ms, self._furthest_ms))
-        store = self.folder / "chaos.db"
         left: list[str] = []
 
         def at_rest() -> bool:
-            left[:] = unfinished(store)
+            left[:] = unfinished(self.store.url)
             time.sleep(0.2 if left else 0)
             return not left
 
@@ -148,7 +168,7 @@ class ChaosRun:
 
     def _spawn(self) -> WorkerProcess:
         name = f"worker-{len(self.processes):04}"
-        worker = WorkerProcess(self.folder, name, lease_ms=LEASE_MS)
+        worker = WorkerProcess(self.folder, name, self.store.work_url, lease_ms=self.store.lease_ms)
         self.processes.append(worker)
         self._at_work.append(worker)
         return worker
@@ -156,7 +176,7 @@ class ChaosRun:
     def _ask(self) -> None:
         disturbance = self.disturbance
         options = {
-            "store": self.folder / "chaos.db",
+            "store": self.store.work_url,
             "acks": self.acks_file,
             "clock": self.folder / "clock",
             "seed": disturbance.seed,
@@ -204,11 +224,16 @@ class ChaosRun:
 
     def _happen(self) -> None:
         if not self._cards:
-            self._cards = [name for name, count in HAPPENINGS.items() for _ in range(count)]
+            if self.disturbance.cards:
+                return
+            dealt = {**HAPPENINGS, **self.store.happenings}
+            self._cards = [name for name, count in dealt.items() for _ in range(count)]
             self._rng.shuffle(self._cards)
         name = self._cards.pop()
         running = [worker for worker in self._at_work if not worker.stopped and worker.alive]
-        if name == "kill_client":
+        if name in self.store.happenings:
+            self._happen_to_store(name)
+        elif name == "kill_client":
             self._kill_client()
         elif name == "kill_all":
             for worker in list(self._at_work):
@@ -232,7 +257,7 @@ class ChaosRun:
             case "stop_short":
                 self._stop(worker, self._rng.uniform(0.05, 0.5))
             case "stop_long":
-                self._stop(worker, self._rng.uniform(1.2, 3.0))
+                self._stop(worker, self._rng.uniform(1.2, 3.0) * self.store.lease_ms / 1_000)
             case "drain":
                 self._drain(worker)
 
@@ -303,3 +328,84 @@ class ChaosRun:
             self._client.kill()
             self._note("SIGKILL client", self._client)
             self._ask()
+
+    # What happens to the server
+
+    def _happen_to_store(self, name: str) -> None:
+        store = self.store
+        assert isinstance(store, ServedStore)
+        match name:
+            case "kill_server":
+                self._kill_server(store, "SIGKILL server")
+                self._pause(self._rng.uniform(0, 1.0))
+                self._restart_server(store)
+            case "kill_server_twice":
+                self._kill_server(store, "SIGKILL server")
+                store.server.launch()
+                self._pause(self._rng.uniform(0, 0.15))
+                self._kill_server(store, "SIGKILL server, recovering")
+                self._restart_server(store)
+            case "stop_server":
+                self._note("SIGSTOP server")
+                store.server.send_all(signal.SIGSTOP)
+                self._pause(self._rng.uniform(0.3, 1.5) * store.lease_ms / 1_000)
+                store.server.send_all(signal.SIGCONT)
+            case "cut_all":
+                self.fired["a commit was in flight when it was cut"] += self._committing()
+                store.proxy.cut_all()
+                self._note("connections cut, all at once")
+            case "cut":
+                for _ in range(CUTS_AT_ONCE):
+                    self._cut(store)
+            case _:
+                if fault := store.hurt(name, self._rng):
+                    self._note(fault)
+                    self._await_progress(store)
+
+    def _committing(self) -> bool:
+        return any(worker.committing for worker in self._at_work if worker.alive)
+
+    def _kill_server(self, store: ServedStore, name: str) -> None:
+        """Kill the main process, mostly with all others of the server, amid a commit if there soon is one."""
+        pids = store.server.processes() if self._rng.random() < 0.7 else ()
+        ends = time.monotonic() + COMMIT_SOON_S
+        while not (in_flight := self._committing()) and time.monotonic() < ends:
+            time.sleep(0.0002)
+        for pid in pids:
+            kill(pid)
+        store.server.stop(signal.SIGKILL)
+        self._note(name)
+        self.fired["a commit was in flight when the server was killed"] += in_flight
+
+    def _restart_server(self, store: ServedStore) -> None:
+        store.server.launch()
+        self._await_progress(store)
+
+    def _await_progress(self, store: ServedStore) -> None:
+        """Wait until the server accepts, and from then on until a worker has committed something."""
+        self._await(store.server.accepts, ACCEPTS_S, "the server accepts")
+        begun, before = time.monotonic(), {worker.pid: worker.commits for worker in self._at_work}
+
+        def progress() -> bool:
+            return any(worker.commits > before.get(worker.pid, 0) for worker in self._at_work)
+
+        self._await(progress, PROGRESS_S, "a worker commits after the restart of the server")
+        self.progress_s.append(time.monotonic() - begun)
+
+    def _await(self, happened: Callable[[], bool], seconds: float, what: str) -> None:
+        ends = time.monotonic() + seconds
+        while not happened():
+            assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
+            self._pause(0.02)
+
+    def _cut(self, store: ServedStore) -> None:
+        """Cut the connection of the next request, before it or its answer is passed on, or pass it on afterwards."""
+        proxy, before = store.proxy.proxy, store.proxy.proxy.fired
+        fault, match = self._rng.choice(CUTS), self._rng.choice(KEYS)
+        proxy.arm(fault, match)
+        ends = time.monotonic() + 1.0
+        while proxy.fired == before and time.monotonic() < ends:
+            self._pause(0.02)
+        proxy.arm("")
+        if proxy.fired > before:
+            self._note("connections cut amid a call")

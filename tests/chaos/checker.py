@@ -9,10 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
-
-import apsw
 
 from tests.chaos.chaos_run import ChaosRun
 from tests.chaos.client import DONE, read_acks
@@ -60,13 +57,15 @@ class Finding:
     complaints: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """What the logs and the ledger show to have happened."""
+    takeover_s: list[float] = field(default_factory=list)
+    """From the death of a worker to the moment at which another one begins again with what it had begun."""
 
 
-def unfinished(store: Path) -> list[str]:
+def unfinished(url: str) -> list[str]:
     """Runs that have not ended or are being rolled back, as the lists show them."""
 
     async def look() -> list[str]:
-        async with engine_at(f"sqlite:///{store}", work=False) as engine:
+        async with engine_at(url, work=False) as engine:
             found = []
             for term in ("status:RUNNING", "status:PAUSED", "rollback:running"):
                 rows, _ = await engine.find([term], limit=1_000)
@@ -86,7 +85,6 @@ class Checker:
 
     def __init__(self, chaos_run: ChaosRun) -> None:
         self._storm, self._finding = chaos_run, Finding()
-        self._file = chaos_run.folder / "chaos.db"
         self._acks = read_acks(chaos_run.acks_file)
         self._planned = {each.key: each for each in plan(chaos_run.disturbance.seed, chaos_run.disturbance.runs)}
         self._entries = read_ledger(chaos_run.folder / "effects.jsonl")
@@ -98,7 +96,7 @@ class Checker:
             self._places[run].append(f"{node}/{rest}")
 
     async def whole(self) -> Finding:
-        url = f"sqlite:///{self._file}"
+        url = self._storm.store.url
         store = open_storage(url).store
         await store.open()
         try:
@@ -108,7 +106,7 @@ class Checker:
                 self._complain("verify-log", (f"{each.run}: {each.code} {each.message}" for each in verdict.findings))
         finally:
             await store.close()
-        self._complain("file", integrity(self._file))
+        self._complain("integrity", self._storm.store.integrity())
         self._complain("stderr", self._said())
         self._takeovers()
         return self._finding
@@ -234,7 +232,9 @@ class Checker:
                 if before.pid == after.pid:
                     continue
                 killed_ns = self._storm.killed.get(before.pid, 0)
-                seen["taken over from a killed process"] += before.at_ns < killed_ns < after.at_ns
+                if before.at_ns < killed_ns < after.at_ns:
+                    seen["taken over from a killed process"] += 1
+                    self._finding.takeover_s.append((after.at_ns - killed_ns) / 1e9)
                 seen["taken over from a stopped process"] += any(
                     before.at_ns <= stop.begin_ns < after.at_ns < stop.end_ns for stop in stops[before.pid]
                 )
@@ -243,7 +243,7 @@ class Checker:
     def _said(self) -> Iterator[str]:
         """Nobody has anything to complain of, whatever happens to the others, but that it was stopped for a while."""
         for file in sorted(self._storm.folder.glob("*.err")):
-            if text := _WATCHDOG.sub("", file.read_text()):
+            if text := self._storm.store.said.sub("", _WATCHDOG.sub("", file.read_text())):
                 yield f"{file.stem} wrote {text[-2_000:]}"
 
 
@@ -259,14 +259,3 @@ def _child(key: str, created: RunCreated) -> Planned | None:
     if created.parent is None or not isinstance(created.inputs, bytes):
         return None
     return Planned(key, created.workflow, json.loads(created.inputs)["n"])
-
-
-def integrity(store: Path) -> Iterator[str]:
-    """What SQLite itself finds wrong with the file."""
-    connection = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
-        found += [f"foreign key {row}" for row in connection.execute("PRAGMA foreign_key_check")]
-    finally:
-        connection.close()
-    yield from (line for line in found if line != "ok")

@@ -6,14 +6,17 @@ import asyncio
 import json
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.chaos.campaign import live
 from tests.chaos.chaos_run import ChaosRun, Disturbance
 from tests.chaos.checker import check
 from tests.chaos.effects import Entry, read_ledger
+from tests.chaos.stores import SERVED
 from tidemill.kernel.jobs import JobBody
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream
 from tidemill.stores.sqlite.store import SqliteStore
@@ -48,6 +51,11 @@ def test_nothing_is_wrong_with_a_calm_day(folder: Path) -> None:
     assert finding.complaints == []
     assert finding.seen["runs"] >= 60 and finding.seen["effects done"] > 100
     assert not finding.seen["attempts lost with their worker"]
+
+
+@pytest.mark.parametrize("store", SERVED)
+def test_nor_is_it_on_a_server(store: str, tmp_path: Path) -> None:
+    live(replace(DISTURBANCE, store=store), tmp_path / "kept")
 
 
 def repeated(entries: list[Entry], key: str) -> list[Entry]:

@@ -36,7 +36,7 @@ class Place:
         self.mill = tidemill.open(self.url, work=False)
 
     def worker(self, *, lease_ms: int) -> WorkerProcess:
-        worker = WorkerProcess(self.folder, f"worker-{len(self.processes)}", lease_ms=lease_ms)
+        worker = WorkerProcess(self.folder, f"worker-{len(self.processes)}", self.url, lease_ms=lease_ms)
         self.processes.append(worker)
         until(lambda: worker.ready, 20, "the worker is ready")
         return worker

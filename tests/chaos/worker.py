@@ -9,18 +9,21 @@ import os
 import signal
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.clock import Clock
 from tests.chaos.effects import Ledger, functions
+from tests.chaos.stores import storage
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers, open_storage
+from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
-from tidemill.stores.sqlite.store import SqliteStore
 
-SIGNS = struct.Struct("<4Q")
+SIGNS = struct.Struct("<5Q")
+AGAIN_S = 0.2
 
 
 class Signs:
@@ -37,31 +40,34 @@ class Signs:
         self._memory[:] = SIGNS.pack(*values)
 
 
-READY, COMMITS_BEGUN, COMMITS_ENDED, CLAIMED = range(4)
+READY, COMMITS_BEGUN, COMMITS_ENDED, CLAIMED, COMMITTED = range(5)
 
 
-class WatchedStore(SqliteStore):
-    """The real store, which says when a commit begins and when it is over."""
+def watch(store: Any, signs: Signs) -> None:
+    """Let the real store say when a commit begins and when it is over."""
+    commit, claim = store.commit, store.claim
 
-    signs: Signs
-
-    async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
-        self.signs.raise_(COMMITS_BEGUN)
+    async def watched_commit(commits: Sequence[Commit]) -> list[CommitResult]:
+        signs.raise_(COMMITS_BEGUN)
         try:
-            return await super().commit(commits)
+            results: list[CommitResult] = await commit(commits)
         finally:
-            self.signs.raise_(COMMITS_ENDED)
+            signs.raise_(COMMITS_ENDED)
+        signs.raise_(COMMITTED)
+        return results
 
-    async def claim(self, request: Claim) -> list[Lease]:
-        leases = await super().claim(request)
+    async def watched_claim(request: Claim) -> list[Lease]:
+        leases: list[Lease] = await claim(request)
         if leases:
-            self.signs.raise_(CLAIMED)
+            signs.raise_(CLAIMED)
         return leases
+
+    store.commit, store.claim = watched_commit, watched_claim
 
 
 def engine_of(options: argparse.Namespace) -> Engine:
-    store = WatchedStore(options.store, clock=Clock(options.clock))
-    store.signs = Signs(options.signs)
+    opened = storage(options.store, options.clock)
+    watch(opened.store, Signs(options.signs))
     worker = WorkerOptions(
         name=f"{options.name}/{os.getpid()}",
         concurrency=options.concurrency,
@@ -72,8 +78,8 @@ def engine_of(options: argparse.Namespace) -> Engine:
         pid=os.getpid(),
     )
     return Engine(
-        store=store,
-        blobs=open_storage(f"sqlite:///{options.store}").blobs,
+        store=opened.store,
+        blobs=opened.blobs,
         ambient=RealAmbient(),
         handlers=built_in_handlers(functions(Ledger(options.ledger))),
         worker=worker,
@@ -85,15 +91,19 @@ async def work(options: argparse.Namespace) -> None:
     """Work until SIGTERM, then drain."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    engine = engine_of(options)
-    async with engine:
-        Signs(options.signs).raise_(READY)
-        await stop.wait()
+    while not stop.is_set():
+        # As the supervisor of a fleet does: a worker that finds no server ends, and is started again.
+        with suppress(Unavailable):
+            async with engine_of(options):
+                Signs(options.signs).raise_(READY)
+                await stop.wait()
+            return
+        await asyncio.sleep(AGAIN_S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--store", required=True)
     parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--signs", type=Path, required=True)
     parser.add_argument("--name", required=True)

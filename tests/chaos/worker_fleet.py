@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.chaos.worker import CLAIMED, COMMITS_BEGUN, COMMITS_ENDED, READY, SIGNS
+from tests.chaos.worker import CLAIMED, COMMITS_BEGUN, COMMITS_ENDED, COMMITTED, READY, SIGNS
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 30.0
@@ -57,11 +57,11 @@ class Process:
 class WorkerProcess(Process):
     """A worker, and the signs that it leaves in shared memory."""
 
-    def __init__(self, folder: Path, name: str, *, lease_ms: int, concurrency: int = 16) -> None:
+    def __init__(self, folder: Path, name: str, store: str, *, lease_ms: int, concurrency: int = 16) -> None:
         self._signs = folder / f"{name}.signs"
         self._signs.write_bytes(bytes(SIGNS.size))
         options = {
-            "store": folder / "chaos.db",
+            "store": store,
             "ledger": folder / "effects.jsonl",
             "signs": self._signs,
             "name": name,
@@ -81,6 +81,11 @@ class WorkerProcess(Process):
     @property
     def has_claimed(self) -> bool:
         return self.sign(CLAIMED) > 0
+
+    @property
+    def commits(self) -> int:
+        """Commits that it was told to have happened."""
+        return self.sign(COMMITTED)
 
     @property
     def committing(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.stores import test_differential, test_sqlite
+from tests.conformance.stores import test_differential, test_postgres, test_sqlite
 
 
 class TestMemoryBesideNaive(test_differential.TestMemoryBesideNaive):
@@ -11,3 +11,7 @@ class TestMemoryBesideNaive(test_differential.TestMemoryBesideNaive):
 
 class TestSqliteBesideMemory(test_sqlite.TestSqliteBesideMemory):
     seeds = range(400)
+
+
+class TestPostgresBesideMemory(test_postgres.TestPostgresBesideMemory):
+    seeds = range(120)

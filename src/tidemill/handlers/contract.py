@@ -323,6 +323,14 @@ def node_type(name: Any = None, **described: Any) -> Any:
 
 
 def _with_outcome(function: Callable[[NodeContext], Any]) -> Call:
+    if inspect.iscoroutinefunction(function):
+        # The function's own coroutine is made when this one begins: an attempt may be cut off before.
+        @wraps(function)
+        async def begin(context: NodeContext) -> HandlerOutcome:
+            return ended(await function(context))
+
+        return begin
+
     @wraps(function)
     def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
         result = function(context)

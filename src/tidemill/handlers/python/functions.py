@@ -162,6 +162,11 @@ async def resolve_result(result: Any, context: NodeContext) -> HandlerOutcome:
     return ended(result)
 
 
+async def call_in_loop(function: Function, arguments: Mapping[str, Any], context: NodeContext) -> HandlerOutcome:
+    """Call a coroutine function when this is awaited, so that one that is closed before leaves no coroutine behind."""
+    return await resolve_result(function(**arguments), context)
+
+
 def is_final(result: Any) -> bool:
     return not (inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result))
 

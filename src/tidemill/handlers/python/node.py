@@ -27,6 +27,7 @@ from tidemill.handlers.contract import (
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
+    call_in_loop,
     imported,
     in_thread,
     is_final,
@@ -117,7 +118,10 @@ def python_handler(
         target = found[name]
         function = target.function
         if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            result = function(**target.arguments(config, context))
+            arguments = target.arguments(config, context)
+            if inspect.iscoroutinefunction(function):
+                return call_in_loop(function, arguments, context)
+            result = function(**arguments)
             return ended(result) if is_final(result) else resolve_result(result, context)
         label = str(getattr(function, "__name__", "call"))
         return in_thread(label, lambda bridged: function(**target.arguments(config, bridged)), context)

@@ -218,39 +218,48 @@ class Loader:
         self._readers = readers
         self._waiting: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        """Tasks that will look at what waits. One that has looked for the last time is still a task for a moment."""
 
     async def load(self, after: Mapping[Stream, int]) -> list[Tail]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Tail]] = loop.create_future()
         self._waiting.append((after, future))
-        if len(self._tasks) < LOADS_AT_ONCE:
+        if self._under_way < LOADS_AT_ONCE:
+            self._under_way += 1
             task = loop.create_task(self._run(), name="tidemill-loads")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future
 
     async def _run(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            batch: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
-            streams: dict[Stream, int] = {}
-            for each in waiting:
-                # A stream is read after one version at a time.
-                if all(streams.get(stream, version) == version for stream, version in each[0].items()):
-                    streams.update(each[0])
-                    batch.append(each)
-                else:
-                    self._waiting.append(each)
-            try:
-                tails = {tail.stream: tail for tail in await load(self._readers, streams, True, None)}
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for after, future in batch:
+        try:
+            while self._waiting:
+                await self._load_waiting()
+        finally:
+            self._under_way -= 1
+
+    async def _load_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        batch: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
+        streams: dict[Stream, int] = {}
+        for each in waiting:
+            # A stream is read after one version at a time.
+            if all(streams.get(stream, version) == version for stream, version in each[0].items()):
+                streams.update(each[0])
+                batch.append(each)
+            else:
+                self._waiting.append(each)
+        try:
+            tails = {tail.stream: tail for tail in await load(self._readers, streams, True, None)}
+        except Exception as error:
+            for _, future in batch:
                 if not future.done():
-                    future.set_result([tails[stream] for stream in after])
+                    future.set_exception(error)
+            return
+        for after, future in batch:
+            if not future.done():
+                future.set_result([tails[stream] for stream in after])
 
 
 async def load(readers: Readers, after: Mapping[Stream, int], snapshots: bool, limit: int | None) -> list[Tail]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from tests.fixtures.handler_engine import ONCE, document, error, output
 from tests.fixtures.handler_harness import called, context
 from tests.fixtures.worker_processes import until
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Skip, Wait
+from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.handlers.python.node import python_handler
 from tidemill.kernel.compile.compiler import compile_document
 
@@ -391,3 +393,24 @@ def test_functions_in_a_list_have_the_names_they_were_given() -> None:
     with tidemill.open("memory://", functions=[loud, quiet]) as mill:
         assert output(mill.run(document("shout", args={"text": "Hi"}))) == "HI"
         assert output(mill.run(document("quiet", args={"text": "Hi"}))) == "hi"
+
+
+@tidemill.node_type("later")
+async def later(context: NodeContext) -> int:
+    return await add_later(1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "config"),
+    [(python_handler({"add": add_later}), {"function": "add", "args": {"a": 1}}), (later, None)],
+)
+def test_a_call_that_is_cut_off_before_it_begins_leaves_no_coroutine_behind(handler: Handler, config: Any) -> None:
+    """Python would warn on standard error that one was never awaited."""
+    pending = handler.call(context(config))
+    assert isinstance(pending, Coroutine)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        pending.close()
+        del pending
+        gc.collect()
+    assert warned == []

@@ -1,0 +1,7 @@
+"""The servers of the conformance suites, for many more seeds."""
+
+from __future__ import annotations
+
+from tests.conformance.conftest import postgres
+
+__all__ = ["postgres"]
