@@ -1,0 +1,141 @@
+"""The Lua scripts, the keys they touch, and calls that are executed once.
+
+All keys of a partition share a hash tag, and every script declares the keys it touches, so that a cluster serves it. A
+fenced call carries a number that only grows: the server answers one that it has seen before with what it answered then,
+and refuses older ones. So a call whose connection was cut is simply sent again, and one that arrives late does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache, lru_cache
+from hashlib import blake2b, sha1
+from importlib.resources import files
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+from tidemill.stores.contract import Stream
+from tidemill.stores.redis.database import Argument, Link, Nodes, Script
+
+FORMAT = 1
+"""Of the keys and values."""
+
+Head = tuple[Argument, Argument, Argument, Argument]
+"""The first arguments of a script that touches jobs: store, time, channel, process."""
+
+
+@cache
+def script(name: str) -> Script:
+    text = _included(name)
+    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest())
+
+
+def _included(name: str) -> bytes:
+    text = files("tidemill.stores").joinpath("lua", f"{name}.lua").read_bytes()
+    return re.sub(rb"(?m)^-- include (\w+)$", lambda found: _included(found[1].decode()), text)
+
+
+# Names as bytes: each ends with two zero bytes, and their order is that of the names by code point.
+
+
+@lru_cache(maxsize=65_536)
+def encoded(name: str) -> bytes:
+    return name.encode().replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def encoded_stream(stream: Stream) -> bytes:
+    return encoded(stream.kind) + encoded(stream.tenant) + encoded(stream.key)
+
+
+def decoded(packed: bytes) -> list[str]:
+    names = []
+    while packed:
+        end = packed.index(b"\0\0")
+        names.append(packed[:end].replace(b"\0\xff", b"\0").decode())
+        packed = packed[end + 2 :]
+    return names
+
+
+def root_of(key: str) -> str:
+    """The run to whose tree a key belongs: children, logs and rows of a run begin with its name."""
+    return re.split(r"[./]", key, maxsplit=1)[0]
+
+
+class Partition:
+    """The keys of one partition, and the connections that serve it: one for writes and claims, one for reads."""
+
+    def __init__(self, nodes: Nodes, number: int) -> None:
+        self.number = number
+        self.tag = f"{nodes.place.prefix}:{{p{number}}}:".encode()
+        self.meta, self.jobs, self.rows, self.terms, self.streams = (
+            self.tag + name for name in (b"meta", b"jobs", b"rows", b"terms", b"streams")
+        )
+        others = (b"due", b"line", b"lanes", b"turns", b"listed", b"served", b"caps", b"waiting")
+        self.of_jobs: tuple[bytes, ...] = (self.meta, self.jobs, *(self.tag + name for name in others))
+        self.writes, self.reads = Link(nodes, number), Link(nodes, number)
+
+    def records(self, stream: bytes) -> bytes:
+        return self.tag + b"r:" + stream
+
+    def rest(self, stream: bytes) -> bytes:
+        return self.tag + b"h:" + stream
+
+    def close(self) -> None:
+        self.writes.drop()
+        self.reads.drop()
+
+
+@lru_cache(maxsize=65_536)
+def partition_of(tenant: str, root: str, partitions: int) -> int:
+    if partitions == 1:
+        return 0
+    return int.from_bytes(blake2b(f"{tenant}\0{root}".encode(), digest_size=8).digest(), "big") % partitions
+
+
+Undo = Callable[[Any], Awaitable[None]]
+
+
+class Session:
+    """Fenced calls to one partition, one at a time."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.key = partition.tag + b"session:" + token_hex(9).encode()
+        self.turn = asyncio.Lock()
+        self._batch = 0
+        self._settle: Callable[[], Awaitable[None]] | None = None
+        """What to do about the last call, whose outcome is unknown."""
+
+    async def call(
+        self, called: Script, keys: Sequence[bytes], head: Head, arguments: Sequence[Argument], nothing: Nothing
+    ) -> Any:
+        """Execute a script once. After a failure the next call first has the server forget this one, or undoes it."""
+        if self._settle is not None:
+            await self._settle()
+        self._batch += 1
+        try:
+            return await self._send(called, keys, head, arguments)
+        except BaseException:
+
+            async def settle() -> None:
+                # The same number: either it answers what was executed, or it stands for it.
+                reply = await self._send(called, (), head, nothing.arguments)
+                self._settle = None
+                await nothing.undo(reply)
+
+            self._settle = settle
+            raise
+
+    async def _send(self, called: Script, keys: Sequence[bytes], head: Head, arguments: Sequence[Argument]) -> Any:
+        part = self.partition
+        every = (*part.of_jobs, self.key, part.rows, part.terms, part.streams, *keys)
+        return await part.writes.run(called, every, (*head, self._batch, *arguments))
+
+
+class Nothing(NamedTuple):
+    """The arguments with which a script does nothing, and what to do if it turns out that the call was executed."""
+
+    arguments: Sequence[Argument]
+    undo: Undo
