@@ -58,15 +58,17 @@ if TYPE_CHECKING:
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
     from tidemill.stores.postgres.database import Place as PostgresPlace
+    from tidemill.stores.redis.database import Place as RedisPlace
     from tidemill.stores.sql_files import Step
     from tidemill.stores.sql_text import Dialect
     from tidemill.stores.sqlite.store import SqliteStore
 
 
 DEFAULT_URL = "sqlite:///tidemill.db"
-SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE or memory://"
+SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE, redis://HOST or memory://"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 POSTGRES = ("postgresql", "postgres")
+REDIS = ("redis", "rediss")
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -213,7 +215,7 @@ NAMED_MEMORY = NamedMemory()
 
 
 def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Storage:
-    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `memory://` (a new one) or `memory://NAME`.
+    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `redis://…`, `memory://` (new) or `memory://NAME`.
 
     The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file.
     """
@@ -238,6 +240,8 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Stora
             return _in_file(url, parts.netloc, parts.path, options)
         case "postgresql" | "postgres":
             return _in_postgres(url)
+        case "redis" | "rediss":
+            return _in_redis(url)
         case _:
             raise _unknown(url)
 
@@ -251,6 +255,14 @@ def require_store_exists(url: str) -> None:
             raise rejected(
                 "store_missing", f"there is no store in the schema {place.schema} of {place.name}", hint=hint
             )
+        return
+    if urlsplit(url).scheme in REDIS:
+        from tidemill.stores.redis.opening import recorded
+
+        there = _redis_place(url)
+        if asyncio.run(recorded(there)) is None:
+            hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
+            raise rejected("store_missing", f"there is no store {there.prefix!r} in {there.name}", hint=hint)
         return
     store = _sqlite(open_storage(url).store)
     if store is not None and not store.path.exists():
@@ -325,6 +337,30 @@ def _postgres_place(url: str) -> PostgresPlace:
     except ImportError:
         message = "a PostgreSQL store needs psycopg, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[postgres]'") from None
+    return place_at(url)
+
+
+def _in_redis(url: str) -> Storage:
+    place = _redis_place(url)
+    from tidemill.ambient import RealAmbient
+    from tidemill.blobs.redis import RedisBlobs
+    from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+    from tidemill.stores.redis.opening import BlobSpaces
+    from tidemill.stores.redis.store import RedisStore
+
+    store = RedisStore(place)
+    inside = RedisBlobs(lambda: BlobSpaces(place))
+    outside = blobs_at(place.blobs) if place.blobs else None
+    ownership = BlobPlaceOwnership(store, store.address, inside, outside, RealAmbient())
+    return Storage(store, outside or inside, ownership)
+
+
+def _redis_place(url: str) -> RedisPlace:
+    try:
+        from tidemill.stores.redis.database import place_at
+    except ImportError:
+        message = "a Redis store needs redis and hiredis, which are not installed"
+        raise rejected("extra_missing", message, hint="pip install 'tidemill[redis]'") from None
     return place_at(url)
 
 

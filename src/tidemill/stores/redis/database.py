@@ -14,7 +14,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
@@ -178,6 +178,10 @@ def emptied(place: Place) -> Rejected:
 # Connections
 
 
+# Its own types say that a command has one part.
+_packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
+
+
 class Connection(asyncio.Protocol):
     """Calls that are answered in order. With `pushed`, what the server sends unasked goes there."""
 
@@ -226,7 +230,7 @@ class Connection(asyncio.Protocol):
             raise Cut("the connection was closed")
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(future)
-        self._transport.write(hiredis.pack_command(arguments))
+        self._transport.write(_packed(arguments))
         late = self._loop.call_later(seconds, self.close)
         try:
             reply = await future
@@ -239,7 +243,7 @@ class Connection(asyncio.Protocol):
     def send(self, *arguments: Argument) -> None:
         """Send a command whose answer comes as a push, or does not matter."""
         if not self.closed and self._transport is not None:
-            self._transport.write(hiredis.pack_command(arguments))
+            self._transport.write(_packed(arguments))
 
     def close(self) -> None:
         self.closed = True
@@ -337,27 +341,17 @@ class Link:
 
     async def call(self, *command: Argument, script: Script | None = None, seconds: float | None = None) -> Any:
         """Send a command that may be repeated, with patience for servers that start, move or fail over."""
-        made = self.connection
-        if made is not None and not made.closed:
-            # The most frequent way, without a loop around it.
-            try:
-                return await made.call(*command)
-            except (Answer, Cut) as error:
-                first: Answer | Cut | None = error
-        else:
-            first = None
         until = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
         pause = 0.02
         while True:
             try:
-                if first is not None:
-                    error, first = first, None
-                    raise error
-                made = await self.connect()
+                made = self.connection
+                if made is None or made.closed:
+                    made = await self.connect()
                 return await made.call(*command)
             except Answer as error:
                 code = error.code
-                if code == "NOSCRIPT" and script is not None and made is not None:
+                if code == "NOSCRIPT" and script is not None and made is not None and not made.closed:
                     await self._load(made, script)
                     continue
                 if code not in NOT_DONE or time.monotonic() + pause > until:
@@ -387,6 +381,15 @@ class Link:
         made, self.connection = self.connection, None
         if made is not None:
             made.close()
+
+    async def close(self) -> None:
+        """Drop the connection, and wait until its socket is closed."""
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        made = self.connection
+        self.drop()
+        if made is not None:
+            await made.lost
 
 
 def slot_of(key: bytes) -> int:

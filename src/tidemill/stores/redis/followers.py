@@ -85,7 +85,7 @@ class Hints:
                 self._connection = made
                 channels = [name for stream in self._streams for name in self._channels(stream)]
                 made.send("SUBSCRIBE", self.channel, *channels)
-                await made.lost
+                await asyncio.shield(made.lost)
             except (Answer, Cut, OSError, TimeoutError) as error:
                 LOG.debug("hints of other processes are not heard: %s", error)
             self._connection = None
@@ -127,6 +127,8 @@ class Hints:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        made, self._connection = self._connection, None
+        if made is not None:
+            made.close()
+            with suppress(asyncio.CancelledError):
+                await made.lost

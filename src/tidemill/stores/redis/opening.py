@@ -1,11 +1,12 @@
 """Opening a Redis store: what the server must be, what its settings mean for durability, and a side connection.
 
-P1 (what is committed survives) depends on three settings of the server: `appendonly`, `appendfsync`, `maxmemory-policy`.
-A server that would lose everything at a restart, or evict keys, is refused.
+Whether what is committed survives depends on three settings of the server: `appendonly`, `appendfsync` and
+`maxmemory-policy`. A server that would lose everything at a restart, or evict keys, is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from tidemill.stores.redis.database import (
     emptied,
     translate,
 )
-from tidemill.stores.redis.scripts import FORMAT, Partition, script
+from tidemill.stores.redis.scripts import FORMAT, Partition, partition_of, script
 
 LOG = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ async def recorded(place: Place) -> Entered | None:
         try:
             return await _open(Partition(nodes, 0), link, "", 0)
         finally:
-            link.drop()
+            await link.close()
     except (Answer, Cut, OSError, TimeoutError) as error:
         raise translate(error, place, opened=False) from error
 
@@ -103,8 +104,8 @@ async def _open(partition: Partition, link: Link, store: str, partitions: int) -
     if name is None:
         return None
     if int(form) > FORMAT:
-        hint = "use a newer version of Tidemill"
-        raise rejected("store_too_new", f"{link.place.name} holds a store of a newer version", hint=hint)
+        message = f"{link.place.name} holds a store that a newer version of Tidemill has made"
+        raise rejected("store_newer", message, hint="upgrade, and restart what still runs the old version")
     return Entered(name.decode(), int(count), now)
 
 
@@ -140,7 +141,7 @@ async def _enter(nodes: Nodes) -> Entered:
         return entered
     finally:
         for link in links:
-            link.drop()
+            await link.close()
 
 
 def _other_partitions(place: Place, count: int) -> Rejected:
@@ -276,6 +277,59 @@ async def settings_report(nodes: Nodes, partitions: int) -> list[Setting]:
     return found
 
 
+# Blobs
+
+
+class BlobSpace:
+    """The keys of blobs in one partition."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def key(self, name: bytes) -> bytes:
+        return self._partition.tag + b"blob:" + name
+
+    async def call(self, *command: Argument) -> Any:
+        return await self._partition.reads.call(*command)
+
+    async def run(self, name: str, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Any:
+        return await self._partition.reads.run(script(name), keys, arguments)
+
+    async def close(self) -> None:
+        await self._partition.close()
+
+
+class BlobSpaces:
+    """Where the blobs of a store are, once it has been opened."""
+
+    def __init__(self, place: Place) -> None:
+        self._nodes = Nodes(place)
+        self._spaces: list[BlobSpace] = []
+        self._finding = asyncio.Lock()
+
+    async def every(self) -> list[BlobSpace]:
+        if not self._spaces:
+            async with self._finding:
+                await self._find()
+        return self._spaces
+
+    async def _find(self) -> None:
+        if not self._spaces:
+            found = await recorded(self._nodes.place)
+            if found is None:
+                raise translate(emptied(self._nodes.place), self._nodes.place)
+            self._spaces = [BlobSpace(Partition(self._nodes, number)) for number in range(found.partitions)]
+
+    async def of(self, name: str) -> BlobSpace:
+        spaces = await self.every()
+        return spaces[partition_of("", name, len(spaces))]
+
+    async def close(self) -> None:
+        spaces, self._spaces = self._spaces, []
+        for space in spaces:
+            await space.close()
+
+
 # Other threads
 
 
@@ -289,7 +343,8 @@ class SideConnection:
 
     def run(self, partition: Partition, name: str, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Any:
         """Execute a script that may be repeated: after a cut it is tried once more."""
-        called, failure = script(name), None
+        called = script(name)
+        failure: RedisError = RedisError("it does not answer")
         with self._lock:
             for _ in range(4):
                 client = self._client(partition)
@@ -303,7 +358,6 @@ class SideConnection:
                 except RedisError as error:
                     failure = error
                     client.close()
-        assert failure is not None
         found = Answer(str(failure)) if isinstance(failure, ResponseError) else failure
         meant: TidemillError = translate(found, self._nodes.place)
         raise meant from failure

@@ -82,9 +82,9 @@ class Partition:
     def rest(self, stream: bytes) -> bytes:
         return self.tag + b"h:" + stream
 
-    def close(self) -> None:
-        self.writes.drop()
-        self.reads.drop()
+    async def close(self) -> None:
+        await self.writes.close()
+        await self.reads.close()
 
 
 @lru_cache(maxsize=65_536)

@@ -16,6 +16,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import (
     Backlog,
@@ -39,7 +41,7 @@ from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
 from tidemill.stores.redis.database import Argument, Nodes, Place
 from tidemill.stores.redis.followers import LOOK_EVERY_MS, Hints
-from tidemill.stores.redis.opening import SideConnection, enter
+from tidemill.stores.redis.opening import Setting, SideConnection, enter, settings_report
 from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of
 from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
 from tidemill.stores.wakeups import EVERY_QUEUE, ServerClock, Waiters, rest
@@ -68,7 +70,7 @@ class _Part:
         await self.commits.close()
         await self.loads.close()
         async with self.claiming.turn, self.writing.turn:
-            self.partition.close()
+            await self.partition.close()
 
 
 class RedisStore:
@@ -95,7 +97,7 @@ class RedisStore:
     async def open(self) -> None:
         if self._parts:
             return
-        nodes = Nodes(self.place)
+        self._nodes = nodes = Nodes(self.place)
         entered = await enter(nodes)
         self.id = entered.store
         self._clock.observe(entered.now_ms)
@@ -114,6 +116,11 @@ class RedisStore:
         for part in parts:
             await part.close()
         self._side.close()
+
+    async def settings_report(self) -> list[Setting]:
+        """The settings of the servers that decide what survives."""
+        self._opened()
+        return await settings_report(self._nodes, len(self._parts))
 
     def now_ms(self) -> int:
         return self._clock.now_ms() if self._test_clock is None else self._test_clock()
@@ -171,7 +178,7 @@ class RedisStore:
             foreign = [row for row in commit.rows if self._part(commit.stream.tenant, row.key) is not part]
             if foreign:
                 strangers += [(number, row) for row in foreign]
-                commit = _with_rows(commit, [row for row in commit.rows if row not in foreign])
+                commit = replace(commit, rows=tuple(row for row in commit.rows if row not in foreign))
             own.append(commit)
         answers = await asyncio.gather(
             *(part.commits.submit([own[number] for number in numbers]) for part, numbers in by_part.items())
@@ -418,9 +425,3 @@ class RedisStore:
     def _deliver_live(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
         self._followers.published(stream, version, frames)
         self._notify([stream])
-
-
-def _with_rows(commit: Commit, rows: Sequence[Row]) -> Commit:
-    import msgspec
-
-    return msgspec.structs.replace(commit, rows=tuple(rows))
