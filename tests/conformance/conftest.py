@@ -20,3 +20,9 @@ def postgres() -> Iterator[Server]:
 def redis() -> Iterator[redis_server.Server]:
     with redis_server.given_or_running() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[list[redis_server.PrivateServer]]:
+    with redis_server.cluster() as nodes:
+        yield nodes

@@ -68,3 +68,20 @@ class TestRedisBesideMemory(DifferentialSuite):
 
     async def pair(self) -> tuple[StoreUnderTest, StoreUnderTest]:
         return memory_under_test(), await redis_under_test(self.server.emptied_store())
+
+
+class TestRedisCluster(StoreConformance):
+    """Every law on a cluster: a store of one partition lives on one of its nodes."""
+
+    @pytest_asyncio.fixture
+    async def sut(self, redis_cluster: list[Server]) -> AsyncIterator[StoreUnderTest]:
+        sut = await redis_under_test(emptied(redis_cluster))
+        yield sut
+        await sut.store.close()
+
+
+def emptied(nodes: list[Server], **options: object) -> str:
+    for node in nodes:
+        node.asked("FLUSHALL")
+    # Any node tells where the others are.
+    return nodes[1].new_store(**options)

@@ -16,6 +16,8 @@ from tidemill.stores.redis.database import Argument
 from tidemill.stores.redis.scripts import Head, Nothing, Partition, Session, encoded, encoded_stream, script
 
 SCANNED_AT_ONCE = 1_000
+CAPS_KEY = 8
+"""Where the counts of live leases are among the keys of jobs."""
 
 _HEADER = struct.Struct(">BQQQIH")
 """State, ready time, token, expiry, number of expired leases, length of the owner's name."""
@@ -102,6 +104,12 @@ async def claim(
         reply = await session.call(script("claim"), (), head, arguments(most), Nothing(arguments(0), undo))
     due = reply[1]
     return Claimed(_leases(reply), reply[0], None if due < 0 else due)
+
+
+async def live_leases(partition: Partition, caps: Iterable[str]) -> dict[str, int]:
+    names = list(caps)
+    found = await partition.reads.call("HMGET", partition.of_jobs[CAPS_KEY], *names)
+    return {name: int(number or 0) for name, number in zip(names, found, strict=True)}
 
 
 def _leases(reply: list[Any]) -> list[Lease]:

@@ -157,21 +157,22 @@ def _other_partitions(place: Place, count: int) -> Rejected:
 async def _facts(made: Connection) -> dict[str, str]:
     """What a server says about itself; what it does not tell is missing."""
     facts: dict[str, str] = {}
-    for section in ("server", "replication", "cluster"):
-        told: bytes = await made.call("INFO", section)
-        facts |= dict(line.split(":", 1) for line in told.decode().splitlines() if ":" in line)
-    for name in ("appendonly", "appendfsync", "maxmemory-policy", "maxmemory"):
-        try:
-            found: list[bytes] = await made.call("CONFIG", "GET", name)
-        except Answer:
-            # Providers often forbid it.
-            continue
-        if found:
-            facts[name] = found[1].decode()
+    asked = [("INFO", section) for section in ("server", "replication", "cluster")]
+    for told in await asyncio.gather(*(made.call(*command) for command in asked)):
+        facts |= _lines(told)
+    names = ("appendonly", "appendfsync", "maxmemory-policy")
+    # Providers often forbid it.
+    answers = await asyncio.gather(*(made.call("CONFIG", "GET", name) for name in names), return_exceptions=True)
+    for found in answers:
+        if isinstance(found, list) and found:
+            facts[found[0].decode()] = found[1].decode()
     if facts.get("cluster_enabled") == "1":
-        told = await made.call("CLUSTER", "INFO")
-        facts |= dict(line.split(":", 1) for line in told.decode().splitlines() if ":" in line)
+        facts |= _lines(await made.call("CLUSTER", "INFO"))
     return facts
+
+
+def _lines(told: bytes) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in told.decode().splitlines() if ":" in line)
 
 
 def settings_of(facts: dict[str, str]) -> list[Setting]:

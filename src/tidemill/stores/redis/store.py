@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from secrets import token_hex
 
 from msgspec.structs import replace
 
@@ -42,12 +43,14 @@ from tidemill.stores.redis import rows as stored_rows
 from tidemill.stores.redis.database import Argument, Nodes, Place
 from tidemill.stores.redis.followers import LOOK_EVERY_MS, Hints
 from tidemill.stores.redis.opening import Setting, SideConnection, enter, settings_report
-from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of
+from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of, script
 from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
 from tidemill.stores.wakeups import EVERY_QUEUE, ServerClock, Waiters, rest
 
 CAPS = ("caps",)
 """The topic of claims that a cap has blocked."""
+CAPS_LOCK_MS = 5_000
+"""After this a claim under caps whose process is gone stops no other."""
 
 
 class _Part:
@@ -313,20 +316,51 @@ class RedisStore:
         """Ask one partition after the other, beginning with another one each time."""
         parts = self._parts
         self._next_part += 1
+        order = [parts[(self._next_part + number) % len(parts)] for number in range(len(parts))]
+        if request.caps and len(parts) > 1:
+            async with self._caps_locked(parts[0].partition):
+                return await self._claim_from(order, request, bounded=True)
+        return await self._claim_from(order, request, bounded=False)
+
+    async def _claim_from(self, parts: list[_Part], request: Claim, *, bounded: bool) -> stored_jobs.Claimed:
         leases: list[Lease] = []
         due: int | None = None
-        for number in range(len(parts)):
-            part = parts[(self._next_part + number) % len(parts)]
+        live: dict[_Part, dict[str, int]] = {}
+        if bounded:
+            for part in parts:
+                # Expired leases do not count.
+                await stored_jobs.claim(part.claiming, self._head, request, 0, {}, False)
+                live[part] = await stored_jobs.live_leases(part.partition, request.caps)
+        for part in parts:
             most = min(request.most, request.limit - len(leases))
             if most <= 0:
                 break
+            bounds = dict(request.caps)
+            for other in live:
+                if other is not part:
+                    bounds = {cap: bound - live[other][cap] for cap, bound in bounds.items()}
             waits = request.wait_ms > 0 and not leases
-            claimed = await stored_jobs.claim(part.claiming, self._head, request, most, dict(request.caps), waits)
+            claimed = await stored_jobs.claim(part.claiming, self._head, request, most, bounds, waits)
             self._clock.observe(claimed.now_ms)
             leases += claimed.leases
+            if bounded and claimed.leases:
+                live[part] = await stored_jobs.live_leases(part.partition, request.caps)
             if claimed.next_due_ms is not None:
                 due = claimed.next_due_ms if due is None else min(due, claimed.next_due_ms)
         return stored_jobs.Claimed(leases, 0, due)
+
+    @asynccontextmanager
+    async def _caps_locked(self, partition: Partition) -> AsyncIterator[None]:
+        """One claim under caps at a time, of all processes: the leases of all partitions count."""
+        key, holder = partition.tag + b"caps-lock", token_hex(9)
+        while True:
+            if await partition.reads.call("SET", key, holder, "NX", "PX", CAPS_LOCK_MS):
+                break
+            await asyncio.sleep(0.003)
+        try:
+            yield
+        finally:
+            await partition.reads.run(script("unlock"), (key,), (holder,))
 
     async def _release_unclaimed(self, task: asyncio.Future[stored_jobs.Claimed]) -> None:
         # Without the server the leases expire.

@@ -1,0 +1,329 @@
+"""Connections that are cut in the middle of a call, and servers that restart: nothing is doubled, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+import redis
+
+from tests.conformance.stores.harness import LONG_MS, RUN, ack, job, keys, row, run
+from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
+from tests.fixtures.servers.tcp_proxy import Fault, Proxy, proxied
+from tidemill.errors import DiskFull, StoreUnusable, Unavailable
+from tidemill.stores.contract import Claim, Commit, Committed, Lease, LeasesLost, Stream
+from tidemill.stores.redis import database
+from tidemill.stores.redis.database import place_at
+from tidemill.stores.redis.store import RedisStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with running() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def proxy(server: PrivateServer) -> AsyncIterator[Proxy]:
+    async with proxied(server.port) as found:
+        yield found
+
+
+@pytest_asyncio.fixture
+async def store(server: PrivateServer, proxy: Proxy) -> AsyncIterator[RedisStore]:
+    url = server.emptied_store().replace(f":{server.port}/", f":{proxy.port}/")
+    opened = RedisStore(place_at(url))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def claimed(store: RedisStore, limit: int = 9, **fields: object) -> list[Lease]:
+    return await store.claim(Claim(queues=("q",), limit=limit, lease_ms=LONG_MS, **fields))  # type: ignore[arg-type]
+
+
+async def commit(store: RedisStore, expected: int | None = None, **fields: object) -> object:
+    return (await store.commit([Commit(stream=RUN, expected=expected, **fields)]))[0]  # type: ignore[arg-type]
+
+
+FAULTS: list[Fault] = ["request", "reply", "late"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_commit_happens_once_and_its_answer_is_found(store: RedisStore, proxy: Proxy, fault: Fault) -> None:
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    (lease,) = await claimed(store)
+    proxy.arm(fault, RUN.key.encode())
+    result = await commit(store, 1, records=(b"2",), acks=(ack(lease),), jobs=(job("b"),), keep=("b",))
+    assert proxy.fired == 1
+    assert isinstance(result, Committed) and result.version == 2
+    (kept,) = result.kept
+    assert await commit(store, 2, records=(b"3",), acks=(ack(kept),)) == Committed(version=3)
+    (tail,) = await store.load({RUN: 0})
+    assert tail.records == (b"1", b"2", b"3")
+    assert await store.jobs(RUN) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_group_with_a_stream_twice_happens_once(store: RedisStore, proxy: Proxy, fault: Fault) -> None:
+    await commit(store, 0, records=(b"1",))
+    proxy.arm(fault, b"g1")
+    others = [Commit(stream=run(f"g{n}"), expected=0, records=(b"x",), rows=(row(f"g{n}"),)) for n in range(3)]
+    twice = [Commit(stream=RUN, expected=1, records=(b"2",)), Commit(stream=RUN, expected=2, records=(b"3",))]
+    results = await store.commit([*others, *twice])
+    assert proxy.fired == 1
+    assert [each.version for each in results if isinstance(each, Committed)] == [1, 1, 1, 2, 3]
+    assert (await store.load({RUN: 0}))[0].records == (b"1", b"2", b"3")
+    assert await store.count("acme", "run") == 3
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("caps", [{}, {"gpu": 5}])
+async def test_no_job_is_lost_to_a_claim_nobody_hears_of(
+    store: RedisStore, proxy: Proxy, fault: Fault, caps: dict[str, int]
+) -> None:
+    await commit(store, 0, jobs=(job("a", caps=("gpu",)), job("b", caps=("gpu",))))
+    await claimed(store, 1, owner="warm")
+    proxy.arm(fault, b"worker-1")
+    leases = await claimed(store, owner="worker-1", caps=caps)
+    assert proxy.fired == 1
+    assert [(lease.key, lease.expired) for lease in leases] == [("b", 0)]
+    assert await commit(store, 0, acks=(ack(leases[0]),)) == Committed(version=0)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_forgetting_says_that_it_happened(store: RedisStore, proxy: Proxy, fault: Fault) -> None:
+    await commit(store, 0, records=(b"1",), rows=(row("r"),))
+    proxy.arm(fault, RUN.key.encode())
+    assert await store.forget(RUN, expected=1, rows=(row("r", deleted=True),))
+    assert proxy.fired == 1
+    assert (await store.load({RUN: 0}))[0].version == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_reads_and_releases_are_repeated(store: RedisStore, proxy: Proxy, fault: Fault) -> None:
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),), rows=(row("r", 1, "x"),))
+    (lease,) = await claimed(store)
+    for number, verb in enumerate((lambda: store.load({RUN: 0}), lambda: store.jobs(RUN)), 1):
+        proxy.arm(fault, RUN.key.encode())
+        assert len(await verb()) == 1
+        assert proxy.fired == number
+    proxy.arm(fault, RUN.key.encode())
+    await store.release([lease])
+    assert proxy.fired == 3
+    assert keys(await claimed(store)) == ["a"]
+
+
+async def test_renewals_of_another_thread_are_repeated(store: RedisStore, proxy: Proxy) -> None:
+    await commit(store, 0, jobs=(job("a"),))
+    leases = await claimed(store)
+    lost: list[list[Lease]] = []
+
+    def renew() -> None:
+        lost.append(asyncio.run(store.renew(leases, LONG_MS)))
+
+    for _ in range(2):
+        await asyncio.to_thread(renew)
+        proxy.arm("reply", RUN.key.encode())
+    assert lost == [[], []]
+
+
+async def test_what_an_unheard_commit_keeps_is_given_back(
+    store: RedisStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has given up; when the server is there again, the jobs it would have kept wait for anybody."""
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    await commit(store, 1, drop=("a",))
+    monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.3)
+    proxy.arm("reply", RUN.key.encode())
+    proxy.down = True
+    with pytest.raises(Unavailable):
+        await commit(store, 1, records=(b"2",), jobs=(job("b"),), keep=("b",))
+    assert proxy.fired == 1
+    proxy.down = False
+    assert await commit(store, 2, records=(b"3",)) == Committed(version=3)
+    assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("b", 0)]
+
+
+async def test_followers_and_waiting_claims_survive_a_cut(store: RedisStore, proxy: Proxy) -> None:
+    frames = asyncio.create_task(anext(aiter(store.follow(RUN, 0))))
+    waiting = asyncio.create_task(claimed(store, wait_ms=LONG_MS))
+    await asyncio.sleep(0.2)
+    proxy.cut_all()
+    await asyncio.sleep(0.2)
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    assert (await asyncio.wait_for(frames, 20)).body == b"1"
+    assert keys(await asyncio.wait_for(waiting, 20)) == ["a"]
+
+
+async def unusable(store: RedisStore) -> StoreUnusable:
+    while True:
+        try:
+            await commit(store, 1, rows=(row("r"),))
+        except StoreUnusable as error:
+            return error
+
+
+async def test_work_under_way_waits_for_an_operator(
+    store: RedisStore, server: PrivateServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that refuses the password, or has become a replica, is no refusal of what is to be written."""
+    monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.3)
+    await commit(store, 0, records=(b"1",))
+    server.asked("REPLICAOF", "127.0.0.1", 1)
+    try:
+        async with asyncio.timeout(20):
+            assert "replica" in str(await unusable(store))
+    finally:
+        server.asked("REPLICAOF", "NO", "ONE")
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+    server.asked("CONFIG", "SET", "requirepass", "another")
+    try:
+        proxy.cut_all()
+        with pytest.raises(StoreUnusable, match="password"):
+            await commit(store, 2, records=(b"3",))
+    finally:
+        with redis.Redis.from_url(server.url.replace(PASSWORD, "another")) as direct:
+            direct.config_set("requirepass", PASSWORD)
+    assert await commit(store, 2, records=(b"3",)) == Committed(version=3)
+
+
+async def test_a_server_without_memory_is_told(store: RedisStore, server: PrivateServer) -> None:
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    server.asked("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        with pytest.raises(DiskFull, match="memory is full"):
+            await commit(store, 1, records=(b"2",))
+    finally:
+        server.asked("CONFIG", "SET", "maxmemory", "0")
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+    assert keys(await claimed(store)) == ["a"]
+
+
+async def test_scripts_that_the_server_has_forgotten_are_loaded_again(store: RedisStore, server: PrivateServer) -> None:
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    leases = await claimed(store)
+    server.asked("SCRIPT", "FLUSH")
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+    server.asked("SCRIPT", "FLUSH")
+    lost = await asyncio.to_thread(lambda: asyncio.run(store.renew(leases, LONG_MS)))
+    assert lost == []
+
+
+async def test_an_emptied_database_is_no_new_store(store: RedisStore, server: PrivateServer) -> None:
+    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    leases = await claimed(store)
+    server.asked("FLUSHALL")
+    calls = (
+        lambda: commit(store, 1, records=(b"2",)),
+        lambda: commit(store, 0, records=(b"anew",)),
+        lambda: claimed(store),
+        lambda: store.load({RUN: 0}),
+        lambda: store.find("acme", "run"),
+        lambda: store.renew(leases, LONG_MS),
+        lambda: store.release(leases),
+        lambda: store.forget(RUN),
+    )
+    for call in calls:
+        with pytest.raises(StoreUnusable) as told:
+            await call()
+        assert told.value.problem.code == "store_emptied"
+    assert server.asked("DBSIZE") == 0
+
+
+async def test_a_busy_server_is_waited_for(store: RedisStore, server: PrivateServer) -> None:
+    """Somebody's script holds the server up."""
+    await commit(store, 0, records=(b"1",))
+    server.asked("CONFIG", "SET", "busy-reply-threshold", 10)
+    script = "local begun = redis.call('TIME')[1] while redis.call('TIME')[1] - begun < 2 do end return 1"
+    busy = asyncio.create_task(asyncio.to_thread(server.asked, "EVAL", script, 0))
+    await asyncio.sleep(0.1)
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+    await busy
+
+
+async def test_a_storm_of_cuts(store: RedisStore, proxy: Proxy) -> None:
+    """Chains of jobs on several streams while connections are cut at random: each step happens once, none expires."""
+    dice, steps = random.Random(7), 25
+    streams = [run(f"s{number}") for number in range(6)]
+
+    async def chain(stream: Stream) -> None:
+        done = 0
+        while done < steps or await store.jobs(stream):
+            # Any worker may take the job of any stream; this one takes what there is.
+            for lease in await claimed(store, 3):
+                number = int(lease.key)
+                assert lease.expired == 0, "a lease that its worker never heard of is given back"
+                after = (job(f"{number + 1}"),) if number < steps or proxy.fired < 5 else ()
+                fields = {"records": (lease.key.encode(),), "acks": (ack(lease),), "jobs": after}
+                (result,) = await store.commit([Commit(stream=lease.stream, expected=number - 1, **fields)])  # type: ignore[arg-type]
+                assert isinstance(result, Committed)
+            done = (await store.load({stream: 0}))[0].version
+
+    async def storm() -> None:
+        while True:
+            await asyncio.sleep(0.4 * dice.random())
+            if dice.random() < 0.3:
+                proxy.cut_all()
+            else:
+                proxy.arm(dice.choice(FAULTS))
+
+    await store.commit([Commit(stream=stream, expected=0, jobs=(job("1"),)) for stream in streams])
+    weather = asyncio.create_task(storm())
+    try:
+        async with asyncio.timeout(50):
+            await asyncio.gather(*(chain(stream) for stream in streams))
+    finally:
+        weather.cancel()
+        proxy.arm("")
+    assert proxy.fired >= 5
+    for tail in await store.load(dict.fromkeys(streams, 0)):
+        assert tail.records == tuple(str(number).encode() for number in range(1, tail.version + 1))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_server_that_restarts_is_waited_for(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running("appendfsync always") as private:
+        store = RedisStore(place_at(private.new_store()))
+        await store.open()
+        await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+        (lease,) = await claimed(store)
+        private.stop(how)
+        with monkeypatch.context() as patched, pytest.raises(Unavailable):
+            patched.setattr(database, "PATIENCE_SECONDS", 0.3)
+            await commit(store, 1, records=(b"2",), acks=(ack(lease),))
+        again = threading.Timer(0.5, private.start)
+        again.start()
+        result = await commit(store, 1, records=(b"2",), acks=(ack(lease),))
+        again.join()
+        assert result == Committed(version=2)
+        assert await store.jobs(RUN) == []
+        await store.close()
+
+
+async def test_what_a_cut_log_has_lost_is_not_confused_with_what_comes_after() -> None:
+    """The server has lost its last moments: a token of them is not given out again, and the store goes on."""
+    with running() as private:
+        store = RedisStore(place_at(private.new_store()))
+        await store.open()
+        await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+        log = next((private.home / "appendonlydir").glob("*.incr.aof"))
+        kept = log.stat().st_size
+        (lost,) = await claimed(store)
+        await commit(store, 1, records=(b"2",))
+        private.stop()
+        with log.open("r+b") as file:
+            file.truncate(kept + 7)
+        private.start()
+        (tail,) = await store.load({RUN: 0})
+        assert tail.records == (b"1",)
+        (again,) = await claimed(store)
+        assert again.token > lost.token
+        assert await commit(store, 1, acks=(ack(lost),)) == LeasesLost(keys=("a",))
+        assert await commit(store, 1, records=(b"2 again",), acks=(ack(again),)) == Committed(version=2)
+        await store.close()
