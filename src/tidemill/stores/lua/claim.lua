@@ -1,9 +1,8 @@
 -- Lease the next jobs in the order of the contract.
 -- include jobs
--- include session
 --
--- ARGV[6] how many at most   ARGV[7] lease in ms   ARGV[8] owner   ARGV[9] only this run and its children, or empty
--- ARGV[10] 1: the caller waits if there is nothing   ARGV[11] number of queues (0: all), then the queues
+-- ARGV[7] how many at most   ARGV[8] lease in ms   ARGV[9] owner   ARGV[10] only this run and its children, or empty
+-- ARGV[11] 1: the caller waits if there is nothing   ARGV[12] number of queues (0: all), then the queues
 -- then the number of bounded caps, then (cap, bound) of each
 --
 -- Answers the time, when to look again (-1: never by time alone), and of each lease token, number of expired leases,
@@ -30,10 +29,10 @@ if answered then
   return answer_of(answered)
 end
 
-local limit, lease_ms, owner, tree = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local limit, lease_ms, owner, tree = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[10]
 local queues, bounds, bounded = {}, {}, false
-local at = 11
-for _ = 1, tonumber(ARGV[11]) do
+local at = 12
+for _ = 1, tonumber(ARGV[12]) do
   at = at + 1
   if not queues[ARGV[at]] then
     queues[ARGV[at]] = true
@@ -361,13 +360,12 @@ end
 for tenant, served in pairs(served_now) do
   call('HSET', SERVED, tenant, served)
 end
-flush()
-remember(taken)
+flush(taken)
 local answer = answer_of(taken)
 if #taken == 0 then
   local first = call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2]
   answer[2] = first and tonumber(first) or -1
-  if ARGV[10] == '1' then
+  if ARGV[11] == '1' then
     call('SET', WAITING, 1, 'PX', 120000)
   end
 end

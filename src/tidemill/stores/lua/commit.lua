@@ -1,13 +1,12 @@
 -- Apply commits in order, each all or nothing.
 -- include jobs
--- include session
 -- include rows
 --
--- KEYS[14] streams  zset by bytes: the names of streams that have records
--- KEYS[15…]         two of each stream: its records (list) and its rest (hash: `j` and key → job id, `s` snapshot,
+-- KEYS[13] streams  zset by bytes: the names of streams that have records
+-- KEYS[14…]         two of each stream: its records (list) and its rest (hash: `j` and key → job id, `s` snapshot,
 --                   `v` its version)
 --
--- ARGV[6] number of streams, ARGV[7] number of commits, then the name of each stream, then of each commit
+-- ARGV[7] number of streams, ARGV[8] number of commits, then the name of each stream, then of each commit
 --   a header: stream, expected version (-1: any), number of records, version of the snapshot (-1: none), number of
 --             acks, holds, drops, withdrawals, jobs, keys to keep, rows
 --   records; snapshot; (key, token) of acks and holds; keys of drops and withdrawals; (key, ready time, fixed part) of
@@ -20,12 +19,12 @@ if answered then
   return answered
 end
 
-local STREAMS = KEYS[14]
+local STREAMS = KEYS[13]
 local streams = {}
-local at = 7
-for number = 1, tonumber(ARGV[6]) do
+local at = 8
+for number = 1, tonumber(ARGV[7]) do
   at = at + 1
-  streams[number] = { name = ARGV[at], records = KEYS[13 + 2 * number], rest = KEYS[14 + 2 * number], ids = {} }
+  streams[number] = { name = ARGV[at], records = KEYS[12 + 2 * number], rest = KEYS[13 + 2 * number], ids = {} }
 end
 
 local function id_of(stream, key)
@@ -55,7 +54,7 @@ local function next_at(count)
   return from
 end
 
-for _ = 1, tonumber(ARGV[7]) do
+for _ = 1, tonumber(ARGV[8]) do
   local number, expected, records, snapshot, acks, holds, drops, withdrawals, inserts, keeps, rows =
     unpack_('>I4i8I4i8I4I4I4I4I4I4I4', ARGV[next_at(1)])
   local stream = streams[number]
@@ -119,21 +118,19 @@ for _ = 1, tonumber(ARGV[7]) do
       settle(ARGV[index], true)
     end
     in_parts('HDEL', stream.rest, gone)
-    local inserted, fresh, ids = {}, {}, {}
+    local inserted, fresh = {}, {}
     for index = 1, inserts do
       local from = jobs_at + 3 * (index - 1)
       local key = ARGV[from]
-      if not id_of(stream, key) then
+      if not stream.ids[key] and call('HSETNX', stream.rest, 'j' .. key, order + 1) == 1 then
         order = order + 1
         local job = { id = order, token = 0, expires = 0, expired = 0, owner = '', changed = true, number = index }
         job.ready = math.max(tonumber(ARGV[from + 1]), now)
         parse(job, ARGV[from + 2])
         jobs[order], stream.ids[key] = job, order
         fresh[key], inserted[#inserted + 1] = job, job
-        ids[#ids + 1], ids[#ids + 2] = 'j' .. key, order
       end
     end
-    in_parts('HSET', stream.rest, ids)
     for index = 1, rows do
       local from = rows_at + 4 * (index - 1)
       write_row(ARGV[from], ARGV[from + 1], ARGV[from + 2], ARGV[from + 3])
@@ -158,7 +155,6 @@ for _ = 1, tonumber(ARGV[7]) do
   end
 end
 
-flush()
 answer[2] = freed and 1 or 0
-remember(answer)
+flush(answer)
 return answer

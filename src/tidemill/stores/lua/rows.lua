@@ -1,9 +1,9 @@
 -- Writing index rows.
 --
--- KEYS[12] rows   hash: tenant, kind, key → marks, sort and what only clients read
--- KEYS[13] terms  zset by bytes: mark (the hash of tenant, kind and term), sort, key
+-- KEYS[11] rows   hash: tenant, kind, key → marks, sort and what only clients read
+-- KEYS[12] terms  zset by bytes: mark (the hash of tenant, kind and term), sort, key
 
-local ROWS, TERMS = KEYS[12], KEYS[13]
+local ROWS, TERMS = KEYS[11], KEYS[12]
 
 -- `place` is sort and key, `marks` are 8 bytes each; without marks the row is removed.
 local function write_row(field, place, marks, rest)

@@ -126,7 +126,7 @@ def lease_call(
 ) -> tuple[tuple[bytes, ...], list[Argument]]:
     """Keys and arguments of a call about leases."""
     numbers: dict[Stream, int] = {}
-    arguments: list[Argument] = [*head, ms]
+    arguments: list[Argument] = [*head, "", 0, ms]
     for lease in leases:
         number = numbers.setdefault(lease.stream, len(numbers) + 1)
         arguments += (number, lease.key, lease.token)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import blake2b, sha1
 from importlib.resources import files
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from tidemill.errors import TidemillError
 from tidemill.stores.contract import Stream
 from tidemill.stores.redis.database import Argument, Link, Nodes, Script
 
@@ -74,6 +76,7 @@ class Partition:
         )
         others = (b"due", b"line", b"lanes", b"turns", b"listed", b"served", b"caps", b"waiting")
         self.of_jobs: tuple[bytes, ...] = (self.meta, self.jobs, *(self.tag + name for name in others))
+        self.of_writes = (*self.of_jobs, self.rows, self.terms, self.streams)
         self.writes, self.reads = Link(nodes, number), Link(nodes, number)
 
     def records(self, stream: bytes) -> bytes:
@@ -102,7 +105,7 @@ class Session:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.key = partition.tag + b"session:" + token_hex(9).encode()
+        self.name = f"s:{token_hex(9)}"
         self.turn = asyncio.Lock()
         self._batch = 0
         self._settle: Callable[[], Awaitable[None]] | None = None
@@ -130,8 +133,12 @@ class Session:
 
     async def _send(self, called: Script, keys: Sequence[bytes], head: Head, arguments: Sequence[Argument]) -> Any:
         part = self.partition
-        every = (*part.of_jobs, self.key, part.rows, part.terms, part.streams, *keys)
-        return await part.writes.run(called, every, (*head, self._batch, *arguments))
+        return await part.writes.run(called, (*part.of_writes, *keys), (*head, self.name, self._batch, *arguments))
+
+    async def close(self) -> None:
+        if self._batch:
+            with suppress(TidemillError):
+                await self.partition.writes.call("HDEL", self.partition.meta, self.name, seconds=0.0)
 
 
 class Nothing(NamedTuple):

@@ -73,6 +73,8 @@ class _Part:
         await self.commits.close()
         await self.loads.close()
         async with self.claiming.turn, self.writing.turn:
+            await self.claiming.close()
+            await self.writing.close()
             await self.partition.close()
 
 
