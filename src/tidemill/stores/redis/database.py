@@ -163,6 +163,9 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
     if code == "CLUSTERDOWN":
         hint = "give all 16384 hash slots to nodes that run: `redis-cli --cluster check` shows which are missing"
         return rejected("store_unusable", f"{place.name} is a cluster without all its hash slots: {text}", hint=hint)
+    if "DB index" in text or "SELECT is not allowed" in text:
+        hint = "leave the number out; a cluster has only database 0, other servers as many as `databases` says"
+        return rejected("store_missing", f"{place.name}: there is no database {place.database}", hint=hint)
     if code == "EMPTIED":
         return emptied(place)
     if code in ("CROSSSLOT", "ERR", "WRONGTYPE"):

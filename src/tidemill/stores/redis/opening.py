@@ -249,9 +249,6 @@ _CODES = {"role": "store_read_only", "cluster_slots": "store_unusable", "version
 
 def refuse_unfit(place: Place, facts: dict[str, str]) -> None:
     """Refuse a server that would harm a store; warn of one that may lose a little."""
-    if place.database and facts.get("cluster_enabled") == "1":
-        message = f"{place.name} is a cluster, which has only database 0"
-        raise rejected("store_unusable", message, hint="leave the number of the database out")
     for setting in settings_of(facts):
         told = f"{setting.name} of {place.name} is {setting.value}: {setting.meaning}"
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:
