@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
 import msgspec
-from redis.crc import key_slot
 
 from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 
@@ -393,7 +392,3 @@ class Link:
         self.drop()
         if made is not None:
             await made.lost
-
-
-def slot_of(key: bytes) -> int:
-    return int(key_slot(key))
