@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 from redis.crc import key_slot
 
 from tests.conformance.stores.harness import RUN, job
@@ -23,9 +24,15 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-async def test_a_call_that_comes_late_is_not_executed(server: PrivateServer) -> None:
-    store = RedisStore(place_at(server.new_store()))
-    await store.open()
+@pytest_asyncio.fixture
+async def store(server: PrivateServer) -> AsyncIterator[RedisStore]:
+    opened = RedisStore(place_at(server.new_store()))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_a_call_that_comes_late_is_not_executed(store: RedisStore) -> None:
     (part,) = store._parts
     session, head = Session(part.partition), store._head
     for version in range(2):
@@ -35,12 +42,9 @@ async def test_a_call_that_comes_late_is_not_executed(server: PrivateServer) -> 
         await Applied(part.partition, [Commit(RUN, 2, records=(b"late",), jobs=(job(),))]).send(session, head)
     (tail,) = await store.load({RUN: 0})
     assert tail.records == (b"x", b"x")
-    await store.close()
 
 
-async def test_a_session_that_ended_leaves_nothing(server: PrivateServer) -> None:
-    store = RedisStore(place_at(server.new_store()))
-    await store.open()
+async def test_a_session_that_ended_leaves_nothing(store: RedisStore, server: PrivateServer) -> None:
     await store.commit([Commit(RUN, 0, records=(b"x",))])
     (part,) = store._parts
     assert len(server.client().hkeys(part.partition.meta)) == 6
