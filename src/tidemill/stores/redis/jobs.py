@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.stores.contract import Backlog, Claim, Job, JobView, Lease, Stream
 from tidemill.stores.redis.database import Argument
-from tidemill.stores.redis.scripts import Head, Nothing, Partition, Session, encoded, encoded_stream, script
+from tidemill.stores.redis.scripts import Call, Head, Partition, Session, Settlement, encoded, encoded_stream, script
 
 SCANNED_AT_ONCE = 1_000
 CAPS_KEY = 8
@@ -101,7 +101,8 @@ async def claim(
         await release(session.partition, head, _leases(reply), 0)
 
     async with session.turn:
-        reply = await session.call(script("claim"), (), head, arguments(most), Nothing(arguments(0), undo))
+        call = Call(script("claim"), session.partition.of_jobs, head, arguments(most))
+        reply = await session.call(call, Settlement(call._replace(arguments=arguments(0)), undo))
     due = reply[1]
     return Claimed(_leases(reply), reply[0], None if due < 0 else due)
 

@@ -97,7 +97,20 @@ def partition_of(tenant: str, root: str, partitions: int) -> int:
     return int.from_bytes(blake2b(f"{tenant}\0{root}".encode(), digest_size=8).digest(), "big") % partitions
 
 
-Undo = Callable[[Any], Awaitable[None]]
+class Call(NamedTuple):
+    """A script with what it is called with."""
+
+    script: Script
+    keys: Sequence[bytes]
+    head: Head
+    arguments: Sequence[Argument]
+
+
+class Settlement(NamedTuple):
+    """How to learn what became of a call: by one that does nothing, under the same number; and what to do about it."""
+
+    call: Call
+    undo: Callable[[Any], Awaitable[None]] | None = None
 
 
 class Session:
@@ -111,38 +124,35 @@ class Session:
         self._settle: Callable[[], Awaitable[None]] | None = None
         """What to do about the last call, whose outcome is unknown."""
 
-    async def call(
-        self, called: Script, keys: Sequence[bytes], head: Head, arguments: Sequence[Argument], nothing: Nothing
-    ) -> Any:
-        """Execute a script once. After a failure the next call first has the server forget this one, or undoes it."""
+    async def call(self, call: Call, settlement: Settlement, otherwise: Callable[[], Call] | None = None) -> Any:
+        """Execute a call once, or `otherwise` if it answers None because it does not apply.
+
+        After a failure the next call first has the server forget this one, or undoes it.
+        """
         if self._settle is not None:
             await self._settle()
         self._batch += 1
         try:
-            return await self._send(called, keys, head, arguments)
+            reply = await self._send(call)
+            if reply is None and otherwise is not None:
+                reply = await self._send(otherwise())
         except BaseException:
-
-            async def settle() -> None:
-                # The same number: either it answers what was executed, or it stands for it.
-                reply = await self._send(called, (), head, nothing.arguments)
-                self._settle = None
-                await nothing.undo(reply)
-
-            self._settle = settle
+            self._settle = lambda: self._learn(settlement)
             raise
+        return reply
 
-    async def _send(self, called: Script, keys: Sequence[bytes], head: Head, arguments: Sequence[Argument]) -> Any:
-        part = self.partition
-        return await part.writes.run(called, (*part.of_writes, *keys), (*head, self.name, self._batch, *arguments))
+    async def _learn(self, settlement: Settlement) -> None:
+        """The same number: either the server answers what it has executed, or this stands for it."""
+        reply = await self._send(settlement.call)
+        self._settle = None
+        if settlement.undo is not None:
+            await settlement.undo(reply)
+
+    async def _send(self, call: Call) -> Any:
+        arguments = (*call.head, self.name, self._batch, *call.arguments)
+        return await self.partition.writes.run(call.script, call.keys, arguments)
 
     async def close(self) -> None:
         if self._batch:
             with suppress(TidemillError):
                 await self.partition.writes.call("HDEL", self.partition.meta, self.name, seconds=0.0)
-
-
-class Nothing(NamedTuple):
-    """The arguments with which a script does nothing, and what to do if it turns out that the call was executed."""
-
-    arguments: Sequence[Argument]
-    undo: Undo

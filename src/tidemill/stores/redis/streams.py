@@ -22,13 +22,24 @@ from tidemill.stores.contract import (
 from tidemill.stores.redis.database import Argument
 from tidemill.stores.redis.jobs import fixed, release
 from tidemill.stores.redis.rows import written
-from tidemill.stores.redis.scripts import Head, Nothing, Partition, Session, decoded, encoded, encoded_stream, script
+from tidemill.stores.redis.scripts import (
+    Call,
+    Head,
+    Partition,
+    Session,
+    Settlement,
+    decoded,
+    encoded,
+    encoded_stream,
+    script,
+)
 
 GATHERED_MAX = 256
 """Calls that are answered together."""
 
 _HEADER = struct.Struct(">IqIqIIIIIII").pack
-NOTHING: tuple[Argument, ...] = (0, 0)
+RECORDS_MAX = 100
+"""Records of a commit by the quicker script."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,24 +52,47 @@ class Applied:
         self._partition, self._commits = partition, commits
         self.now_ms = 0
         self.freed = False
+
+    def _call(self, head: Head) -> Call:
         numbers: dict[Stream, int] = {}
         body: list[Argument] = []
-        for commit in commits:
-            number = numbers.setdefault(commit.stream, len(numbers) + 1)
-            _add(body, number, commit)
-        names = [encoded_stream(stream) for stream in numbers]
-        self.keys = [key for name in names for key in (partition.records(name), partition.rest(name))]
-        self.arguments: list[Argument] = [len(names), len(commits), *names, *body]
+        for commit in self._commits:
+            _add(body, numbers.setdefault(commit.stream, len(numbers) + 1), commit)
+        names, part = [encoded_stream(stream) for stream in numbers], self._partition
+        keys = [key for name in names for key in (part.records(name), part.rest(name))]
+        arguments = [len(names), len(self._commits), *names, *body]
+        return Call(script("commit"), (*part.of_writes, *keys), head, arguments)
+
+    def _hop(self, head: Head) -> Call | None:
+        """The most frequent commit, for which there is a quicker script; None for any other."""
+        (commit, *others), part = self._commits, self._partition
+        if others or not commit.expected or len(commit.acks) != 1 or not 0 < len(commit.records) <= RECORDS_MAX:
+            return None
+        if commit.rows or commit.holds or commit.drop or commit.withdraw or commit.snapshot or len(commit.jobs) > 1:
+            return None
+        key, packed = "", b""
+        if commit.jobs:
+            (job,) = commit.jobs
+            if job.caps or job.ready_at_ms or commit.keep != (job.key,):
+                return None
+            key, packed = job.key, fixed(commit.stream, job)
+        name = encoded_stream(commit.stream)
+        keys = (*part.of_jobs[:3], part.records(name), part.rest(name))
+        given = (commit.expected, name, *commit.acks[0], key, packed, commit.keep_lease_ms, commit.keep_owner)
+        return Call(script("hop"), keys, head, (*given, *commit.records))
 
     async def send(self, session: Session, head: Head) -> list[CommitResult]:
         async def undo(reply: list[int]) -> None:
-            """The caller was told that the outcome is unknown; nobody knows the leases."""
+            """The caller was told that the outcome is unknown, and does not know the leases."""
             if len(reply) > 2:
                 kept = [lease for each in self._results(reply) if isinstance(each, Committed) for lease in each.kept]
                 await release(self._partition, head, kept, 0)
 
-        reply = await session.call(script("commit"), self.keys, head, self.arguments, Nothing(NOTHING, undo))
-        return self._results(reply)
+        settlement = Settlement(_nothing(self._partition, head), undo)
+        hop = self._hop(head)
+        if hop is not None:
+            return self._results(await session.call(hop, settlement, lambda: self._call(head)))
+        return self._results(await session.call(self._call(head), settlement))
 
     def _results(self, reply: list[int]) -> list[CommitResult]:
         self.now_ms, self.freed = reply[0], bool(reply[1])
@@ -91,6 +125,10 @@ class Applied:
             ready = max(self.now_ms, job.ready_at_ms)
             leases.append(Lease(commit.stream, job.key, token, job.body, job.queue, job.priority, until, 0, ready))
         return tuple(leases)
+
+
+def _nothing(partition: Partition, head: Head) -> Call:
+    return Call(script("commit"), partition.of_writes, head, (0, 0))
 
 
 def _add(body: list[Argument], number: int, commit: Commit) -> None:
@@ -131,16 +169,12 @@ def _add(body: list[Argument], number: int, commit: Commit) -> None:
 async def forget(session: Session, head: Head, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:
     name, part = encoded_stream(stream), session.partition
     fields = [value for row in rows for value in written(stream.tenant, row)]
-
-    async def undo(_: object) -> None:
-        """It leases nothing."""
-
     arguments: list[Argument] = [-1 if expected is None else expected, name, *fields]
-    # No stream has this version.
-    nothing = Nothing((1 << 52, b""), undo)
-    keys = (part.records(name), part.rest(name))
+    keys = (*part.of_writes, part.records(name), part.rest(name))
     async with session.turn:
-        return bool(await session.call(script("forget"), keys, head, arguments, nothing))
+        # It leases nothing, so nothing has to be undone.
+        settlement = Settlement(_nothing(part, head))
+        return bool(await session.call(Call(script("forget"), keys, head, arguments), settlement))
 
 
 # Gathering
@@ -156,18 +190,27 @@ class Gathered(Generic[T, R]):
         self._running = 0
         self._closed = False
 
-    def submit(self, call: T) -> asyncio.Future[R]:
+    async def submit(self, call: T) -> R:
         if self._closed:
             raise Unavailable("the store is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((call, future))
         if self._running < self._at_once:
+            # Nothing to gather with: the caller's own task does it, which saves turns of the loop.
             self._running += 1
-            task = loop.create_task(self._run(), name="tidemill-redis")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return future
+            try:
+                return (await self._run_together([call]))[0]
+            finally:
+                if self._waiting:
+                    self._start()
+                else:
+                    self._running -= 1
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        return await future
+
+    def _start(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(), name="tidemill-redis")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         self._closed = True
