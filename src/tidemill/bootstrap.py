@@ -40,7 +40,7 @@ from tidemill.handlers.llm.provider import scripted
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
-from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
@@ -69,6 +69,7 @@ SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE, redis://HOS
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 POSTGRES = ("postgresql", "postgres")
 REDIS = ("redis", "rediss")
+REDIS_RETENTION_DAYS = 7.0
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -447,7 +448,7 @@ def engine_at(
     beat_ms: int = 5_000,
     dead_after_ms: int = 15_000,
     archive: str | None = None,
-    retention_days: float | None = RETENTION_DAYS,
+    retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
@@ -494,7 +495,7 @@ def engine_at(
         worker=options if work else None,
         user=os_user(),
         archive=archive_at(archive, url),
-        retention_days=retention_days,
+        retention_days=_retention_of(url, retention_days),
         input_bytes_max=settings.limits.input_bytes,
         descendants_max=settings.limits.max_descendants,
         isolation=processes,
@@ -502,6 +503,12 @@ def engine_at(
         unusable_types=types.unusable_types,
         ownership=storage.ownership,
     )
+
+
+def _retention_of(url: str, days: float | None) -> float | None:
+    if days != RETENTION_BY_STORE:
+        return days
+    return REDIS_RETENTION_DAYS if urlsplit(url).scheme in REDIS else RETENTION_DAYS
 
 
 def os_user() -> str:

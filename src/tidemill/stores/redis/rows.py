@@ -22,7 +22,7 @@ from tidemill.stores.contract import Page, Row, cursor_at, place_of
 from tidemill.stores.redis.database import Argument
 from tidemill.stores.redis.scripts import Partition, encoded, script
 
-WALKED_AT_ONCE = 5_000
+WALKED_AT_ONCE = 2_500
 """Entries that one call visits where several terms are asked for."""
 STEPS_PER_PAGE_MAX = 2
 """Calls per page: where terms rarely coincide a page is short rather than slow."""

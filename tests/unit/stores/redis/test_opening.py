@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from tests.conformance.stores.harness import RUN, run
 from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
+from tidemill.bootstrap import _retention_of
 from tidemill.errors import Rejected, StoreUnusable, Unavailable
+from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.stores.contract import Commit
 from tidemill.stores.redis.database import Place, place_at
 from tidemill.stores.redis.store import RedisStore
@@ -178,3 +180,9 @@ async def test_an_open_store_does_not_survive_its_removal_quietly(server: Privat
     assert (await other.load({RUN: 0}))[0].version == 0
     await store.close()
     await other.close()
+
+
+def test_runs_stay_shorter_in_memory() -> None:
+    days = [_retention_of(url, RETENTION_BY_STORE) for url in ("sqlite:///f", "redis://a", "rediss://a")]
+    assert days == [30.0, 7.0, 7.0]
+    assert [_retention_of("redis://a", given) for given in (30.0, None)] == [30.0, None]
