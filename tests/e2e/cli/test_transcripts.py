@@ -142,7 +142,7 @@ TABLE: dict[str, list[Row]] = {
         *rows("run", "run --nope x.yaml", "run --sotre x hello.yaml", "run hello.yaml extra", "run hello.yaml --store"),
         *rows("run nope.yaml", "run hello.yaml --store memory:// -q", "run hello.yaml --app nope.py"),
         *rows("run warned.yaml --json", "run hello.yaml --stream nope", "run hello.yaml --stream greet -q"),
-        *rows("run asking.yaml -i n=1 --store ''", "run asking.yaml -i n=1 --store postgres://nowhere"),
+        *rows("run asking.yaml -i n=1 --store ''", "run asking.yaml -i n=1 --store oracle://nowhere"),
         Row("run - -q", stdin="name: x\nnodes: [{id: a, type: value, config: 7}]\n"),
         Row("run hello.yaml", real=True),
     ],
