@@ -20,7 +20,7 @@ if answered then
 end
 
 local STREAMS = KEYS[13]
-local streams = {}
+local streams, written = {}, {}
 local at = 8
 for number = 1, tonumber(ARGV[7]) do
   at = at + 1
@@ -93,7 +93,7 @@ for _ = 1, tonumber(ARGV[8]) do
       end
       version = version + records
       stream.version = version
-      call('PUBLISH', ARGV[3] .. stream.name, ARGV[4])
+      written[#written + 1] = stream.name
     end
     if snapshot >= 0 and tonumber(call('HGET', stream.rest, 'v') or -1) < snapshot then
       call('HSET', stream.rest, 's', ARGV[snapshot_at], 'v', snapshot)
@@ -157,4 +157,7 @@ end
 
 answer[2] = freed and 1 or 0
 flush(answer)
+if #written > 0 then
+  call('PUBLISH', ARGV[3] .. 'records', ARGV[4] .. table.concat(written))
+end
 return answer

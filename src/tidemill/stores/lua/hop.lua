@@ -63,7 +63,7 @@ call('RPUSH', KEYS[4], unpack(ARGV, 15))
 call('HDEL', KEYS[5], acked)
 call('HDEL', KEYS[2], id)
 call('ZREM', KEYS[3], id)
-call('PUBLISH', ARGV[3] .. ARGV[8], ARGV[4])
+call('PUBLISH', ARGV[3] .. 'records', ARGV[4] .. ARGV[8])
 local remembered = struct.pack('>I8I8', now, batch) .. cmsgpack.pack(answer)
 call('HSET', KEYS[1], 'token', token, 'order', order, session, remembered)
 return answer

@@ -13,7 +13,7 @@
 -- KEYS[10] waiting  string: there is a claim that waits for work
 --
 -- ARGV[1] the id of the store   ARGV[2] the time in ms, or empty for the server's
--- ARGV[3] the channel of hints  ARGV[4] the process
+-- ARGV[3] the prefix of channels  ARGV[4] the process
 -- ARGV[5] the session, empty for none: its calls are executed once, however often they are sent
 -- ARGV[6] the number of the call, which only grows
 --
@@ -258,6 +258,6 @@ local function flush(answer)
   end
   -- One hint for all who wait; who finds nothing says again that it waits.
   if (entered or freed) and call('DEL', WAITING) == 1 then
-    call('PUBLISH', ARGV[3], ARGV[4])
+    call('PUBLISH', ARGV[3] .. 'work', ARGV[4])
   end
 end

@@ -1,13 +1,15 @@
 """Hints between processes by PUBLISH: that there is work, that a stream has records; and live frames.
 
 Hints may be lost: a waiting claim or follower looks by itself every `LOOK_EVERY_MS`. A hint of work is sent only while
-a claim waits (see `lua/jobs.lua`), so a busy fleet sends none. A follower subscribes to the channels of its stream.
+a claim waits (see `lua/jobs.lua`), so a busy fleet sends none. The streams that a call has written to are told in one
+message, which only processes with followers receive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
@@ -15,7 +17,7 @@ from typing import Any
 
 from tidemill.stores.contract import Stream
 from tidemill.stores.redis.database import Answer, Connection, Cut, Nodes, connect
-from tidemill.stores.redis.scripts import Partition, decoded, encoded_stream, script
+from tidemill.stores.redis.scripts import Partition, encoded_stream, script
 
 LOG = logging.getLogger(__name__)
 
@@ -37,9 +39,9 @@ class Hints:
     ) -> None:
         self._nodes, self._work, self._records, self._frames = nodes, work, records, frames
         self.process = token_hex(6)
-        self.channel = f"{nodes.place.prefix}:work".encode()
-        self._live = f"{nodes.place.prefix}:live".encode()
-        self._streams: dict[Stream, int] = {}
+        self.channels = f"{nodes.place.prefix}:".encode()
+        self._streams: dict[bytes, Stream] = {}
+        self._followers: Counter[bytes] = Counter()
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -48,9 +50,9 @@ class Hints:
     async def publish(self, partition: Partition, stream: Stream, frames: Sequence[bytes]) -> int:
         """Send live frames to other processes; answers the version of the stream."""
         name = encoded_stream(stream)
-        sent = [body for body in frames if len(body) <= FRAME_BYTES_MAX]
-        packed = b"".join(len(body).to_bytes(4, "big") + body for body in sent)
-        arguments = (self._live + name, self.process, packed)
+        sent = [name, *(body for body in frames if len(body) <= FRAME_BYTES_MAX)]
+        packed = b"".join(len(part).to_bytes(4, "big") + part for part in sent)
+        arguments = (self.channels + b"live", self.process, packed)
         return int(await partition.reads.run(script("publish"), (partition.records(name),), arguments))
 
     # Receiving
@@ -60,21 +62,23 @@ class Hints:
             self._task = asyncio.get_running_loop().create_task(self._listen(), name="tidemill-hints")
 
     def follow(self, stream: Stream) -> None:
-        self._streams[stream] = self._streams.get(stream, 0) + 1
+        name = encoded_stream(stream)
+        self._followers[name] += 1
+        self._streams[name] = stream
         self.listen()
-        if self._streams[stream] == 1 and self._connection is not None:
-            self._connection.send("SUBSCRIBE", *self._channels(stream))
+        if self._connection is not None and self._followers.total() == 1:
+            self._connection.send("SUBSCRIBE", *self._of_streams())
 
     def unfollow(self, stream: Stream) -> None:
-        self._streams[stream] -= 1
-        if not self._streams[stream]:
-            del self._streams[stream]
-            if self._connection is not None:
-                self._connection.send("UNSUBSCRIBE", *self._channels(stream))
-
-    def _channels(self, stream: Stream) -> tuple[bytes, bytes]:
         name = encoded_stream(stream)
-        return self.channel + name, self._live + name
+        self._followers[name] -= 1
+        if not self._followers[name]:
+            del self._followers[name], self._streams[name]
+            if self._connection is not None and not self._streams:
+                self._connection.send("UNSUBSCRIBE", *self._of_streams())
+
+    def _of_streams(self) -> tuple[bytes, bytes]:
+        return self.channels + b"records", self.channels + b"live"
 
     async def _listen(self) -> None:
         pause = 0.05
@@ -83,8 +87,7 @@ class Hints:
                 made = await connect(self._nodes.place, self._nodes.of(0), self._pushed)
                 pause = 0.05
                 self._connection = made
-                channels = [name for stream in self._streams for name in self._channels(stream)]
-                made.send("SUBSCRIBE", self.channel, *channels)
+                made.send("SUBSCRIBE", self.channels + b"work", *(self._of_streams() if self._streams else ()))
                 await asyncio.shield(made.lost)
             except (Answer, Cut, OSError, TimeoutError) as error:
                 LOG.debug("hints of other processes are not heard: %s", error)
@@ -94,32 +97,32 @@ class Hints:
 
     def _pushed(self, message: list[Any]) -> None:
         kind, channel, data = message
+        name = channel[len(self.channels) :]
         if kind == b"subscribe":
             # What happened before is not told.
-            if channel == self.channel:
+            if name == b"work":
                 self._work()
+            elif name == b"records":
                 self._records(None)
-            elif channel.startswith(self.channel):
-                self._records(self._stream(channel, self.channel))
-            return
-        if kind != b"message" or data[:12] == self.process.encode():
-            return
-        if channel == self.channel:
-            self._work()
-        elif channel.startswith(self.channel):
-            self._records(self._stream(channel, self.channel))
-        elif channel.startswith(self._live):
-            frames, at = [], 20
-            while at < len(data):
-                size = int.from_bytes(data[at : at + 4], "big")
-                frames.append(data[at + 4 : at + 4 + size])
-                at += 4 + size
-            self._frames(self._stream(channel, self._live), int.from_bytes(data[12:20], "big"), frames)
+        elif kind == b"message" and data[: len(self.process)] != self.process.encode():
+            if name == b"work":
+                self._work()
+            elif name == b"records":
+                for encoded, stream in list(self._streams.items()):
+                    if encoded in data:
+                        self._records(stream)
+            elif name == b"live":
+                self._live(data[len(self.process) :])
 
-    @staticmethod
-    def _stream(channel: bytes, prefix: bytes) -> Stream:
-        kind, tenant, key = decoded(channel[len(prefix) :])
-        return Stream(tenant, kind, key)
+    def _live(self, data: bytes) -> None:
+        parts, at = [], 8
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            parts.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        stream = self._streams.get(parts[0])
+        if stream is not None:
+            self._frames(stream, int.from_bytes(data[:8], "big"), parts[1:])
 
     async def close(self) -> None:
         task, self._task = self._task, None

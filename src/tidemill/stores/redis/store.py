@@ -151,7 +151,7 @@ class RedisStore:
     def _head(self) -> Head:
         """A server takes its own clock unless a test gives another."""
         now: Argument = "" if self._test_clock is None else self._test_clock()
-        return self.id, now, self._hints.channel, self._hints.process
+        return self.id, now, self._hints.channels, self._hints.process
 
     # Writing
 
