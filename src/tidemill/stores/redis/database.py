@@ -316,9 +316,12 @@ class Link:
         self._nodes, self.partition = nodes, partition
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
+        self._closed = False
 
     async def connect(self) -> Connection:
         """Several callers share one attempt."""
+        if self._closed:
+            raise Unavailable("the store is closed")
         made = self.connection
         if made is not None and not made.closed:
             return made
@@ -385,7 +388,8 @@ class Link:
             made.close()
 
     async def close(self) -> None:
-        """Drop the connection, and wait until its socket is closed."""
+        """Drop the connection for good, and wait until its socket is closed."""
+        self._closed = True
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)
         made = self.connection

@@ -144,8 +144,7 @@ class RedisStore:
         return [part.partition for part in self._opened()]
 
     def _part(self, tenant: str, key: str) -> _Part:
-        parts = self._opened()
-        return parts[partition_of(tenant, root_of(key), len(parts)) if len(parts) > 1 else 0]
+        return _part_of(self._opened(), tenant, key)
 
     @property
     def _head(self) -> Head:
@@ -252,9 +251,8 @@ class RedisStore:
     # Leases
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
-        self._opened()
         lost: list[Lease] = []
-        for part, own in self._by_part(leases).items():
+        for part, own in _by_part(self._opened(), leases).items():
             if threading.get_ident() == self._thread:
                 lost += await stored_jobs.renew(part.partition, self._head, own, lease_ms)
             else:
@@ -267,17 +265,13 @@ class RedisStore:
         return lost
 
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
-        self._opened()
-        for part, own in self._by_part(leases).items():
+        await self._release(self._opened(), leases, delay_ms)
+
+    async def _release(self, parts: list[_Part], leases: Sequence[Lease], delay_ms: int) -> None:
+        for part, own in _by_part(parts, leases).items():
             await stored_jobs.release(part.partition, self._head, own, delay_ms)
         if leases:
             self._notify([*{lease.queue for lease in leases}, EVERY_QUEUE, CAPS])
-
-    def _by_part(self, leases: Sequence[Lease]) -> dict[_Part, list[Lease]]:
-        found: dict[_Part, list[Lease]] = {}
-        for lease in leases:
-            found.setdefault(self._part(lease.stream.tenant, lease.stream.key), []).append(lease)
-        return found
 
     # Claiming
 
@@ -309,7 +303,7 @@ class RedisStore:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            returning = asyncio.ensure_future(self._release_unclaimed(task))
+            returning = asyncio.ensure_future(self._release_unclaimed(task, self._parts))
             self._returning.add(returning)
             returning.add_done_callback(self._returning.discard)
             raise
@@ -364,12 +358,11 @@ class RedisStore:
         finally:
             await partition.reads.run(script("unlock"), (key,), (holder,))
 
-    async def _release_unclaimed(self, task: asyncio.Future[stored_jobs.Claimed]) -> None:
+    async def _release_unclaimed(self, task: asyncio.Future[stored_jobs.Claimed], parts: list[_Part]) -> None:
         # Without the server the leases expire.
         with suppress(TidemillError):
             claimed = await task
-            if claimed.leases:
-                await self.release(claimed.leases)
+            await self._release(parts, claimed.leases, 0)
 
     # Reading
 
@@ -461,3 +454,14 @@ class RedisStore:
     def _deliver_live(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
         self._followers.published(stream, version, frames)
         self._notify([stream])
+
+
+def _part_of(parts: list[_Part], tenant: str, key: str) -> _Part:
+    return parts[partition_of(tenant, root_of(key), len(parts)) if len(parts) > 1 else 0]
+
+
+def _by_part(parts: list[_Part], leases: Sequence[Lease]) -> dict[_Part, list[Lease]]:
+    found: dict[_Part, list[Lease]] = {}
+    for lease in leases:
+        found.setdefault(_part_of(parts, lease.stream.tenant, lease.stream.key), []).append(lease)
+    return found

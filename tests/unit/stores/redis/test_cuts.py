@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -328,3 +329,42 @@ async def test_what_a_cut_log_has_lost_is_not_confused_with_what_comes_after() -
         assert await commit(store, 1, acks=(ack(lost),)) == LeasesLost(keys=("a",))
         assert await commit(store, 1, records=(b"2 again",), acks=(ack(again),)) == Committed(version=2)
         await store.close()
+
+
+async def test_a_replica_that_takes_over_is_found() -> None:
+    """Primary and replica are named; the primary dies, the replica is promoted, and work goes on there."""
+    with running() as primary, running() as replica:
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+        store = RedisStore(place_at(primary.new_store().replace(f"127.0.0.1:{primary.port}", hosts)))
+        await store.open()
+        await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+        (lease,) = await claimed(store)
+        replica.asked("REPLICAOF", "127.0.0.1", primary.port)
+        deadline = time.monotonic() + 30
+        while replica.client().info("replication").get("master_link_status") != "up":
+            assert time.monotonic() < deadline
+        primary.stop()
+        promoted = threading.Timer(0.5, lambda: replica.asked("REPLICAOF", "NO", "ONE"))
+        promoted.start()
+        assert await commit(store, 1, records=(b"2",), acks=(ack(lease),)) == Committed(version=2)
+        promoted.join()
+        assert await store.jobs(RUN) == []
+        await store.close()
+
+
+async def test_what_a_cancelled_claim_has_leased_is_given_back_though_the_store_closes(store: RedisStore) -> None:
+    await commit(store, 0, jobs=(job("a"),))
+    for steps in range(6):
+        task = asyncio.create_task(claimed(store))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.close()
+        await store.open()
+        if task.cancelled():
+            leases = await claimed(store)
+            assert [(lease.key, lease.expired) for lease in leases] == [("a", 0)]
+            await store.release(leases)
+        else:
+            await store.release(task.result())
