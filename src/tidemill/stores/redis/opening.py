@@ -254,7 +254,9 @@ def refuse_unfit(place: Place, facts: dict[str, str]) -> None:
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:
             LOG.warning("%s", told)
         elif setting.severity == "error":
-            raise rejected(_CODES.get(setting.name, "store_not_durable"), told, hint=setting.what_to_do)
+            if setting.name in _CODES:
+                raise rejected(_CODES[setting.name], told, hint=setting.what_to_do)
+            raise rejected("store_not_durable", told, hint=setting.what_to_do)
         elif setting.severity == "warning":
             LOG.warning("%s (%s)", told, setting.what_to_do)
 
