@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 
-from tests.conformance.stores.harness import RUN, run
+from tests.conformance.stores.harness import LONG_MS, RUN, job, row, run
 from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
+from tests.guards.guard import ROOT
+from tidemill.blobs.redis import RedisBlobs
 from tidemill.bootstrap import _retention_of
 from tidemill.errors import Rejected, StoreUnusable, Unavailable
 from tidemill.kernel.model import RETENTION_BY_STORE
-from tidemill.stores.contract import Commit
+from tidemill.stores.contract import Claim, Commit
 from tidemill.stores.redis.database import Place, place_at
+from tidemill.stores.redis.opening import BlobSpaces
 from tidemill.stores.redis.store import RedisStore
 
 
@@ -77,6 +82,29 @@ async def test_a_user_without_rights_is_told(server: PrivateServer) -> None:
     server.asked("ACL", "SETUSER", "weak", "on", ">weak", "~other:*", "+@all")
     refusal = await refused(server.url.replace(f":{PASSWORD}@", "weak:weak@"))
     assert code_of(refusal) == "store_unusable" and "~tidemill:*" in str(refusal)
+
+
+async def test_the_rights_that_the_docs_name_are_enough(server: PrivateServer) -> None:
+    found = re.search(r"A user needs `([^`]+)`", (ROOT / "docs/how-to/redis.md").read_text())
+    assert found is not None
+    server.asked("ACL", "SETUSER", "worker", "reset", "on", ">strong", *found[1].split())
+    place = place_at(server.url.replace(f":{PASSWORD}@", "worker:strong@"))
+    store = await opened(place)
+    await store.commit([Commit(stream=RUN, expected=0, records=(b"1",), jobs=(job(),), rows=(row("r"),))])
+    (lease,) = await store.claim(Claim(queues=(), limit=1, lease_ms=LONG_MS, wait_ms=100))
+    assert await asyncio.to_thread(lambda: asyncio.run(store.renew([lease], LONG_MS))) == []
+    async for frame in store.follow(RUN, 0):
+        assert frame.body == b"1"
+        break
+    await store.publish(RUN, [b"live"])
+    assert await store.count("acme", "run") == 1 and len(await store.backlog()) == 1
+    assert all(setting.severity != "error" for setting in await store.settings_report())
+    assert await store.forget(RUN)
+    blobs = RedisBlobs(lambda: BlobSpaces(place))
+    await blobs.open()
+    assert await blobs.get("acme", await blobs.put("acme", b"body")) == b"body"
+    await blobs.close()
+    await store.close()
 
 
 async def test_a_server_that_is_not_there_is_told() -> None:
