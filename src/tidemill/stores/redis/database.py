@@ -189,7 +189,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pushed: Callable[[list[Any]], None] | None = None) -> None:
         self._reader = hiredis.Reader(replyError=Answer, protocolError=Cut)
-        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        """Calls that are not answered, with the time of each."""
+        self._watch: asyncio.TimerHandle | None = None
         self._pushed = pushed
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -211,7 +213,7 @@ class Connection(asyncio.Protocol):
                 if self._pushed is not None and isinstance(reply, list):
                     self._pushed(reply)
                 elif waiting:
-                    future = waiting.popleft()
+                    future, _ = waiting.popleft()
                     if not future.done():
                         future.set_result(reply)
         except Cut:
@@ -220,24 +222,34 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: BaseException | None) -> None:
         self.closed = True
         while self._waiting:
-            future = self._waiting.popleft()
+            future, _ = self._waiting.popleft()
             if not future.done():
                 future.set_exception(Cut(f"the connection was cut: {error}" if error else "the connection was closed"))
+        if self._watch is not None:
+            self._watch.cancel()
         if not self.lost.done():
             self.lost.set_result(None)
 
-    async def call(self, *arguments: Argument, seconds: float = CALL_SECONDS) -> Any:
+    def _look(self) -> None:
+        """Close the connection if a call was not answered for too long. One timer serves all calls."""
+        self._watch = None
+        if self._waiting:
+            left = self._waiting[0][1] + CALL_SECONDS - self._loop.time()
+            if left <= 0:
+                self.close()
+            else:
+                self._watch = self._loop.call_later(left, self._look)
+
+    async def call(self, *arguments: Argument) -> Any:
         """Send a command; raises `Answer` or `Cut`."""
         if self.closed or self._transport is None:
             raise Cut("the connection was closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append(future)
+        self._waiting.append((future, self._loop.time()))
         self._transport.write(_packed(arguments))
-        late = self._loop.call_later(seconds, self.close)
-        try:
-            reply = await future
-        finally:
-            late.cancel()
+        if self._watch is None:
+            self._watch = self._loop.call_later(CALL_SECONDS, self._look)
+        reply = await future
         if isinstance(reply, Answer):
             raise reply
         return reply
@@ -263,7 +275,7 @@ async def connect(place: Place, address: Address, pushed: Callable[[list[Any]], 
         _, made = await loop.create_connection(lambda: Connection(pushed), *address, ssl=tls)
         try:
             for command in handshake(place):
-                await made.call(*command, seconds=CONNECT_SECONDS)
+                await made.call(*command)
         except BaseException:
             made.close()
             raise
