@@ -17,7 +17,7 @@ from tests.conformance.stores.harness import LONG_MS, RUN, ack, job, keys, row, 
 from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
 from tests.fixtures.servers.tcp_proxy import Fault, Proxy, proxied
 from tidemill.errors import DiskFull, StoreUnusable, Unavailable
-from tidemill.stores.contract import Claim, Commit, Committed, Lease, LeasesLost, Stream
+from tidemill.stores.contract import Claim, Commit, Committed, Lease, LeasesLost, Stream, VersionConflict
 from tidemill.stores.redis import database
 from tidemill.stores.redis.database import place_at
 from tidemill.stores.redis.store import RedisStore
@@ -149,6 +149,52 @@ async def test_what_an_unheard_commit_keeps_is_given_back(
     proxy.down = False
     assert await commit(store, 2, records=(b"3",)) == Committed(version=3)
     assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("b", 0)]
+
+
+async def test_what_an_unheard_claim_has_leased_is_given_back(
+    store: RedisStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await commit(store, 0, jobs=(job("a"), job("b")))
+    await store.release(await claimed(store))
+    monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.3)
+    proxy.arm("reply", b"worker-1")
+    proxy.down = True
+    with pytest.raises(Unavailable):
+        await claimed(store, owner="worker-1")
+    assert proxy.fired == 1
+    proxy.down = False
+    assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("a", 0), ("b", 0)]
+
+
+async def test_a_server_that_stands_still_executes_late_what_nobody_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request lies in its socket while the caller gives up; when it wakes, nothing happens twice."""
+    with running() as private:
+        store = RedisStore(place_at(private.new_store()))
+        await store.open()
+        await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+        (lease,) = await claimed(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "CALL_SECONDS", 0.3)
+            patched.setattr(database, "CONNECT_SECONDS", 0.3)
+            patched.setattr(database, "PATIENCE_SECONDS", 0.3)
+            store._parts[0].partition.writes.drop()
+            await commit(store, 1)
+            private.tell(signal.SIGSTOP)
+            with pytest.raises(Unavailable):
+                await commit(store, 1, records=(b"2",), acks=(ack(lease),), jobs=(job("b"),), keep=("b",))
+            private.tell(signal.SIGCONT)
+        (tail,) = await store.load({RUN: 0})
+        result = await commit(store, tail.version, records=(b"next",))
+        assert isinstance(result, Committed | VersionConflict)
+        records = (await store.load({RUN: 0}))[0].records
+        assert records in ((b"1", b"next"), (b"1", b"2", b"next"), (b"1", b"2"))
+        if b"2" in records:
+            assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("b", 0)]
+        else:
+            assert await commit(store, 2, acks=(ack(lease),)) == Committed(version=2)
+        await store.close()
 
 
 async def test_followers_and_waiting_claims_survive_a_cut(store: RedisStore, proxy: Proxy) -> None:
