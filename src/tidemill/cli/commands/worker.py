@@ -107,7 +107,7 @@ class StatusLines:
             print(words, file=sys.stdout, flush=True)
 
 
-FATAL = frozenset({"store_newer", "store_gone", "store_emptied", "store_read_only"})
+FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
 """Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
 REOPEN_SECONDS = 1.0
 LEFTOVER_SECONDS_MAX = 1.0

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
 import msgspec
+from msgspec.structs import replace
 
 from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 
@@ -140,7 +141,11 @@ def translate(error: BaseException, place: Place, *, opened: bool = True) -> Tid
     if isinstance(error, TidemillError):
         return error
     found = _meant(error, place)
-    return StoreUnusable(found.problems[0]) if opened and isinstance(found, Rejected) else found
+    if not opened or not isinstance(found, Rejected):
+        return found
+    (problem,) = found.problems
+    # During a failover every server is a replica for a while: workers wait, though nobody can start on one.
+    return StoreUnusable(replace(problem, code="store_unusable") if found.code == "store_read_only" else problem)
 
 
 def _meant(error: BaseException, place: Place) -> TidemillError:
@@ -174,7 +179,7 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
 
 def emptied(place: Place) -> Rejected:
     message = f"the store {place.prefix!r} in {place.name} is gone: the database was emptied"
-    return rejected("store_emptied", message, hint="restore a backup, or restart to begin with an empty store")
+    return rejected("store_emptied", message, hint="restore a backup, or restart to begin anew")
 
 
 # Connections
