@@ -1,25 +1,16 @@
 -- The most frequent commit in few steps: one ack of a job without caps, records, and perhaps one new job that is kept.
 --
--- KEYS[1] meta   KEYS[2] jobs   KEYS[3] due (see jobs.lua)   KEYS[4] records   KEYS[5] rest of the stream (see commit.lua)
--- ARGV[1…6] as in jobs.lua   ARGV[7] expected version, above 0   ARGV[8] name of the stream
+-- include head
+--
+-- KEYS[2] jobs   KEYS[3] due (see jobs.lua)   KEYS[4] records   KEYS[5] rest of the stream (see commit.lua)
+-- ARGV[7] expected version, above 0   ARGV[8] name of the stream
 -- ARGV[9] key of the job, ARGV[10] token   ARGV[11] key of the new job, ARGV[12] its fixed part; empty for none
 -- ARGV[13] lease in ms   ARGV[14] owner, then the records
 --
 -- Answers as commit.lua does; nil if it does not apply or is refused: then nothing was written.
 
-local call, unpack_ = redis.call, struct.unpack
-local session, batch = ARGV[5], tonumber(ARGV[6])
-local meta = call('HMGET', KEYS[1], 'store', 'token', 'order', session)
-if meta[1] ~= ARGV[1] then
-  return redis.error_reply('EMPTIED the store is gone')
-end
-if meta[4] then
-  local _, last = unpack_('>I8I8', meta[4])
-  if last > batch then
-    return redis.error_reply('STALE a later call has come before')
-  elseif last == batch then
-    return cmsgpack.unpack(string.sub(meta[4], 17))
-  end
+if answered then
+  return answered
 end
 local acked = 'j' .. ARGV[9]
 local id = call('HGET', KEYS[5], acked)
@@ -40,12 +31,7 @@ if
 then
   return false
 end
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local token, order, fixed = tonumber(meta[2] or 0), tonumber(meta[3] or 0), ARGV[12]
+local fixed = ARGV[12]
 version = version + #ARGV - 14
 local answer = { now, 0, 0, version, 0 }
 if fixed ~= '' then
@@ -53,9 +39,9 @@ if fixed ~= '' then
   if call('HSETNX', KEYS[5], 'j' .. ARGV[11], order) == 0 then
     return false
   end
-  token = math.max(token + 1, now * 2048)
+  next_token()
   local expires, name = now + tonumber(ARGV[13]), ARGV[14]
-  call('HSET', KEYS[2], order, struct.pack('>BI8I8I8I4Hc0', 2, now, token, expires, 0, #name, name) .. fixed)
+  call('HSET', KEYS[2], order, pack_('>BI8I8I8I4Hc0', 2, now, token, expires, 0, #name, name) .. fixed)
   call('ZADD', KEYS[3], expires, order)
   answer = { now, 0, 0, version, 1, 1, token }
 end
@@ -64,6 +50,5 @@ call('HDEL', KEYS[5], acked)
 call('HDEL', KEYS[2], id)
 call('ZREM', KEYS[3], id)
 call('PUBLISH', ARGV[3] .. 'records', ARGV[4] .. ARGV[8])
-local remembered = struct.pack('>I8I8', now, batch) .. cmsgpack.pack(answer)
-call('HSET', KEYS[1], 'token', token, 'order', order, session, remembered)
+remember(answer)
 return answer

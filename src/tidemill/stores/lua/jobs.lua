@@ -1,7 +1,6 @@
 -- The jobs of a partition; read before every script that touches jobs.
 --
--- KEYS[1]  meta     hash: `store` (its id), `token` and `order` (counters), `partitions`, `format`, and of each session
---                   the time and number of its last call with the answer
+-- KEYS[1]  meta     (see head.lua)
 -- KEYS[2]  jobs     hash: job id → header and what never changes (see `pack` and `parse`)
 -- KEYS[3]  due      zset: job id by the time at which it becomes ready or its lease expires
 -- KEYS[4]  line     zset by bytes: lane, place (and digest): ready jobs without caps, and the first of each with caps
@@ -12,40 +11,14 @@
 -- KEYS[9]  caps     hash: cap → number of live leases
 -- KEYS[10] waiting  string: there is a claim that waits for work
 --
--- ARGV[1] the id of the store   ARGV[2] the time in ms, or empty for the server's
--- ARGV[3] the prefix of channels  ARGV[4] the process
--- ARGV[5] the session, empty for none: its calls are executed once, however often they are sent
--- ARGV[6] the number of the call, which only grows
---
 -- A lane is queue and tenant, each ended by two zero bytes. The digest stands for the caps of a job. A place is
 -- 9 - priority, ready time, job id. Writes are collected and done at the end: an error changes nothing.
 
-local call, pack_, unpack_, sub = redis.call, struct.pack, struct.unpack, string.sub
-local META, JOBS, DUE, LINE, LANES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- include head
+
+local JOBS, DUE, LINE, LANES = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local TURNS, LISTED, SERVED, CAPS, WAITING = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local LATER, READY, LEASED = 0, 1, 2
-
-local session, batch = ARGV[5], tonumber(ARGV[6])
-local meta = call('HMGET', META, 'store', 'token', 'order', session)
-if meta[1] ~= ARGV[1] then
-  return redis.error_reply('EMPTIED the store is gone')
-end
-local token, order = tonumber(meta[2] or 0), tonumber(meta[3] or 0)
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
-local answered
-if meta[4] then
-  local _, last = unpack_('>I8I8', meta[4])
-  if last > batch then
-    return redis.error_reply('STALE a later call has come before')
-  elseif last == batch then
-    answered = cmsgpack.unpack(sub(meta[4], 17))
-  end
-end
 
 local jobs, due, line, live, seen = {}, {}, {}, {}, {}
 local freed, entered = false, false
@@ -182,14 +155,12 @@ local function put(job)
   end
 end
 
--- Lease a job that is in no place. Tokens follow the clock, so that a server that has lost its last moments
--- does not give out a token twice.
+-- Lease a job that is in no place.
 local function lease(job, lease_ms, owner)
   if job.token > 0 then
     job.expired = job.expired + 1
   end
-  token = math.max(token + 1, now * 2048)
-  job.token, job.owner, job.expires, job.state = token, owner, now + lease_ms, LEASED
+  job.token, job.owner, job.expires, job.state = next_token(), owner, now + lease_ms, LEASED
   due[job.id] = job.expires
   count_lease(job, 1)
 end
@@ -253,8 +224,7 @@ local function flush(answer)
     end
   end
   if answer then
-    local stored = pack_('>I8I8', now, batch) .. cmsgpack.pack(answer)
-    call('HSET', META, 'token', token, 'order', order, session, stored)
+    remember(answer)
   end
   -- One hint for all who wait; who finds nothing says again that it waits.
   if (entered or freed) and call('DEL', WAITING) == 1 then
