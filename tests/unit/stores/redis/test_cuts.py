@@ -40,6 +40,17 @@ async def store(server: PrivateServer, proxy: Proxy) -> AsyncIterator[RedisStore
     url = server.emptied_store().replace(f":{server.port}/", f":{proxy.port}/")
     opened = RedisStore(place_at(url))
     await opened.open()
+    # A cut is to meet the call itself, not the answer that its script is not loaded yet.
+    warm = run("warm")
+    (first,) = await opened.commit([Commit(warm, 0, records=(b"1",), jobs=(job(),), keep=("a",))])
+    assert isinstance(first, Committed)
+    hop = Commit(warm, 1, records=(b"2",), acks=(ack(first.kept[0]),), jobs=(job("b"),), keep=("b",))
+    (second,) = await opened.commit([hop])
+    assert isinstance(second, Committed)
+    await opened.release(second.kept)
+    await opened.release(await claimed(opened))
+    await opened.load({warm: 0})
+    await opened.forget(warm)
     yield opened
     await opened.close()
 
