@@ -16,6 +16,7 @@ BENCHES = (
     "bench_sqlite",
     "bench_sqlite_scale",
     "bench_postgres",
+    "bench_redis",
     "bench_expressions",
     "bench_nodes",
 )

@@ -41,7 +41,7 @@ from tidemill.handlers.llm.provider import scripted
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
-from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
@@ -59,16 +59,19 @@ if TYPE_CHECKING:
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
     from tidemill.stores.postgres.database import Place as PostgresPlace
+    from tidemill.stores.redis.database import Place as RedisPlace
     from tidemill.stores.sql_files import Step
     from tidemill.stores.sql_text import Dialect
     from tidemill.stores.sqlite.store import SqliteStore
 
 
 DEFAULT_URL = "sqlite:///tidemill.db"
-SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE or memory://"
+SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE, redis://HOST or memory://"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 IMAGE_VARIABLE = "TIDEMILL_IMAGE"
 POSTGRES = ("postgresql", "postgres")
+REDIS = ("redis", "rediss")
+REDIS_RETENTION_DAYS = 7.0
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -224,7 +227,7 @@ NAMED_MEMORY = NamedMemory()
 
 
 def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY, read_only: bool = False) -> Storage:
-    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `memory://` (a new one) or `memory://NAME`.
+    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `redis://…`, `memory://` (new) or `memory://NAME`.
 
     The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file. A
     `read_only` store is neither created nor migrated nor changed.
@@ -250,6 +253,8 @@ def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY, read_onl
             return _in_file(url, parts.netloc, parts.path, options, read_only)
         case "postgresql" | "postgres":
             return _in_postgres(url, read_only)
+        case "redis" | "rediss":
+            return _in_redis(url, read_only)
         case _:
             raise _unknown(url)
 
@@ -262,6 +267,13 @@ def require_store_exists(url: str) -> None:
             from tidemill.stores.postgres.database import missing_store
 
             raise missing_store(place)
+        return
+    if urlsplit(url).scheme in REDIS:
+        there = _redis_place(url)
+        from tidemill.stores.redis import opening
+
+        if asyncio.run(opening.recorded(there)) is None:
+            raise opening.missing_store(there)
         return
     store = _sqlite(open_storage(url).store)
     if store is not None:
@@ -336,6 +348,30 @@ def _postgres_place(url: str, read_only: bool = False) -> PostgresPlace:
         message = "a PostgreSQL store needs psycopg, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[postgres]'") from None
     return place_at(url, read_only=read_only)
+
+
+def _in_redis(url: str, read_only: bool) -> Storage:
+    place = _redis_place(url)
+    from tidemill.ambient import RealAmbient
+    from tidemill.blobs.redis import RedisBlobs
+    from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+    from tidemill.stores.redis.opening import BlobSpaces
+    from tidemill.stores.redis.store import RedisStore
+
+    store = RedisStore(place, read_only=read_only)
+    inside = RedisBlobs(lambda: BlobSpaces(place))
+    outside = blobs_at(place.blobs, read_only=read_only) if place.blobs else None
+    ownership = BlobPlaceOwnership(store, store.address, inside, outside, RealAmbient())
+    return Storage(store, outside or inside, ownership)
+
+
+def _redis_place(url: str) -> RedisPlace:
+    try:
+        from tidemill.stores.redis.database import place_at
+    except ImportError:
+        message = "a Redis store needs redis and hiredis, which are not installed"
+        raise rejected("extra_missing", message, hint="pip install 'tidemill[redis]'") from None
+    return place_at(url)
 
 
 def blobs_at(url: str, *, read_only: bool = False) -> DirectoryBlobs | S3Blobs:
@@ -426,7 +462,7 @@ def engine_at(
     beat_ms: int = 5_000,
     dead_after_ms: int = 15_000,
     archive: str | None = None,
-    retention_days: float | None = RETENTION_DAYS,
+    retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
     read_only: bool = False,
 ) -> Engine:
@@ -472,7 +508,7 @@ def engine_at(
         worker=options if work else None,
         user=os_user(),
         archive=archive_at(archive, url),
-        retention_days=retention_days,
+        retention_days=_retention_of(url, retention_days),
         input_bytes_max=settings.limits.input_bytes,
         descendants_max=settings.limits.max_descendants,
         isolation=processes,
@@ -481,6 +517,12 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
     )
+
+
+def _retention_of(url: str, days: float | None) -> float | None:
+    if days != RETENTION_BY_STORE:
+        return days
+    return REDIS_RETENTION_DAYS if urlsplit(url).scheme in REDIS else RETENTION_DAYS
 
 
 def os_user() -> str:

@@ -35,7 +35,7 @@ from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
-from tidemill.kernel.model import RETENTION_DAYS
+from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     only: str = "",
     work: bool = True,
     archive: str | None = None,
-    retention_days: float | None = RETENTION_DAYS,
+    retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.

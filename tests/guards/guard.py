@@ -42,6 +42,8 @@ class Guard:
         margin = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
         lines[first : first + size] = textwrap.indent(self.sabotage, margin).split("\n")
         text = "\n".join(lines)
+        if path.endswith(".lua"):
+            return path, text
         try:
             compile(text, path, "exec")
         except SyntaxError as error:
@@ -74,5 +76,6 @@ def read_guards(path: Path = TABLE) -> tuple[Guard, ...]:
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:
-    """Every module of the package: path below the root → text."""
-    return {str(path.relative_to(root)): path.read_text() for path in sorted((root / PACKAGE).rglob("*.py"))}
+    """Every module and Lua script of the package: path below the root → text."""
+    paths = [path for suffix in ("py", "lua") for path in sorted((root / PACKAGE).rglob(f"*.{suffix}"))]
+    return {str(path.relative_to(root)): path.read_text() for path in paths}

@@ -217,14 +217,14 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.retention_days
 @options.keep_runs
 @options.flag("--json", "as_json", about="Print one JSON object per line.")
-def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
+def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
 
     SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
     """
     from tidemill.cli.commands.worker import WorkOptions, work
 
-    return work(WorkOptions(retention_days=None if keep_runs else retention_days, **given))
+    return work(WorkOptions(retention_days=options.retention(retention_days, keep_runs), **given))
 
 
 @app.command("migrate")

@@ -24,7 +24,7 @@ from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
 from tidemill.errors import Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.model import RETENTION_DAYS
+from tidemill.kernel.model import RETENTION_BY_STORE
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class StoreSession:
     """The archive, if it is not the default one."""
     creates: bool = False
     """Whether a missing store is created."""
-    retention_days: float | None = RETENTION_DAYS
+    retention_days: float | None = RETENTION_BY_STORE
     """How long finished runs stay, where old ones are asked about."""
     apps: tuple[str, ...] = ()
     """The user's own code, for requests about its node types."""

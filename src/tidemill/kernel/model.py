@@ -141,6 +141,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 RETENTION_DAYS = 30.0
 """Days that finished runs are kept by default."""
+RETENTION_BY_STORE = -1.0
+"""The default of the store: fewer days where everything is in memory."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -88,7 +88,7 @@ def restore_command(session: StoreSession, run: str) -> int:
 @options.keep_runs
 @options.archive
 @options.on_store()
-def sweep_command(session: StoreSession, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
+def sweep_command(session: StoreSession, dry_run: bool, retention_days: float | None, keep_runs: bool) -> int:
     """Archive every run that was kept long enough, now.
 
     Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
@@ -96,7 +96,7 @@ def sweep_command(session: StoreSession, dry_run: bool, retention_days: float, k
     """
     from tidemill.cli.render.maintenance import print_sweep
 
-    return replace(session, retention_days=None if keep_runs else retention_days).ask_and_print(
+    return replace(session, retention_days=options.retention(retention_days, keep_runs)).ask_and_print(
         lambda mill: mill.archive_sweep(dry_run=dry_run),
         print_sweep,
         ends=lambda swept: main.FAILED if swept.failed else main.OK,
@@ -208,7 +208,7 @@ def migrate(session: StoreSession, *, dry_run: bool) -> int:
 
 def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
     if not steps:
-        print("a store in memory has no schema to migrate")
+        print("this store has no schema to migrate")
         return
     columns = (
         Column("SCHEMA", "number", number=True),

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 
-from tidemill.ambient import wall_clock_ms
 from tidemill.errors import TidemillError, Unavailable, rejected
 from tidemill.stores.contract import (
     Backlog,
@@ -56,27 +54,9 @@ from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, d
 from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session, Writer
-from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, Waiter, Waiters
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
 CONTENDED_MS = 3.0
-CLOCK_MEMORY_MS = 10_000.0
-
-
-class ServerClock:
-    """The server's clock as its answers tell it: each was true when it was sent, so the estimate is never ahead."""
-
-    def __init__(self) -> None:
-        self._ahead: float | None = None
-        self._since = 0.0
-
-    def observe(self, server_ms: int) -> None:
-        now = time.monotonic() * 1000
-        ahead = server_ms - now
-        if self._ahead is None or ahead > self._ahead or now - self._since > CLOCK_MEMORY_MS:
-            self._ahead, self._since = ahead, now
-
-    def now_ms(self) -> int:
-        return wall_clock_ms() if self._ahead is None else int(time.monotonic() * 1000 + self._ahead)
 
 
 class PostgresStore:
@@ -289,7 +269,7 @@ class PostgresStore:
                 left = (until if due is None else min(due, until)) - now
                 most = CONTENDED_MS if claimed.contended else LOOK_EVERY_MS
                 # After the clock was set back `left` can exceed the requested wait.
-                await _rest(waiter, min(left, request.wait_ms, most))
+                await rest(waiter, min(left, request.wait_ms, most))
             finally:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
@@ -400,7 +380,7 @@ class PostgresStore:
                         follower.catch_up(tail.records, max(tail.version, follower.version))
                     frame = follower.next()
                     if frame is None:
-                        if not await _rest(waiter, LOOK_EVERY_MS):
+                        if not await rest(waiter, LOOK_EVERY_MS):
                             follower.stale = True
                         elif on_idle is not None:
                             await on_idle()
@@ -444,20 +424,3 @@ async def _hop(session: Session, values: tuple[Any, ...]) -> str | None:
             raise
         return None
     return None if answer is None else str(answer)
-
-
-async def _rest(waiter: Waiter, ms: float) -> bool:
-    """Sleep until the waiter is notified (True) or the time is up."""
-    alarmed = False
-
-    def alarm() -> None:
-        nonlocal alarmed
-        alarmed = True
-        waiter.notify()
-
-    timer = asyncio.get_running_loop().call_later(max(ms, 0) / 1000, alarm)
-    try:
-        await waiter.future
-    finally:
-        timer.cancel()
-    return not alarmed

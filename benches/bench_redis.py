@@ -1,0 +1,110 @@
+"""The engine on a private Redis or Valkey server: one hop beside its floor, many runs by worker processes, timers.
+
+The floor of a hop is one script, called by redis-py, that writes the same: it checks a version, adds a record, removes
+a job with its due time and adds another. Engine and floor take turns. The log is synced every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from benches.bench_postgres import ROUNDS, rate, worker
+from benches.figures import Figure, Note
+from benches.workloads import CHAIN, MANY, PLACES
+from tests.fixtures.servers.redis_server import Server, running
+from tidemill.bootstrap import engine_at
+
+HOP_FLOOR_MUST, HOP_AIM_MS = 1.6, 0.6
+RATE_MUST, RATE_AIM = 6_000, 8_000
+TWO_WORKERS_MUST = 1.25
+TIMERS, WIDTH, TIMERS_MUST_S = 10_000, 100, 4.0
+"""Timers that are due within one second, and how many a run has."""
+PREPARED_MS = 40_000
+DURABLE = ("appendfsync everysec",)
+FLOOR = """
+local version = redis.call('LLEN', KEYS[1])
+if version ~= tonumber(ARGV[1]) then
+  return -1
+end
+redis.call('RPUSH', KEYS[1], ARGV[2])
+redis.call('HDEL', KEYS[2], ARGV[3])
+redis.call('ZREM', KEYS[3], ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[4], ARGV[2])
+redis.call('ZADD', KEYS[3], ARGV[1], ARGV[4])
+return version + 1
+"""
+
+
+async def floor_ms(server: Server) -> float:
+    """Milliseconds per hop of the floor."""
+    retry = Retry(NoBackoff(), 0)
+    async with redis.asyncio.Redis.from_url(server.url, retry=retry, single_connection_client=True) as client:
+        script = client.register_script(FLOOR)
+        keys = [f"floor:{time.perf_counter()}:{name}" for name in ("records", "jobs", "due")]
+        await script(keys, [0, b"x" * 300, "0", "0"])
+        begun = time.perf_counter()
+        for n in range(1, CHAIN.nodes + 1):
+            await script(keys, [n, b"x" * 300, str(n - 1), str(n)])
+        return (time.perf_counter() - begun) / CHAIN.nodes * 1000
+
+
+async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
+    """Milliseconds per hop of the engine and of its floor, round by round."""
+    mine: list[float] = []
+    async with engine_at(server.new_store(), concurrency=PLACES) as engine:
+        floors = [await floor_ms(server)]
+        await engine.publish(CHAIN.document)
+        await engine.result(await engine.start("chain"))
+        for _ in range(ROUNDS):
+            gc.collect()
+            begun = time.perf_counter()
+            await CHAIN.play(engine)
+            mine.append((time.perf_counter() - begun) / CHAIN.nodes * 1000)
+            floors.append(await floor_ms(server))
+    return mine, [(before + after) / 2 for before, after in pairwise(floors)]
+
+
+async def timers_s(server: Server) -> float:
+    """Seconds from the moment at which the last of many timers is due until all their runs have ended."""
+    async with engine_at(server.new_store(), concurrency=PLACES) as engine:
+        first_ms = int(time.time() * 1000) + PREPARED_MS
+        nodes = [
+            {"id": f"n{number}", "type": "wait_until", "config": {"at_ms": first_ms + number * 1_000 // WIDTH}}
+            for number in range(WIDTH)
+        ]
+        await engine.publish({"name": "timers", "nodes": nodes})
+        runs = [await engine.start("timers") for _ in range(TIMERS // WIDTH)]
+        assert time.time() * 1000 < first_ms, "the machine is too slow to prepare that"
+        await asyncio.gather(*(engine.result(run) for run in runs))
+    return time.time() - first_ms / 1000 - 1
+
+
+def figures() -> Iterator[Figure | Note]:
+    """Measure."""
+    with running(*DURABLE) as server:
+        mine, floors = asyncio.run(hops_ms(server))
+        # Others that use the machine slow down both; the quickest rounds are those that nobody disturbed.
+        ratio = min(mine) / min(floors)
+        yield Figure(f"{CHAIN.name}, one hop", statistics.median(mine), "ms", None, HOP_AIM_MS)
+        yield Figure("W1, times its floor", ratio, "×", HOP_FLOOR_MUST)
+        yield Figure("W1, the floor of a hop", statistics.median(floors), "ms")
+        found: list[float] = []
+        for count, must, aim in ((1, None, None), (2, RATE_MUST, RATE_AIM)):
+            url = server.new_store()
+            with ExitStack() as workers:
+                for _ in range(count):
+                    workers.enter_context(worker(url))
+                found.append(asyncio.run(rate(url)))
+            yield Figure(f"{MANY.name}, {count} workers", found[-1], "nodes/s", must, aim, at_most=False)
+        yield Figure("W3, two workers beside one", found[1] / found[0], "×", TWO_WORKERS_MUST, at_most=False)
+        yield Figure(f"{TIMERS:,} timers due in a second", asyncio.run(timers_s(server)), "s", TIMERS_MUST_S)

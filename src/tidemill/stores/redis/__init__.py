@@ -1,0 +1,1 @@
+"""The Redis store (see `store.py`); Valkey serves as well."""

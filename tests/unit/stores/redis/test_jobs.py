@@ -1,0 +1,142 @@
+"""Claims among many jobs: what one costs, whose turn it is, and that keys a script touches are declared."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from importlib.resources import files
+
+import pytest
+import pytest_asyncio
+
+from tests.conformance.stores.harness import LONG_MS, job, run
+from tests.conformance.stores.test_memory import ManualClock
+from tests.fixtures.servers.redis_server import PrivateServer, running
+from tidemill.stores.contract import Claim, Commit, Lease, Row
+from tidemill.stores.redis import rows as stored_rows
+from tidemill.stores.redis.database import place_at
+from tidemill.stores.redis.scripts import script
+from tidemill.stores.redis.store import RedisStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with running() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def store(server: PrivateServer) -> AsyncIterator[RedisStore]:
+    opened = RedisStore(place_at(server.emptied_store()))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def claimed(store: RedisStore, limit: int, **fields: object) -> list[Lease]:
+    return await store.claim(Claim(queues=(), limit=limit, lease_ms=LONG_MS, **fields))  # type: ignore[arg-type]
+
+
+async def crowd(store: RedisStore, number: int, **fields: object) -> None:
+    """A tenant with many ready jobs, in many queues and under many caps."""
+    for start in range(0, number, 1_000):
+        jobs = [
+            job(f"{index}", queue=f"q{index % 7}", caps=(f"cap{index % 500}",) if index % 2 else (), **fields)
+            for index in range(start, start + 1_000)
+        ]
+        await store.commit([Commit(stream=run(f"r{start}", "crowd"), expected=None, jobs=tuple(jobs))])
+
+
+def calls(server: PrivateServer) -> int:
+    """Commands that scripts have called."""
+    stats = server.client().info("commandstats")
+    return sum(line["calls"] for name, line in stats.items() if name not in ("cmdstat_info", "cmdstat_evalsha"))
+
+
+async def cost(store: RedisStore, server: PrivateServer, limit: int) -> int:
+    before = calls(server)
+    leases = await claimed(store, limit, caps={f"cap{number}": 10 for number in range(500)})
+    assert len(leases) == limit
+    return calls(server) - before
+
+
+async def test_a_claim_costs_the_same_among_many_jobs(store: RedisStore, server: PrivateServer) -> None:
+    await crowd(store, 1_000)
+    few = await cost(store, server, 20)
+    await crowd(store, 20_000)
+    many = await cost(store, server, 20)
+    assert many < 2 * few
+
+
+async def test_a_single_job_of_another_tenant_need_not_wait(store: RedisStore) -> None:
+    await crowd(store, 20_000, priority=9)
+    await claimed(store, 10)
+    await store.commit([Commit(stream=run("r", "small"), expected=None, jobs=(job("one", queue="q3", priority=0),))])
+    tenants = Counter(lease.stream.tenant for lease in await claimed(store, 2))
+    assert tenants == {"small": 1, "crowd": 1}
+
+
+async def test_a_cap_that_is_full_is_passed(store: RedisStore) -> None:
+    """Half of the jobs are under caps without room; the other half is found behind them."""
+    await crowd(store, 2_000)
+    bounds = {f"cap{number}": 0 for number in range(500)}
+    leases: list[Lease] = []
+    while found := await claimed(store, 300, caps=bounds):
+        leases += found
+    assert len(leases) == 1_000
+    assert all(int(lease.key) % 2 == 0 for lease in leases)
+    # One of each cap, then it is full.
+    leases = await claimed(store, 2_000, caps=dict.fromkeys(bounds, 1))
+    assert len(leases) == 250
+
+
+async def test_due_times_are_moved_in_parts(server: PrivateServer) -> None:
+    clock = ManualClock()
+    store = RedisStore(place_at(server.emptied_store()), clock=clock)
+    await store.open()
+    jobs = tuple(job(f"{index:05}", ready_at_ms=clock() + 100 + index % 10) for index in range(5_000))
+    await store.commit([Commit(stream=run("timers"), expected=None, jobs=jobs)])
+    assert await claimed(store, 1) == []
+    clock.now += 200
+    leases: list[Lease] = []
+    while found := await claimed(store, 1_000):
+        leases += found
+    assert len({lease.key for lease in leases}) == 5_000
+    await store.close()
+
+
+async def test_a_page_visits_a_bounded_number_of_entries(
+    store: RedisStore, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two terms that hardly coincide: the page is short, and its cursor goes on."""
+    monkeypatch.setattr(stored_rows, "WALKED_AT_ONCE", 500)
+    for start in range(0, 4_000, 1_000):
+        rows = tuple(
+            Row(kind="run", key=f"{number:05}", sort=number, terms=("even" if number % 2 == 0 else "odd", "all"))
+            for number in range(start, start + 1_000)
+        )
+        await store.commit([Commit(stream=run("rows"), expected=None, rows=rows)])
+    rare = Row(kind="run", key="00000", sort=0, terms=("even", "odd"))
+    await store.commit([Commit(stream=run("rows"), expected=None, rows=(rare,))])
+    before = calls(server)
+    pages = [await store.find("acme", "run", ("even", "odd"))]
+    assert pages[0].rows == () and pages[0].after is not None
+    assert calls(server) - before < 2 * 500 + 100
+    while pages[-1].after is not None:
+        pages.append(await store.find("acme", "run", ("even", "odd"), after=pages[-1].after))
+    assert [row.key for page in pages for row in page.rows] == ["00000"]
+    assert len((await store.find("acme", "run", ("all",), limit=50)).rows) == 50
+
+
+def test_every_script_says_which_keys_it_touches() -> None:
+    """A cluster refuses keys that are not declared, but only if they are in another slot."""
+    for file in files("tidemill.stores").joinpath("lua").iterdir():
+        text = script(file.name.removesuffix(".lua")).text.decode()
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+        assert file.read_text().startswith("-- "), file.name
+        for called in re.findall(r"call\('[A-Z]+', ([^,)]+)", code):
+            assert re.match(r"KEYS\[|[A-Z]+$|(stream\.)?(records|rest)$|key$|set$|ARGV\[[13]\]", called), (
+                file.name,
+                called,
+            )
