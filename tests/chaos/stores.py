@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import apsw
 
 from tests.chaos.clock import Clock
-from tests.fixtures.servers import postgres_server
+from tests.fixtures.servers import postgres_server, redis_server
 from tests.fixtures.servers.postgres_server import PrivateServer
 from tests.fixtures.servers.tcp_proxy import Fault, ProxyThread
 from tidemill.bootstrap import Storage, open_storage
@@ -177,7 +177,21 @@ class PostgresServer(ServedStore):
         shutil.copytree(self.server.home, folder / "server")
 
 
-STORES: Mapping[str, type[StoreUnderChaos]] = {"sqlite": SqliteFile, "postgres": PostgresServer}
+class RedisServer(ServedStore):
+    """A Redis or Valkey server that syncs every commit."""
+
+    said = re.compile(r"[^\n]*Redis at 127\.0\.0\.1:\d+[^\n]*\n")
+    server: redis_server.PrivateServer
+
+    def started(self) -> AbstractContextManager[redis_server.PrivateServer]:
+        return redis_server.running("appendfsync always")
+
+    def keep(self, folder: Path) -> None:
+        self.server.stop()
+        shutil.copytree(self.server.home, folder / "server")
+
+
+STORES: Mapping[str, type[StoreUnderChaos]] = {"sqlite": SqliteFile, "postgres": PostgresServer, "redis": RedisServer}
 SERVED = tuple(name for name, store in STORES.items() if issubclass(store, ServedStore))
 
 
