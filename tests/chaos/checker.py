@@ -46,6 +46,8 @@ AWAITED = ("decide", "signal", "cancel")
 """Acts without which a run cannot end as planned."""
 
 
+_POSTPONED = re.compile(r"the maintenance task \w+ is postponed: [^\n]*\n")
+"""Six workers in a row were killed while they had it in hand."""
 _WATCHDOG = re.compile(r"the event loop (?:was|has been) blocked for .*\n(?: +.*\n)*")
 """What the watchdog says of a process that was stopped or had to wait for the disk, with the stack that it saw."""
 
@@ -243,8 +245,15 @@ class Checker:
     def _said(self) -> Iterator[str]:
         """Nobody has anything to complain of, whatever happens to the others, but that it was stopped for a while."""
         for file in sorted(self._storm.folder.glob("*.err")):
-            if text := self._storm.store.said.sub("", _WATCHDOG.sub("", file.read_text())):
+            if text := _excused(self._storm.store.said, file.read_text()):
                 yield f"{file.stem} wrote {text[-2_000:]}"
+
+
+def _excused(said: re.Pattern[str], text: str) -> str:
+    """What is left of it without what a process may say of what happened to it, to others and to the store."""
+    for pattern in (_WATCHDOG, _POSTPONED, said):
+        text = pattern.sub("", text)
+    return text
 
 
 def _parted(key: str) -> tuple[str, str, str]:

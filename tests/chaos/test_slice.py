@@ -18,7 +18,7 @@ CARDS = ("kill", "cut", "kill_server_twice", "stop_long", "cut_all")
 @pytest.mark.parametrize("store", SERVED)
 def test_a_server_and_a_worker_are_killed(store: str) -> None:
     storm = Disturbance(
-        seed=SEED, store=store, runs=80, seconds=6, kills=0, stops=0, workers=2, cards=CARDS, pause_s=(0.1, 0.6)
+        seed=SEED, store=store, runs=50, seconds=4, kills=0, stops=0, workers=2, cards=CARDS, pause_s=(0.1, 0.6)
     )
     chaos_run = live(storm)
     assert chaos_run.kills == 3 and chaos_run.stops == 1

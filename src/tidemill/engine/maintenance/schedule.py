@@ -2,7 +2,8 @@
 
 Each task of a tenant is one job in the maintenance queue. The worker that claims it runs the task, and the commit that
 settles the job inserts it again, due one interval later, with the cursor at which the next worker continues. A task
-rests in proportion to what it took. If the worker dies, its lease expires and another worker repeats the task.
+rests in proportion to what it took. If the worker dies, its lease expires and another worker repeats the task; after
+too many in a row it waits for some minutes, in case it is what kills them.
 Workers insert the jobs of their own tenant again every minute, in case they are lost; an engine without a worker
 inserts those of its tenant when it starts its first run. A worker that serves one run only claims no maintenance: it
 runs the tasks itself.
@@ -20,6 +21,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.kernel.decide.retries import SET_ASIDE
 from tidemill.kernel.jobs import MAINTENANCE_QUEUE, system_job, task_of
 from tidemill.stores.contract import Commit, Job, Lease, Row, Store, Stream
 
@@ -31,6 +33,8 @@ PRIORITY = 9
 RECONCILE = "reconcile"
 RECONCILE_EVERY_MS = 10_000
 INSERT_EVERY_MS = 60_000
+POSTPONED_MS = 600_000
+"""How long a task waits with which too many workers in a row were lost."""
 
 Cursor = dict[str, Any]
 """Where a task continues: what it needs of its last run, as JSON."""
@@ -88,6 +92,14 @@ class MaintenanceSchedule:
             jobs=jobs,
             rows=() if after == before else (row,),
         )
+        await self._store.commit([commit])
+
+    async def postpone(self, lease: Lease) -> None:
+        """Insert the job anew, for later: a job that was lost with too many workers would be left alone for ever."""
+        name = task_of(lease.body).node
+        LOG.error("the maintenance task %s is postponed: %s", name, SET_ASIDE)
+        job = _job(name, self._store.now_ms() + POSTPONED_MS)
+        commit = Commit(stream=lease.stream, expected=None, acks=((lease.key, lease.token),), jobs=(job,))
         await self._store.commit([commit])
 
     async def _run_task(self, task: MaintenanceTask, tenant: str, cursor: Cursor) -> Cursor:

@@ -268,7 +268,7 @@ class Worker:
             # A commit took slots for its own jobs during the claim.
             self._releases.give(surplus)
         accepted = [self._acquire(lease) for lease in leases]
-        for held in [held for held in accepted if set_aside(held.lease.expired)]:
+        for held in [held for held in accepted if set_aside(held.lease.expired) and held.task.kind != "maintain"]:
             # Not even the loss of its workers could be recorded: loading the run would end this process too.
             LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
             accepted.remove(held)
@@ -351,7 +351,8 @@ class Worker:
             self._release_to_others(held)
             return
         try:
-            await self.maintenance.run(held.lease)
+            lost = set_aside(held.lease.expired)
+            await (self.maintenance.postpone(held.lease) if lost else self.maintenance.run(held.lease))
         except Unavailable:
             self._release(held)
         else:

@@ -12,9 +12,16 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.operator import pass_days
-from tidemill.engine.maintenance.schedule import MAINTENANCE, Cursor, MaintenanceSchedule, MaintenanceTask
+from tidemill.engine.maintenance.schedule import (
+    MAINTENANCE,
+    POSTPONED_MS,
+    Cursor,
+    MaintenanceSchedule,
+    MaintenanceTask,
+)
 from tidemill.engine.worker.registry import WORKER
 from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import RunRepaired
 from tidemill.stores.contract import Commit, Stream
 
@@ -74,6 +81,22 @@ async def test_another_worker_repeats_the_task_of_one_that_died(mill: Cluster) -
     await mill.until(lambda: len(sweeps.seen) == 2)
     (second, _, turn) = sweeps.seen[1]
     assert second != first and turn == 1
+
+
+@simulated
+async def test_a_task_with_which_many_workers_were_lost_is_postponed_and_not_given_up(mill: Cluster) -> None:
+    """They may have died of something else, and nobody else does it."""
+    sweeps = Sweeps()
+    for number in range(LOST_IN_A_ROW_MAX + 1):
+        worker = mill.build(f"w{number}")
+        sweeps.add(worker, takes_ms=5_000)
+        await worker.open()
+        await mill.until(lambda number=number: len(sweeps.seen) > number)  # type: ignore[misc]
+        worker.kill()
+    lost = len(sweeps.seen)
+    await _fleet(mill, sweeps, 1)
+    took_s = await mill.until(lambda: len(sweeps.seen) > lost + 2, within_s=3 * POSTPONED_MS / 1000)
+    assert took_s > POSTPONED_MS / 1000, "it may be what kills them"
 
 
 @simulated
