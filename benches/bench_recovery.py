@@ -3,7 +3,7 @@
 A `tidemill worker` is killed in the middle of its work. Every run has one step behind it and waits for a timer; some
 seconds later all timers are due, and another worker is started. It is measured from the start of its process until
 the store has a new event of every run that was unfinished, read from outside. Then the rest is let finish, and nothing
-may be missing. `STORE=postgres` measures on a private server instead of a file.
+may be missing. `STORE=postgres` and `STORE=redis` measure on a private server instead of a file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from benches.bench_postgres import DURABLE
 from benches.figures import Figure, Note
 from benches.graphs import node
 from benches.tape import folder
+from tests.fixtures.servers import redis_server
 from tests.fixtures.servers.postgres_server import running
 from tidemill.bootstrap import engine_at
+from tidemill.stores.redis.scripts import decoded
 
 RUNS = int(os.environ.get("RUNS") or 10_000)
 STORE = os.environ.get("STORE") or "sqlite"
@@ -130,7 +132,38 @@ def on_postgres() -> Iterator[Outside]:
         yield Outside(url, lambda: psycopg.connect(server.url, autocommit=True, options=path), 10)
 
 
-STORES = {"sqlite": in_a_file, "postgres": on_postgres}
+class RedisOutside(Outside):
+    """Versions and jobs of a stream are fields of a hash (`stores/lua/commit.lua`)."""
+
+    def _streams(self, field: str) -> list[tuple[str, Any]]:
+        self._connection = self._connection or self._connect()
+        keys = list(self._connection.scan_iter(match="*:h:run\0*", count=10_000))
+        pipeline = self._connection.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hget(key, field) if field else pipeline.hkeys(key)
+        return list(zip([decoded(key.partition(b":h:")[2])[2] for key in keys], pipeline.execute(), strict=True))
+
+    def versions(self) -> dict[str, int]:
+        return {key: int(version or 0) for key, version in self._streams("v")}
+
+    def live(self) -> set[str]:
+        return {key for key, fields in self._streams("") if any(field.startswith(b"j") for field in fields)}
+
+    def leased(self) -> int:
+        async def look() -> int:
+            async with engine_at(self.url, work=False) as engine:
+                return sum(each.leased for each in await engine._store.backlog())
+
+        return asyncio.run(look())
+
+
+@contextmanager
+def on_redis() -> Iterator[Outside]:
+    with redis_server.running("appendfsync everysec") as server:
+        yield RedisOutside(server.new_store(), server.client, 10)
+
+
+STORES = {"sqlite": in_a_file, "postgres": on_postgres, "redis": on_redis}
 
 
 def until(reached: Callable[[], object], what: str) -> float:

@@ -29,6 +29,8 @@ from tidemill.stores.sqlite.store import SqliteStore
 CUTS: tuple[Fault, ...] = ("request", "reply", "late")
 KEYS = (b"-0", b"")
 """What a request must hold to be cut: the number of a run, as commits have it, or anything."""
+COMMAND = b"*3\r\n$3\r\nSET\r\n$4\r\ntorn\r\n$4\r\nhalf\r\n"
+TORN = "SIGKILL server, amid a write to its log"
 NOTHING = re.compile(r"(?!)")
 
 
@@ -180,11 +182,22 @@ class PostgresServer(ServedStore):
 class RedisServer(ServedStore):
     """A Redis or Valkey server that syncs every commit."""
 
+    happenings: ClassVar[Mapping[str, int]] = {**ServedStore.happenings, "tear_log": 2}
+    must_fire: ClassVar[tuple[str, ...]] = (*ServedStore.must_fire, TORN)
     said = re.compile(r"[^\n]*Redis at 127\.0\.0\.1:\d+[^\n]*\n")
     server: redis_server.PrivateServer
 
     def started(self) -> AbstractContextManager[redis_server.PrivateServer]:
         return redis_server.running("appendfsync always")
+
+    def hurt(self, name: str, rng: random.Random) -> str:
+        """Kill the server as if amid a write: the last command of its log is there in part."""
+        self.server.stop(signal.SIGKILL)
+        log = max((self.server.home / "appendonlydir").glob("*.incr.aof"))
+        with log.open("ab") as file:
+            file.write(COMMAND[: rng.randrange(1, len(COMMAND))])
+        self.server.launch()
+        return TORN
 
     def keep(self, folder: Path) -> None:
         self.server.stop()

@@ -39,6 +39,7 @@ DECK = {
     "kill_server": 3,
     "kill_server_twice": 2,
     "kill_backend": 1,
+    "tear_log": 2,
     "stop_server": 1,
     "cut_all": 2,
     "cut": 5,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.conformance.conftest import postgres
+from tests.conformance.conftest import postgres, redis
 
-__all__ = ["postgres"]
+__all__ = ["postgres", "redis"]

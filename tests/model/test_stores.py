@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.stores import test_differential, test_postgres, test_sqlite
+from tests.conformance.stores import test_differential, test_postgres, test_redis, test_sqlite
 
 
 class TestMemoryBesideNaive(test_differential.TestMemoryBesideNaive):
@@ -14,4 +14,8 @@ class TestSqliteBesideMemory(test_sqlite.TestSqliteBesideMemory):
 
 
 class TestPostgresBesideMemory(test_postgres.TestPostgresBesideMemory):
+    seeds = range(120)
+
+
+class TestRedisBesideMemory(test_redis.TestRedisBesideMemory):
     seeds = range(120)
