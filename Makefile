@@ -107,7 +107,7 @@ bench: setup ## Measure the cost rules
 bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million
 
-bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=postgres)
+bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
 docs: setup ## Build the documentation into site/

@@ -133,21 +133,22 @@ def on_postgres() -> Iterator[Outside]:
 
 
 class RedisOutside(Outside):
-    """Versions and jobs of a stream are fields of a hash (`stores/lua/commit.lua`)."""
+    """The records of a stream are a list, its jobs fields of a hash (`stores/lua/commit.lua`)."""
 
-    def _streams(self, field: str) -> list[tuple[str, Any]]:
+    def _streams(self, part: str, command: str) -> Iterator[tuple[str, Any]]:
         self._connection = self._connection or self._connect()
-        keys = list(self._connection.scan_iter(match="*:h:run\0*", count=10_000))
+        keys = list(self._connection.scan_iter(match=f"*:{part}:run\0*", count=10_000))
         pipeline = self._connection.pipeline(transaction=False)
         for key in keys:
-            pipeline.hget(key, field) if field else pipeline.hkeys(key)
-        return list(zip([decoded(key.partition(b":h:")[2])[2] for key in keys], pipeline.execute(), strict=True))
+            pipeline.execute_command(command, key)
+        names = (decoded(key.partition(f":{part}:".encode())[2])[2] for key in keys)
+        return zip(names, pipeline.execute(), strict=True)
 
     def versions(self) -> dict[str, int]:
-        return {key: int(version or 0) for key, version in self._streams("v")}
+        return dict(self._streams("r", "LLEN"))
 
     def live(self) -> set[str]:
-        return {key for key, fields in self._streams("") if any(field.startswith(b"j") for field in fields)}
+        return {key for key, fields in self._streams("h", "HKEYS") if any(each.startswith(b"j") for each in fields)}
 
     def leased(self) -> int:
         async def look() -> int:
