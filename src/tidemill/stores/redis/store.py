@@ -50,6 +50,7 @@ from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of
 from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
+CODES = {"version": "server_version", "maxmemory-policy": "maxmemory_policy"}
 CAPS_LOCK_MS = 5_000
 """After this a claim under caps whose process is gone stops no other."""
 
@@ -130,7 +131,7 @@ class RedisStore:
         nodes, partitions = Nodes(self.place), len(self._parts) or 1
         return [
             Finding(
-                setting.name.replace("-", "_"),
+                CODES.get(setting.name, setting.name),
                 setting.severity,
                 f"{setting.name} is {setting.value}{': ' if setting.meaning else ''}{setting.meaning}",
                 setting.what_to_do,
