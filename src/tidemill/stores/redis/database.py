@@ -179,7 +179,7 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
 
 def emptied(place: Place) -> Rejected:
     message = f"the store {place.prefix!r} in {place.name} is gone: the database was emptied"
-    return rejected("store_emptied", message, hint="restore a backup, or restart to begin anew")
+    return rejected("store_emptied", message, hint="restore a backup, or restart with an empty store")
 
 
 # Connections
