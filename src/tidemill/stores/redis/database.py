@@ -309,6 +309,8 @@ class Nodes:
         self.place = place
         self._at: dict[int, Address] = {}
         self._first = 0
+        self.warnings: dict[str, None] = {}
+        """What settings of the servers may lose."""
 
     def of(self, partition: int) -> Address:
         addresses = self.place.addresses

@@ -12,6 +12,7 @@ the commits of one call are one transaction. Caps hold across all of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
@@ -49,6 +50,8 @@ from tidemill.stores.redis.opening import SideConnection, enter, missing_store, 
 from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of, script
 from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
+
+LOG = logging.getLogger(__name__)
 
 CODES = {"version": "server_version", "maxmemory-policy": "maxmemory_policy"}
 CAPS_LOCK_MS = 5_000
@@ -291,6 +294,9 @@ class RedisStore:
     async def claim(self, request: Claim) -> list[Lease]:
         until = self.now_ms() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
+        while self._parts and self._nodes.warnings:
+            # Only workers claim.
+            LOG.warning("%s", self._nodes.warnings.popitem()[0])
         if request.wait_ms and self._parts:
             self._hints.listen()
         while self._parts:
