@@ -144,7 +144,7 @@ def translate(error: BaseException, place: Place, *, opened: bool = True) -> Tid
     if not opened or not isinstance(found, Rejected):
         return found
     (problem,) = found.problems
-    # During a failover every server is a replica for a while: workers wait, though nobody can start on one.
+    # During a failover every server is a replica for a while, and workers wait; a new one is refused.
     return StoreUnusable(replace(problem, code="store_unusable") if found.code == "store_read_only" else problem)
 
 
@@ -179,7 +179,7 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
 
 def emptied(place: Place) -> Rejected:
     message = f"the store {place.prefix!r} in {place.name} is gone: the database was emptied"
-    return rejected("store_emptied", message, hint="restore a backup, or restart to begin anew")
+    return rejected("store_emptied", message, hint="restore a backup, or restart with an empty store")
 
 
 # Connections
@@ -309,6 +309,8 @@ class Nodes:
         self.place = place
         self._at: dict[int, Address] = {}
         self._first = 0
+        self.warnings: dict[str, None] = {}
+        """What settings of the servers may lose."""
 
     def of(self, partition: int) -> Address:
         addresses = self.place.addresses

@@ -108,11 +108,17 @@ class Hints:
             if name == b"work":
                 self._work()
             elif name == b"records":
-                for encoded, stream in list(self._streams.items()):
-                    if encoded in data:
-                        self._records(stream)
+                self._written(data[len(self.process) :])
             elif name == b"live":
                 self._live(data[len(self.process) :])
+
+    def _written(self, names: bytes) -> None:
+        """The name of a stream has three parts, each ended by two zero bytes."""
+        parts = names.split(b"\0\0")
+        for at in range(0, len(parts) - 1, 3):
+            stream = self._streams.get(b"\0\0".join((*parts[at : at + 3], b"")))
+            if stream is not None:
+                self._records(stream)
 
     def _live(self, data: bytes) -> None:
         parts, at = [], 8

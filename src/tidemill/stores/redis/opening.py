@@ -64,7 +64,7 @@ async def enter(nodes: Nodes) -> Entered:
     try:
         made = await _reach(nodes)
         try:
-            refuse_unfit(place, await _facts(made))
+            refuse_unfit(place, await _facts(made), nodes.warnings)
         finally:
             made.close()
         return await _enter(nodes)
@@ -142,7 +142,7 @@ async def _enter(nodes: Nodes) -> Entered:
             address = nodes.of(link.partition)
             if link.connection is not None and address not in checked:
                 checked.add(address)
-                refuse_unfit(place, await _facts(link.connection))
+                refuse_unfit(place, await _facts(link.connection), nodes.warnings)
         return entered
     finally:
         for link in links:
@@ -222,8 +222,12 @@ def _appendfsync(facts: dict[str, str]) -> Setting:
     value = facts.get("appendfsync", "unknown")
     if value == "always":
         return Setting("appendfsync", value, "ok", "committed runs survive a power cut", "")
-    lost = "the last second" if value == "everysec" else "about the last half minute"
-    meaning = f"committed runs survive a killed server; a power cut may lose {lost}"
+    # With `everysec` the server answers before it has written while a sync takes long, for up to two seconds.
+    meaning = (
+        "a power cut may lose the last second, and while the disk is slow a killed server may, too"
+        if value == "everysec"
+        else "committed runs survive a killed server; a power cut may lose about the last half minute"
+    )
     return Setting("appendfsync", value, "warning", meaning, "CONFIG SET appendfsync always, if that must not be")
 
 
@@ -252,8 +256,8 @@ def _slots(facts: dict[str, str]) -> Setting:
 _CODES = {"role": "store_read_only", "cluster_slots": "store_unusable", "version": "store_unusable"}
 
 
-def refuse_unfit(place: Place, facts: dict[str, str]) -> None:
-    """Refuse a server that would harm a store; warn of one that may lose a little."""
+def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None]) -> None:
+    """Refuse a server that would harm a store; note what it may lose, for workers to tell."""
     for setting in settings_of(facts):
         told = f"{setting.name} of {place.name} is {setting.value}: {setting.meaning}"
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:
@@ -263,7 +267,7 @@ def refuse_unfit(place: Place, facts: dict[str, str]) -> None:
                 raise rejected(_CODES[setting.name], told, hint=setting.what_to_do)
             raise rejected("store_not_durable", told, hint=setting.what_to_do)
         elif setting.severity == "warning":
-            LOG.warning("%s (%s)", told, setting.what_to_do)
+            warnings[f"{told} ({setting.what_to_do})"] = None
 
 
 async def settings_report(nodes: Nodes, partitions: int) -> list[Setting]:

@@ -12,6 +12,7 @@ the commits of one call are one transaction. Caps hold across all of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
@@ -50,6 +51,9 @@ from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of
 from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
+LOG = logging.getLogger(__name__)
+
+CODES = {"version": "server_version", "maxmemory-policy": "maxmemory_policy"}
 CAPS_LOCK_MS = 5_000
 """After this a claim under caps whose process is gone stops no other."""
 
@@ -130,7 +134,7 @@ class RedisStore:
         nodes, partitions = Nodes(self.place), len(self._parts) or 1
         return [
             Finding(
-                setting.name.replace("-", "_"),
+                CODES.get(setting.name, setting.name),
                 setting.severity,
                 f"{setting.name} is {setting.value}{': ' if setting.meaning else ''}{setting.meaning}",
                 setting.what_to_do,
@@ -290,6 +294,9 @@ class RedisStore:
     async def claim(self, request: Claim) -> list[Lease]:
         until = self.now_ms() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
+        while self._parts and self._nodes.warnings:
+            # Only workers claim.
+            LOG.warning("%s", self._nodes.warnings.popitem()[0])
         if request.wait_ms and self._parts:
             self._hints.listen()
         while self._parts:

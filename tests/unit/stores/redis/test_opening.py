@@ -98,7 +98,7 @@ async def test_the_rights_that_the_docs_name_are_enough(server: PrivateServer) -
         break
     await store.publish(RUN, [b"live"])
     assert await store.count("acme", "run") == 1 and len(await store.backlog()) == 1
-    assert all(setting.severity != "error" for setting in await store.settings_report())
+    assert all(setting.severity != "error" for setting in await store.diagnose())
     assert await store.forget(RUN)
     blobs = RedisBlobs(lambda: BlobSpaces(place))
     await blobs.open()
@@ -150,11 +150,11 @@ async def test_a_server_that_forgets_is_taken_if_one_says_so(
 async def test_the_report_says_what_survives(server: PrivateServer, value: str, severity: str, words: str) -> None:
     server.asked("CONFIG", "SET", "appendfsync", value)
     store = await opened(server.new_store())
-    report = {setting.name: setting for setting in await store.settings_report()}
+    report = {finding.code: finding for finding in await store.diagnose()}
     await store.close()
     assert (report["appendfsync"].severity, report["appendonly"].severity) == (severity, "ok")
-    assert words in report["appendfsync"].meaning
-    assert set(report) == {"version", "role", "appendonly", "appendfsync", "maxmemory-policy"}
+    assert words in report["appendfsync"].message
+    assert set(report) == {"server_version", "role", "appendonly", "appendfsync", "maxmemory_policy"}
 
 
 async def test_a_replica_is_refused(server: PrivateServer) -> None:

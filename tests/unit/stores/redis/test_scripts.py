@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -74,3 +75,24 @@ def test_what_belongs_to_a_run_is_in_its_partition() -> None:
     spread = {partition_of("acme", f"run{number}", 8) for number in range(200)}
     assert spread == set(range(8))
     assert key_slot(b"tidemill:{p0}:jobs") == key_slot(b"tidemill:{p0}:r:x") != key_slot(b"tidemill:{p1}:jobs")
+
+
+async def test_a_follower_hears_of_what_another_process_writes(store: RedisStore, server: PrivateServer) -> None:
+    """By a hint, whatever the names are; it looks by itself only after a while."""
+    other = RedisStore(store.place)
+    await other.open()
+    streams = [Stream(tenant, kind, "k" + key) for tenant in NAMES for kind, key in (("run", "\0"), ("", "a"))]
+    seen = [asyncio.create_task(anext(aiter(store.follow(stream, 0)))) for stream in streams]
+    for _ in range(1_000):
+        if server.asked("PUBSUB", "NUMSUB", f"{store.place.prefix}:records")[1]:  # type: ignore[index]
+            break
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    hinted: list[Stream | None] = []
+    arrived = store._hints._records
+    store._hints._records = lambda stream: (hinted.append(stream), arrived(stream))[1]
+    await other.commit([Commit(stream, 0, records=(b"1",)) for stream in streams])
+    for task in seen:
+        assert (await asyncio.wait_for(task, 20)).body == b"1"
+    assert set(hinted) == set(streams)
+    await other.close()
