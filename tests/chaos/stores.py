@@ -145,8 +145,10 @@ class PostgresServer(ServedStore):
 
     happenings: ClassVar[Mapping[str, int]] = {**ServedStore.happenings, "kill_backend": 2}
     must_fire: ClassVar[tuple[str, ...]] = (*ServedStore.must_fire, "SIGKILL server, one backend")
-    said = re.compile(r"[^\n]*PostgreSQL at 127\.0\.0\.1:\d+/postgres[^\n]*\n")
-    """One line, which names the server."""
+    said = re.compile(
+        r"[^\n]*PostgreSQL at 127\.0\.0\.1:\d+/postgres[^\n]*\n|query cancellation failed: [^\n]*\n(?:\t[^\n]*\n)*"
+    )
+    """One line, which names the server; and what the driver says when a process ends while the server is away."""
     server: PrivateServer
 
     def started(self) -> AbstractContextManager[PrivateServer]:

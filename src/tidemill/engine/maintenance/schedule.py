@@ -95,7 +95,7 @@ class MaintenanceSchedule:
         await self._store.commit([commit])
 
     async def postpone(self, lease: Lease) -> None:
-        """Insert the job anew, for later: a job that was lost with too many workers would never be claimed again."""
+        """Insert the job again, due later: workers ignore a job with which too many of them were lost."""
         name = task_of(lease.body).node
         LOG.error("the maintenance task %s is postponed: %s", name, SET_ASIDE)
         job = _job(name, self._store.now_ms() + POSTPONED_MS)
