@@ -52,7 +52,7 @@ def bait(tmp_path: Path) -> Iterator[Canary]:
             hits.append(str(self.client_address))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     secrets = ("canary-in-a-file", "canary-in-the-environment", *SCENE.secrets.values())
     yield Canary(file, f"http://127.0.0.1:{server.server_port}/schema.json", secrets, hits)
     server.shutdown()

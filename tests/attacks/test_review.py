@@ -101,7 +101,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Server:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
