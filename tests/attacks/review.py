@@ -473,9 +473,21 @@ OTHERS: tuple[Row, ...] = (
     ),
     Command(
         "L2 a password in a URL",
-        ("runs", "list", "--store", "postgresql://u:pw-canary@h/x"),
+        ("runs", "list", "--store", "oracle://u:pw-canary@h/x"),
         absent="pw-canary",
         code=2,
+    ),
+    Command(
+        "L2 a password in a URL of PostgreSQL",
+        ("runs", "list", "--store", "postgresql://u:pw-canary@127.0.0.1:1/x"),
+        absent="pw-canary",
+        code=1,
+    ),
+    Command(
+        "L2 a password in a URL of Redis",
+        ("runs", "list", "--store", "redis://u:pw-canary@127.0.0.1:1/0"),
+        absent="pw-canary",
+        code=1,
     ),
 )
 
