@@ -240,6 +240,7 @@ class Engine:
             leased=not options.only,
         )
         self.worker.maintenance = self.schedule
+        self.schedule.claim_when_full = self.worker.claim_maintenance
 
     async def open(self) -> Engine:
         await self._store.open()

@@ -59,13 +59,15 @@ class MaintenanceSchedule:
         self._tenant, self._store, self._ambient, self._leased = tenant, store, ambient, leased
         self._tasks = {task.name: task for task in tasks}
         self._loops: list[asyncio.Task[None]] = []
+        self.claim_when_full: Callable[[], Awaitable[None]] | None = None
+        """Makes a worker whose slots are all taken claim a task, too."""
 
     def open(self) -> None:
         if self._leased:
-            self._loops = [asyncio.create_task(self._keep_inserted(), name="tidemill-maintenance")]
+            loops = [self._keep_inserted(), self._claim_when_full()]
         else:
-            loops = (self._run_locally(task) for task in self._tasks.values())
-            self._loops = [asyncio.create_task(loop, name="tidemill-maintenance") for loop in loops]
+            loops = [self._run_locally(task) for task in self._tasks.values()]
+        self._loops = [asyncio.create_task(loop, name="tidemill-maintenance") for loop in loops]
 
     async def close(self) -> None:
         for loop in self._loops:
@@ -137,6 +139,12 @@ class MaintenanceSchedule:
         while True:
             await self.insert()
             await self._ambient.sleep(INSERT_EVERY_MS)
+
+    async def _claim_when_full(self) -> None:
+        while self.claim_when_full is not None:
+            await self._ambient.sleep(RECONCILE_EVERY_MS)
+            with suppress(TidemillError):
+                await self.claim_when_full()
 
     async def insert(self) -> None:
         """Insert the jobs of this tenant's tasks, unless they exist."""

@@ -358,6 +358,19 @@ class Worker:
         else:
             self._drop(held)
 
+    async def claim_maintenance(self) -> None:
+        """Claim maintenance tasks although all slots are taken: they must not wait for the end of a long attempt."""
+        if self.draining or self.handover.free > 0:
+            return
+        options = self._options
+        request = Claim(queues=(MAINTENANCE_QUEUE,), limit=10, lease_ms=options.lease_ms, owner=options.name)
+        leases = await self._store.claim(request)
+        if self.handover.stopped:
+            self._releases.give(leases)
+            return
+        for lease in leases:
+            self._begin(self._acquire(lease), None, known=True)
+
     def _begin_attempt(self, held: HeldJob, entry: CachedRun, known: bool) -> None:
         task, lease, state = held.task, held.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)

@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.operator import pass_days
+from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance.schedule import (
     MAINTENANCE,
     POSTPONED_MS,
@@ -234,3 +235,16 @@ async def test_blobs_that_nothing_refers_to_are_collected_for_every_tenant(mill:
     with pytest.raises(Rejected):
         await acme.engine.blob(lost)
     assert (await acme.engine.blob(kept)).digest == kept
+
+
+@simulated
+async def test_a_worker_whose_slots_are_taken_does_maintenance_too(mill: Cluster, ledger: Ledger) -> None:
+    worker = mill.build("w", functions={"work": ledger.work}, concurrency=1)
+    sweeps = Sweeps()
+    sweeps.add(worker, every_ms=5_000)
+    await worker.open()
+    run_id = await worker.start(document(call("a", args={"seconds": 300}), name="long"))
+    await mill.until(lambda: ledger.running == 1)
+    await asyncio.sleep(100)
+    assert ledger.running == 1 and len(sweeps.seen) >= 8
+    assert (await worker.end(run_id)).status == "COMPLETED"
