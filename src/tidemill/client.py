@@ -155,6 +155,7 @@ class Tidemill:
     """An open engine. Every verb may be called from any thread, except from inside the engine's own loop."""
 
     start = _blocking(Engine.start)
+    start_many = _blocking(Engine.start_many)
     result = _blocking(Engine.result)
     show = _blocking(Engine.show)
     events = _blocking(Engine.events)

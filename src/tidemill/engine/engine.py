@@ -69,6 +69,7 @@ class Engine:
 
     # The flat verbs: each is a method of a service.
     start = service_verb("runs", RunService.start)
+    start_many = service_verb("runs", RunService.start_many)
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)

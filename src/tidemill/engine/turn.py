@@ -183,6 +183,9 @@ ROW_LAG_MS = 1_000
 NODES_LOOKED_AT_MAX = 1_000
 """In larger runs the reconciler finds what they wait for, off the commit path."""
 
+STEPS_TO_CALLER = 2
+"""Steps of the loop until a caller in another thread has its answer."""
+
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
@@ -193,6 +196,9 @@ class HandoverTarget(Protocol):
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker."""
+
+    def works_on(self, stream: Stream) -> bool:
+        """Whether this worker holds a job of a run."""
 
 
 class JobLimits(Protocol):
@@ -234,6 +240,9 @@ class TurnLoop:
         self.commits = 0
         self.gathered = 0
         """Commands that shared a commit with an earlier one."""
+        self._handing_over: set[Stream] = set()
+        """Runs whose first jobs the worker takes in the next step of the loop."""
+        self._end_waiters: dict[Stream, list[asyncio.Future[CachedRun | None]]] = {}
         self._reported: dict[str, None] = {}
         """Digests of tracebacks that were logged."""
 
@@ -282,17 +291,64 @@ class TurnLoop:
         flow: CompiledWorkflow | None = None,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
+        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow)
+        return answer
+
+    async def commands(
+        self,
+        commands: Sequence[tuple[Stream, AnyCommand]],
+        *,
+        hold: Lease | None = None,
+        start: CompiledWorkflow | None = None,
+        flow: CompiledWorkflow | None = None,
+    ) -> list[CommandOutcome]:
+        """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers: dict[int, CommandOutcome] = {}
 
         def settle(pending: PendingCommand, answer: CommandOutcome) -> None:
-            if not future.done():
-                future.set_result(answer)
+            answers[pending.about] = answer
+            if len(answers) == len(commands) and not over.done():
+                over.set_result(None)
 
-        self.ask(stream, PendingCommand(command, settle, hold=hold, start=start, flow=flow))
-        answer = await future
-        if answer.error is not None:
-            raise answer.error
-        return answer
+        for number, (stream, command) in enumerate(commands):
+            self.ask(stream, PendingCommand(command, settle, number, hold=hold, start=start, flow=flow))
+        await over
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
+        return [answers[number] for number in range(len(commands))]
+
+    async def end_in_this_process(self, stream: Stream, seconds: float) -> CachedRun | None:
+        """The run once a commit of this process has ended it; None if another process may continue it, or after
+        `seconds`.
+
+        As long as this worker holds all jobs of a run, only its own commits move the run on, and no one has to read
+        them from the store.
+        """
+        worker = self.handover_target
+        if worker is None or not (stream in self._handing_over or worker.works_on(stream)):
+            return None
+        future: asyncio.Future[CachedRun | None] = asyncio.get_running_loop().create_future()
+        waiters = self._end_waiters.setdefault(stream, [])
+        waiters.append(future)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            if not future.done() or future.cancelled():
+                waiters.remove(future)
+                if not waiters and self._end_waiters.get(stream) is waiters:
+                    del self._end_waiters[stream]
+
+    def _tell_end_waiters(self, plan: PlannedCommit, result: Committed) -> None:
+        ended = not plan.entry.state.busy
+        if ended or (plan.commit is not None and len(result.kept) < len(plan.commit.jobs)):
+            for future in self._end_waiters.pop(plan.stream):
+                if not future.done():
+                    future.set_result(plan.entry if ended else None)
 
     async def _loop(self) -> None:
         while True:
@@ -545,12 +601,23 @@ class TurnLoop:
             self._runs.forget(plan.stream)
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
             pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
+        if plan.stream in self._end_waiters:
+            self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:
             if commit is not None and commit.acks:
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.
-                asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
+                self._handing_over.add(plan.stream)
+                asyncio.get_running_loop().call_soon(self._hand_over, plan.stream, result.kept, STEPS_TO_CALLER)
+
+    def _hand_over(self, stream: Stream, leases: tuple[Lease, ...], steps: int) -> None:
+        if steps:
+            asyncio.get_running_loop().call_soon(self._hand_over, stream, leases, steps - 1)
+            return
+        self._handing_over.discard(stream)
+        assert self.handover_target is not None, "it was there when the commit kept them"
+        self.handover_target.take(leases)
 
 
 def _job(put: JobSpec, seq: int) -> Job:

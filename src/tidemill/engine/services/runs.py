@@ -7,12 +7,15 @@ repeated without harm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.attempts.streaming import shown
+from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
@@ -20,12 +23,18 @@ from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
 from tidemill.engine.versions import Version
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
+TOLD_WITHIN_S = 0.25
+"""How long a caller relies on the commits of its own process before it also follows the run in the store."""
+START_MANY_AT_ONCE = 1_000
+"""Runs that `start_many` starts with one turn."""
+PROBLEMS_MAX = 100
+"""Problems of inputs that `start_many` reports."""
 LOOK_AGAIN_MS = 5.0
 """How much later than it could a caller learns of the end of a long run."""
 
@@ -35,6 +44,14 @@ NAME_LENGTH_MAX = 200
 
 UNSET: Any = object()
 """No value was given; None is one."""
+
+
+class _Starts(NamedTuple):
+    """Checked commands by run."""
+
+    version: Version
+    flow: CompiledWorkflow
+    commands: dict[str, Start]
 
 
 class RunService:
@@ -58,37 +75,95 @@ class RunService:
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         Without `submitted_by` it is the user of this process.
         """
+        keys = None if key is None else [key]
+        starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id)
+        (run_id,) = await self._start(starts)
+        if key is not None:
+            await self._same_start(self._context.stream(run_id), starts.version, inputs)
+        return run_id
+
+    async def start_many(
+        self,
+        workflow: str,
+        inputs: Iterable[Any],
+        *,
+        keys: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+    ) -> list[str]:
+        """Start a run for each of the `inputs` and return their ids once all are durable.
+
+        All inputs are checked first: if one is refused, no run is started. After an error some runs may have started;
+        with `keys`, one for each input, the call can be repeated.
+        """
+        given, named = list(inputs), None if keys is None else list(keys)
+        if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
+            message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
+            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+        starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id)
+        run_ids = await self._start(starts)
+        if named is not None:
+            for run_id, value in zip(run_ids, given, strict=True):
+                await self._same_start(self._context.stream(run_id), starts.version, value)
+        return run_ids
+
+    async def _starts(
+        self,
+        workflow: str,
+        inputs: Sequence[Any],
+        keys: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        submitted_by: str,
+        correlation_id: str,
+    ) -> _Starts:
+        context = self._context
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
-        version = await self._context.catalog.resolve(self._context.tenant, workflow)
-        flow = await self._context.catalog.flow(self._context.tenant, version.digest)
-        payload = await checked_inputs(
-            self._context.tenant, inputs, flow.workflow.inputs, self._context.blobs, self._context.input_bytes_max
-        )
-        run_id = key if key is not None else self._context.ambient.new_id()
-        check_run_id(run_id)
-        stream = self._context.stream(run_id)
-        command = Start(
-            id=f"start:{run_id}",
-            version=version.version,
-            digest=version.digest,
-            inputs=payload,
-            labels=marks,
-            submitted_by=submitted_by,
-            actor=submitted_by or None,
-            correlation_id=correlation_id,
-            tag_used=workflow,
-        )
-        await self._context.limits.refresh()
-        answer = await self._context.turns.command(stream, command, start=flow)
-        if answer.problem is not None:
-            raise Rejected(answer.problem)
+        version = await context.catalog.resolve(context.tenant, workflow)
+        flow = await context.catalog.flow(context.tenant, version.digest)
+        commands: dict[str, Start] = {}
+        problems: list[Problem] = []
+        for number, value in enumerate(inputs):
+            run_id = context.ambient.new_id() if keys is None else keys[number]
+            check_run_id(run_id)
+            try:
+                payload = await checked_inputs(
+                    context.tenant, value, flow.workflow.inputs, context.blobs, context.input_bytes_max
+                )
+            except Rejected as refusal:
+                if len(inputs) == 1:
+                    raise
+                problems += [replace(each, path=f"/inputs/{number}{each.path[7:]}") for each in refusal.problems]
+                continue
+            commands[run_id] = Start(
+                id=f"start:{run_id}",
+                version=version.version,
+                digest=version.digest,
+                inputs=payload,
+                labels=marks,
+                submitted_by=submitted_by,
+                actor=submitted_by or None,
+                correlation_id=correlation_id,
+                tag_used=workflow,
+            )
+        if problems:
+            raise Rejected(problems[:PROBLEMS_MAX])
+        return _Starts(version, flow, commands)
+
+    async def _start(self, starts: _Starts) -> list[str]:
+        context = self._context
+        await context.limits.refresh()
+        waiting = list(starts.commands.items())
+        for at in range(0, len(waiting), START_MANY_AT_ONCE):
+            streams = [(context.stream(run_id), command) for run_id, command in waiting[at : at + START_MANY_AT_ONCE]]
+            for answer in await context.turns.commands(streams, start=starts.flow):
+                if answer.problem is not None:
+                    raise Rejected(answer.problem)
         if self._begins_maintenance:
             self._begins_maintenance = False
-            await insert_first(self._context.store, self._context.tenant)
-        if key is not None:
-            await self._same_start(stream, version, inputs)
-        return run_id
+            await insert_first(context.store, context.tenant)
+        return list(starts.commands)
 
     async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
@@ -109,6 +184,9 @@ class RunService:
             # What this process knows of a run may be old, but never too new to follow it from there.
             self._context.run_cache.forget_unseen()
             entry = self._context.run_cache.get(self._context.stream(run_id)) or await self._context.entry(run_id)
+            if entry.state.busy:
+                stream = self._context.stream(run_id)
+                entry = await self._context.turns.end_in_this_process(stream, TOLD_WITHIN_S) or entry
             if entry.state.busy:
                 entry = await self._ended(run_id, entry.state.seq)
         return await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs)

@@ -303,6 +303,9 @@ class Worker:
         for lease in leases:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
+    def works_on(self, stream: Stream) -> bool:
+        return any(held == stream for held, _ in self._held_jobs)
+
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
         earlier = self._held_jobs.get(job_key)

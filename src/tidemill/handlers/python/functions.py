@@ -4,7 +4,7 @@ A function is registered (`functions=`, `--app`) or named by its import path `mo
 registers nothing: `@function` only stores a name on the function. The values that a generator yields are published to
 followers; together they are the result, unless the generator returns a value.
 A thread cannot be stopped from outside: a function in one learns at its next heartbeat, checkpoint or chunk that its
-attempt is over. A function that never returns occupies only its own thread.
+attempt is over. A function that never returns occupies only its own thread. Thread-local values may outlive a call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import importlib
 import inspect
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
+from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -199,6 +202,11 @@ async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -
 
 T = TypeVar("T")
 
+BLOCKED_SECONDS = 0.0005
+"""A thread that takes longer for a call counts as blocked: no other call waits for it."""
+QUEUED_SECONDS_MAX = 0.005
+"""After this a call no longer waits, however quick the calls before it are."""
+
 
 class Ready(Generic[T]):
     """A value that can be awaited but need not be."""
@@ -249,37 +257,125 @@ async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
     await checkpoint(value)
 
 
-async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
-    """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
-    loop = asyncio.get_running_loop()
-    bridge = _Bridge(context, loop)
-    bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
-    future: asyncio.Future[Any] = loop.create_future()
+class CallThreads:
+    """Threads for calls that may block.
 
-    def run() -> None:
-        outcome, error = None, None
+    One thread works off the queue, because starting or waking a thread costs more than a short call. Calls behind one
+    that blocks get threads of their own. Outcomes that are ready together are handed to the event loop together.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[_Call] = deque()
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        self._begun: float | None = None
+        """When the thread began its present call; None while it waits for one."""
+        self._thread: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._done: deque[_Call] = deque()
+        self._settling = self._closed = False
+
+    async def call(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
+        """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
+        loop = asyncio.get_running_loop()
+        bridge = _Bridge(context, loop)
+        bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
+        call = _Call(name, function, bridged, contextvars.copy_context(), loop)
+        self._submit(call)
         try:
-            outcome = _call_in_thread(function, bridged)
+            return await resolve_result(await call.future, bridged)
+        finally:
+            bridge.close()
+
+    def _submit(self, call: _Call) -> None:
+        if self._closed or self._blocked(call.queued):
+            self._start(call)
+            return
+        self._queue.append(call)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tidemill-calls", daemon=True)
+            self._thread.start()
+        self._wakeup.put(None)
+        if self._timer is None:
+            self._timer = call.loop.call_later(BLOCKED_SECONDS, self._start_late_calls)
+
+    def _blocked(self, now: float) -> bool:
+        begun = self._begun
+        return begun is not None and now - begun > BLOCKED_SECONDS
+
+    def _start_late_calls(self) -> None:
+        """In the event loop: calls that wait behind one that blocks get threads of their own."""
+        self._timer = None
+        now = time.monotonic()
+        with suppress(IndexError):  # The thread empties the queue meanwhile.
+            while self._blocked(now) or self._queue[0].queued + QUEUED_SECONDS_MAX <= now:
+                self._start(self._queue.popleft())
+            self._timer = self._queue[0].loop.call_later(BLOCKED_SECONDS, self._start_late_calls)
+
+    def _start(self, call: _Call) -> None:
+        threading.Thread(target=self._run, args=(call,), name=f"tidemill-{call.name}", daemon=True).start()
+
+    def _work(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            self._wakeup.get()
+            try:
+                call = self._queue.popleft()
+            except IndexError:  # It got a thread of its own.
+                if self._closed:
+                    return
+                continue
+            self._begun, thread.name = time.monotonic(), f"tidemill-{call.name}"
+            self._run(call)
+            self._begun = None
+
+    def _run(self, call: _Call) -> None:
+        if call.future.cancelled():
+            return
+        try:
+            call.outcome = call.variables.run(_call_in_thread, call.function, call.context)
         except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # The event loop is closed.
-            loop.call_soon_threadsafe(_settle, future, outcome, error)
+            call.error = raised
+        self._done.append(call)
+        if not self._settling:
+            self._settling = True
+            with suppress(RuntimeError):  # The event loop is closed.
+                call.loop.call_soon_threadsafe(self._settle)
 
-    call_context = contextvars.copy_context()
-    threading.Thread(target=call_context.run, args=(run,), name=f"tidemill-{name}", daemon=True).start()
-    try:
-        return await resolve_result(await future, bridged)
-    finally:
-        bridge.close()
+    def _settle(self) -> None:
+        # A thread that finds this true has added its call before: it is settled below.
+        self._settling = False
+        while self._done:
+            call = self._done.popleft()
+            if call.future.cancelled():
+                continue
+            if call.error is None:
+                call.future.set_result(call.outcome)
+            else:
+                call.future.set_exception(call.error)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wakeup.put(None)
 
 
-def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(outcome)
-    else:
-        future.set_exception(error)
+class _Call:
+    """A call for a thread, and what came of it."""
+
+    __slots__ = ("context", "error", "function", "future", "loop", "name", "outcome", "queued", "variables")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[NodeContext], Any],
+        context: NodeContext,
+        variables: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name, self.function, self.context, self.variables, self.loop = name, function, context, variables, loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.queued = time.monotonic()
+        self.outcome: Any = None
+        self.error: BaseException | None = None
 
 
 def _call_in_thread(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:
