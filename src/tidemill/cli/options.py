@@ -267,8 +267,11 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
+    "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
+    "init": "Begin a project: a workflow, its functions and a test.",
+    "watch": "Watch a run that workers execute, until it ends.",
     "why": "Explain what a run or a node waits for, or why it ended.",
     "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
@@ -281,6 +284,7 @@ MODULES = {
     "nodes": "documents",
     **dict.fromkeys(("workers", "concurrency"), "worker"),
     "why": "runs",
+    **dict.fromkeys(("init", "watch", "config"), "project"),
 }
 """The module in `commands` that defines a group or command, where it is not called like the group."""
 
