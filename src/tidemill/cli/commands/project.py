@@ -51,7 +51,6 @@ nodes:
       args: {orders: "{{ fetch.output }}"}
     dependencies: [fetch]
     branch:
-      type: rules
       rules:
         - {condition: "output.sum > 100", next_nodes: [review]}
       default: [report]
