@@ -407,6 +407,12 @@ def test_problems_read_as_sentences() -> None:
 NODE = {"id": "a", "type": "value"}
 
 
+def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
+    with pytest.raises(Rejected) as refusal:
+        compile_document(raw, TYPES)
+    return tuple(refusal.value.problems)
+
+
 @pytest.mark.parametrize(
     ("given", "path", "hint"),
     [
