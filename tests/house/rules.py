@@ -238,6 +238,7 @@ ENTRIES = frozenset(
     [
         "src/tidemill/cli/commands/approvals.py",
         "src/tidemill/cli/commands/dead_letters.py",
+        "src/tidemill/cli/commands/project.py",
         "src/tidemill/cli/commands/runs.py",
         "src/tidemill/handlers/python/child.py",
     ]

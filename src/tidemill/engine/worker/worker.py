@@ -27,8 +27,9 @@ from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, 
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.maintenance.schedule import MaintenanceSchedule
+from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
-from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
+from tidemill.engine.turn import TurnLoop
 from tidemill.engine.worker.leases import (
     ClaimLoop,
     HandoverPolicy,

@@ -99,10 +99,10 @@ OTHER_WORDS = {
 
 def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
     known = OTHER_WORDS.get(key, "")
-    # The documented spelling is offered before others that are read.
-    nearest = place.found.nearest
-    hint = f"did you mean `{known}`?" if known in table.entries else nearest(key, table.order)
-    hint = hint or nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
+    hint = f"did you mean `{known}`?" if known in table.entries else place.found.nearest(key, table.entries)
+    # The documented spelling is offered, also where another one that is read is nearer.
+    other = next((name for other, (name, _, _) in table.entries.items() if hint == f"did you mean `{other}`?"), "")
+    hint = f"did you mean `{other}`?" if other else f"known keys: {', '.join(table.order)}"
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 

@@ -13,7 +13,7 @@ from tests.fixtures.faulty_store import Call, bug, following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler
-from tidemill.engine.turn import PendingCommand
+from tidemill.engine.pending_commands import PendingCommand
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed, RunRepaired
 from tidemill.kernel.jobs import JobBody

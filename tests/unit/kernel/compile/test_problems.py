@@ -310,7 +310,7 @@ def test_a_million_problems_are_counted_not_listed() -> None:
         (document(node("fetch"), node("b", "fetsch")), "did you mean `fetch`?"),
         (document(node("fetch"), node("b", "fetch", config="{{ fecth.output }}")), "did you mean `fetch`?"),
         (document(node("a", join="al")), "did you mean `all`?"),
-        (document(node("a", on_error="b")), "one of fail, continue"),
+        (document(node("a", on_error="b")), "one of fail, continue, or {route: [node]}"),
         (document({"id": "a", "type": "value", "dependencies": "b"}), "write [b]"),
     ],
 )
@@ -432,7 +432,11 @@ def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
         ({"name": "t", "nodes": [{**NODE, "on_error": "ignore"}]}, "/nodes/0/on_error", "write continue"),
         ({"name": "t", "nodes": [{**NODE, "on_error": "x"}]}, "/nodes/0/on_error", "or {route: [node]}"),
         ({"name": "t", "nodes": [{**NODE, "join": "most"}]}, "/nodes/0/join", "or {quorum: 2}"),
-        ({"name": "t", "nodes": [{**NODE, "delivery": "exactly_once"}]}, "/nodes/0/delivery", "at least once or at most"),
+        (
+            {"name": "t", "nodes": [{**NODE, "delivery": "exactly_once"}]},
+            "/nodes/0/delivery",
+            "at least once or at most",
+        ),
         ({"name": "t", "nodes": [{**NODE, "type": "bash"}]}, "/nodes/0/type", "did you mean `shell`?"),
         ({"name": "t", "nodes": [{**NODE, "type": "if"}]}, "/nodes/0/type", "any node may have the key `branch`"),
         ({"name": "t", "nodes": [{**NODE, "type": "approval"}]}, "/nodes/0/type", "did you mean `human`?"),
@@ -443,7 +447,9 @@ def test_words_of_other_engines_are_explained(given: dict[str, Any], path: str, 
     assert hint in problems[path].hint
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(-3, "is -3, it must be at least 0.001"), (1e12, "at most 316,224,000")])
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-3, "is -3, it must be at least 0.001"), (1e12, "at most 316,224,000")]
+)
 def test_a_number_out_of_range_says_which_bound(seconds: float, words: str) -> None:
     (problem,) = refused({"name": "t", "nodes": [{**NODE, "timeout_seconds": seconds}]})
     assert words in problem.message
