@@ -102,6 +102,7 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
 @options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
 @options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
 @options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads it.", type=str)
+@options.given
 @options.option("--iteration", metavar="N", type=options.Integers(0), default=0, about="The pass of the loop, from 0.")
 @options.store
 @options.as_json
@@ -120,12 +121,13 @@ def eval_command(**given: Any) -> int:
 @options.option(
     "--scope", metavar="JSON", default="{}", about="What it sees: inputs, nodes by their ids; @file reads it.", type=str
 )
+@options.given
 @options.as_json
-def render_command(template: str, scope: str, as_json: bool) -> int:
+def render_command(template: str, scope: str, given: Sequence[str], as_json: bool) -> int:
     """Fill in a template here and now."""
     from tidemill.cli.commands.evaluate import render
 
-    return render(template, scope, as_json=as_json)
+    return render(template, scope, given, as_json=as_json)
 
 
 @app.command("run")

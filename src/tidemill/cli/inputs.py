@@ -141,17 +141,27 @@ def _nearby(name: str) -> str:
 
 
 def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]:
-    """Read options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
+    """Read options in their order: `name=value`, or a JSON object or `@file.json` for many. Raises Rejected."""
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     for text in given:
         try:
-            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(option, text)
+            found |= _read_input(option, text)
         except Rejected as refusal:
             problems.extend(refusal.problems)
     if problems:
         raise Rejected(problems)
     return found
+
+
+def _read_input(option: str, text: str) -> dict[str, Any]:
+    if text.startswith("@"):
+        return _from_file(text[1:])
+    if not text.lstrip().startswith("{"):
+        return _from_pair(option, text)
+    value = read_exact(option, text)
+    assert isinstance(value, dict), "it begins with a brace, and was read"
+    return value
 
 
 def _from_file(name: str) -> dict[str, Any]:
@@ -214,7 +224,7 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 def _from_pair(option: str, text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        hint = "write name=value, or @file.json"
+        hint = "write name=value, a JSON object, or @file.json"
         raise rejected("input_invalid", f"{option} {text!r} is not name=value", hint=hint)
     try:
         text.encode()

@@ -190,7 +190,7 @@ given = many(
     "-i",
     "given",
     metavar="NAME=VALUE",
-    about="An input; VALUE is JSON where it parses as JSON, else a string. @file.json gives many.",
+    about="An input; VALUE is JSON where it parses as JSON, else a string. A JSON object or @file.json gives many.",
     type=str,
 )
 labels = many("--label", "-l", "labels", metavar="KEY=VALUE", about="A label of the run.")

@@ -29,6 +29,15 @@ def test_a_form_from_a_file(cli_store: CliStore, tmp_path: Path) -> None:
     assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
 
 
+def test_a_form_as_json(cli_store: CliStore) -> None:
+    run_id = cli_store.asking()
+    form = '{"window": "night", "count": 3}'
+    cli_store.fine("approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", form)
+    assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "night", "count": 3}
+    (problem,) = cli_store.refused("approvals", "decide", run_id, "review", "approve", "--form", '{"window": ')
+    assert problem["message"].startswith("--form: ")
+
+
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
     flow = {
         "name": "many",

@@ -201,25 +201,33 @@ def override_command(
 @options.option("--node", metavar="NODE", about="Run again from this node on.")
 @options.given
 @options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
+@options.sets
 @options.labels
 @options.reason
 @options.actor
 @options.option("--key", metavar="ID", about="The id of the new run.")
 @options.on_store()
 def fork_command(
-    session: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+    session: StoreSession,
+    run: str,
+    given: tuple[str, ...],
+    patch: str | None,
+    sets: tuple[str, ...],
+    labels: tuple[str, ...],
+    **more: Any,
 ) -> int:
     """Branch a new run off another one, and print its id.
 
     It takes over what the other has done, up to an event, or up to the node that runs again.
     """
-    from tidemill.cli.inputs import read_data, read_inputs, read_pairs
+    from tidemill.cli.inputs import read_edits, read_inputs, read_pairs
 
     def ask(mill: Tidemill) -> dict[str, Any]:
+        changed = patch is not None or sets
         new = mill.fork(
             run,
             inputs=read_inputs(given) if given else None,
-            patch=None if patch is None else read_data(patch),
+            patch=read_edits(patch, sets, lambda: mill.document(run).document) if changed else None,
             labels=read_pairs("--label", labels) if labels else None,
             **more,
         )
