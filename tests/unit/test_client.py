@@ -446,6 +446,7 @@ def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCapt
         },
         key="flaky",
     )
+    mill.close()
     records = [record for record in caplog.records if record.name == "tidemill.attempts"]
     assert {record.levelname for record in records} == {"INFO"}
     facts = [(record.run_id, record.node, record.item, record.attempt, record.status) for record in records]  # type: ignore[attr-defined]
@@ -467,6 +468,7 @@ def test_a_fork_logs_nothing_of_its_source_again(mill: Tidemill, caplog: pytest.
     run = mill.run(HELLO)
     caplog.set_level("INFO", logger="tidemill.attempts")
     mill.result(mill.fork(run.run_id, node="b", key="fork"))
+    mill.close()
     facts = [(record.run_id, record.node) for record in caplog.records if record.name == "tidemill.attempts"]  # type: ignore[attr-defined]
     assert facts == [("fork", "b")]
 
