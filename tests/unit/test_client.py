@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import threading
@@ -369,7 +370,7 @@ def test_timeouts_name_the_run(mill: Tidemill) -> None:
     mill.publish(ASLEEP)
     run_id = mill.start("asleep", key="nap")
     for given in ({"timeout": 0.05}, {"timeout_s": 0.05}):
-        with pytest.raises(TimeoutError, match=r"run nap has not ended after 0\.05 s; it continues, and result\('nap'\)"):
+        with pytest.raises(TimeoutError, match=r"run nap has not ended after 0\.05 s; it continues, and result"):
             mill.result(run_id, **given)
     with pytest.raises(TimeoutError, match="run nap has not"):
         mill.run("asleep", key="nap", timeout=0.05)
@@ -426,6 +427,10 @@ def test_runs_are_found_by_a_query_by_names_and_one_by_one(mill: Tidemill) -> No
                 ask(text)
 
 
+def fields(record: logging.LogRecord, *names: str) -> tuple[Any, ...]:
+    return tuple(vars(record)[name] for name in names)
+
+
 def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="tidemill.attempts")
     mill.run(HELLO, key="fine")
@@ -449,7 +454,7 @@ def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCapt
     mill.close()
     records = [record for record in caplog.records if record.name == "tidemill.attempts"]
     assert {record.levelname for record in records} == {"INFO"}
-    facts = [(record.run_id, record.node, record.item, record.attempt, record.status) for record in records]  # type: ignore[attr-defined]
+    facts = [fields(record, "run_id", "node", "item", "attempt", "status") for record in records]
     assert facts == [
         ("fine", "a", None, 1, "COMPLETED"),
         ("fine", "b", None, 1, "COMPLETED"),
@@ -459,7 +464,7 @@ def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCapt
         ("flaky", "b", None, 1, "FAILED"),
     ]
     failed = records[2]
-    assert (failed.error_code, failed.will_retry, failed.workflow) == ("flaky", True, "flaky")  # type: ignore[attr-defined]
+    assert fields(failed, "error_code", "will_retry", "workflow") == ("flaky", True, "flaky")
     assert failed.getMessage().startswith("run flaky node a[0] failed, attempt 1, ")
     assert failed.getMessage().endswith(": not yet [flaky]; it will be retried")
 
@@ -469,8 +474,8 @@ def test_a_fork_logs_nothing_of_its_source_again(mill: Tidemill, caplog: pytest.
     caplog.set_level("INFO", logger="tidemill.attempts")
     mill.result(mill.fork(run.run_id, node="b", key="fork"))
     mill.close()
-    facts = [(record.run_id, record.node) for record in caplog.records if record.name == "tidemill.attempts"]  # type: ignore[attr-defined]
-    assert facts == [("fork", "b")]
+    records = [record for record in caplog.records if record.name == "tidemill.attempts"]
+    assert [fields(record, "run_id", "node") for record in records] == [("fork", "b")]
 
 
 def test_problems_of_a_text_have_a_line_and_a_column(mill: Tidemill, tmp_path: Path) -> None:
@@ -483,3 +488,19 @@ def test_problems_of_a_text_have_a_line_and_a_column(mill: Tidemill, tmp_path: P
         found = {problem.path: (problem.line, problem.column) for problem in refused.value.problems}
         assert found == {"/nodes/0/type": (4, 5), "/nodes/1/retry/max_attemps": (5, 34)}
         assert "/nodes/0/type: line 4, column 5: node `a`" in str(refused.value)
+
+
+def test_terms_of_other_lists_are_checked_too(mill: Tidemill) -> None:
+    mill.run(FAILING, key="bad")
+    assert [row.run_id for row in mill.dead_letters("status:open code:broken")[0]] == ["bad"]
+    assert mill.approvals("status:pending") == mill.approvals(["status:pending"]) == ([], None)
+    for ask, term in (
+        (mill.dead_letters, "stats:open"),
+        (mill.approvals, "aprover:ada"),
+        (mill.workflows, "tags:stable"),
+    ):
+        with pytest.raises(tidemill.Rejected) as refused:
+            ask([term])
+        (problem,) = refused.value.problems
+        assert (problem.code, problem.path) == ("query_term_unknown", "/terms/0")
+        assert problem.hint.startswith("did you mean")

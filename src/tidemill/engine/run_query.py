@@ -9,7 +9,7 @@ This module only reads; how terms and bounds are looked up is not its business.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -255,6 +255,24 @@ class _Reader:
         except (ValueError, OverflowError):
             pass
         return None
+
+
+def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
+    """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
+    given = terms.split() if isinstance(terms, str) else list(terms)
+    problems = [
+        Problem(
+            code="query_term_unknown",
+            path=f"/terms/{number}",
+            message=f"`{_short(str(term))}` is no term of this list",
+            hint=offered(str(term).partition(":")[0], fields),
+        )
+        for number, term in enumerate(given)
+        if not isinstance(term, str) or term.partition(":")[0] not in fields
+    ]
+    if problems:
+        raise Rejected(problems)
+    return given
 
 
 def _short(text: str) -> str:

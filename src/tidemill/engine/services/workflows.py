@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.engine.catalog import Diff, Published, Tagged
 from tidemill.engine.compiled import off_loop
+from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.errors import Rejected
@@ -75,10 +76,11 @@ class WorkflowService:
         )
 
     async def find(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+        self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[WorkflowRow], str | None]:
         """Published workflows, the one that changed last first."""
-        return await self._context.catalog.find(self._context.tenant, terms, after=after, limit=limit)
+        wanted = checked_terms(terms, ("tag", "workflow"))
+        return await self._context.catalog.find(self._context.tenant, wanted, after=after, limit=limit)
 
     async def versions(self, name: str) -> list[Version]:
         """All versions of a workflow, oldest first."""
