@@ -19,7 +19,6 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
-from html import escape
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
@@ -302,6 +301,8 @@ class Tidemill:
 
     def _repr_html_(self) -> str:
         """For notebooks: the newest runs."""
+        from html import escape
+
         head = f"<p><b>Tidemill</b> <code>{escape(self._url)}</code>"
         if self._closed or self._forked:
             return f"{head} · closed</p>"

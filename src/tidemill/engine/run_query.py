@@ -163,7 +163,7 @@ class _Reader:
                 message = f"`{_short(name)}` cannot be compared: only the time of the start can"
                 self.problem("query_term_unknown", path, message, "write started>-2h")
         elif assigned := _ASSIGNMENT.fullmatch(condition):
-            self.add_field(*assigned.groups(), path)
+            self.add_field(assigned[1], assigned[2], path)
         elif condition in FLAGS:
             self._terms[condition] = None
         elif condition == "started":

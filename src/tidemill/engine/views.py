@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from html import escape
 from itertools import islice
 from reprlib import Repr
 from typing import Any
@@ -122,6 +121,8 @@ class RunView:
         return f"RunView({self.run_id!r}, {', '.join(facts)})"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         took = "" if self.ended_ms is None else f" · {(self.ended_ms - self.created_ms) / 1_000:,.3f} s"
         head = f"<b>{escape(self.workflow)}@{self.version}</b> · <b>{self.status}</b>{took}"
         said = escape(f"{self.error['message']} [{self.error['code']}]") if self.error else ""
@@ -324,6 +325,8 @@ def picture_of(run: RunView) -> str:
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts, which are escaped."""
+    from html import escape
+
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

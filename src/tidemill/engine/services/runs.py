@@ -260,7 +260,8 @@ class RunService:
             raise rejected("limit_invalid", f"runs are counted up to 1 or more, not {at_most}", path="/at_most")
         if wanted.since_ms is None and wanted.before_ms is None:
             return await self._context.store.count(self._context.tenant, RUN, wanted.terms, at_most=at_most)
-        counted, after = 0, None
+        counted = 0
+        after: str | None = None
         while counted < at_most:
             rows, after = await self._page(wanted, after, min(COUNTED_PAGE, at_most))
             counted += len(rows)

@@ -384,11 +384,12 @@ def find_places(text: str, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         root = yaml.compose(text.replace("\t", " "), Loader=_LOADER)
     except yaml.YAMLError:
         return {}
+    # The entries of every mapping that was met, by key: a mapping may have a problem in each of a thousand entries.
     keys: dict[int, dict[Any, tuple[Any, Any]]] = {}
-    """The entries of every mapping that was met, by key: a problem may be in each of a thousand."""
     found: dict[str, tuple[int, int]] = {}
     for path in paths:
-        node, mark = root, None
+        node: Any = root
+        mark: Any = None
         for step in path.split("/")[1:]:
             if isinstance(node, yaml.MappingNode):
                 entries = keys.get(id(node))
