@@ -6,7 +6,6 @@ import ast
 import inspect
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -58,15 +57,18 @@ def test_type_checkers_do_not_see_the_lookup_of_names() -> None:
 
 def test_what_the_verbs_answer_is_public() -> None:
     """Callers can name the types in annotations of their own."""
-    homes = {getattr(tidemill, name) for name in tidemill.__all__}
-    plain = {None, bool, bytes, dict, int, list, str, tuple, type(None), Any, Workflow}
-    for verb in (value for name, value in vars(AsyncTidemill).items() if not name.startswith("_")):
-        answer = get_type_hints(inspect.unwrap(verb), localns={"AsyncIterator": AsyncIterator}).get("return")
-        assert parts_of(answer) - plain <= homes, verb
+    public = {getattr(tidemill, name) for name in tidemill.__all__}
+    plain = {bool, bytes, int, str, type(None), Any, Workflow}
+    verbs = {name: value for name, value in vars(AsyncTidemill).items() if not name.startswith("_")}
+    assert len(verbs) > 50
+    for name in set(verbs) - {"register"}:
+        function: Any = inspect.unwrap(verbs[name])
+        # Only what is returned: types of arguments may be imported for type checkers alone.
+        answer = type("Answer", (), {"__annotations__": {"it": function.__annotations__["return"]}})
+        assert parts_of(get_type_hints(answer, function.__globals__)["it"]) - plain <= public, name
 
 
 def parts_of(hint: Any) -> set[Any]:
-    """The classes that an annotation is made of."""
-    if not get_args(hint):
-        return {hint}
-    return {part for each in get_args(hint) for part in parts_of(each)} - {AsyncIterator}
+    """The classes that an annotation is made of, without containers."""
+    parts = get_args(hint)
+    return {part for each in parts for part in parts_of(each)} if parts else {hint}
