@@ -46,12 +46,9 @@ _SYNONYMS = {
     "submitted_by": "by:",
     "labels": "label.KEY=",
     "tag": "label.KEY=",
-    "created": "started>",
-    "since": "started>",
-    "until": "started<",
-    "age": "started<",
 }
 """What people write first, and what is meant."""
+_TIMES = {"created": "started>-2h", "since": "started>-2h", "until": "started<-2h", "age": "started<-2h"}
 
 _QUOTE = '"'
 _CONDITION = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
@@ -174,6 +171,8 @@ class _Reader:
             self.problem("query_term_unknown", path, f"`{_short(condition)}` is no condition for runs", hint)
 
     def add_field(self, name: str, value: Any, path: str) -> None:
+        if name == "workflow" and isinstance(value, str) and "@" in value:
+            name = "version"
         if not isinstance(value, str):
             self.problem("query_value_invalid", path, f"`{name}` is text, not {type(value).__name__}")
         elif not value and name in (*FIELDS, *_DAYS):
@@ -185,8 +184,6 @@ class _Reader:
                 self.problem("query_value_invalid", path, message, offered(value.lower(), _CHOICES[name]))
             else:
                 self._one(name, found, path, many=name == "waiting")
-        elif name == "workflow" and "@" in value:
-            self._one("version", value, path)
         elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
             hint = "write version:billing@3"
             self.problem("query_value_invalid", path, f"`{_short(value)}` names no version of a workflow", hint)
@@ -197,12 +194,15 @@ class _Reader:
 
     def _unknown(self, name: str, value: str, path: str) -> None:
         if name == "started":
-            hint = f"compare it: started>{value or '-2h'}"
+            hint = f"compare it: started>{_short(value) or '-2h'}"
+        elif name in _TIMES:
+            hint = f"write {_TIMES[name]}"
         elif name in _SYNONYMS:
-            hint = f"write {_SYNONYMS[name]}{value}"
+            hint = f"write {_SYNONYMS[name]}{_short(value)}"
         else:
             near = offered(name, FIELDS)
-            hint = near if near.startswith("did") else f"for a label write label.{name}={value}; {near}"
+            labelled = f"label.{_short(name)}={_short(value)}"
+            hint = near if near.startswith("did") else f"for a label write {labelled}; {near}"
         self.problem("query_term_unknown", path, f"runs have no `{_short(name)}` to be found by", hint)
 
     def add_label(self, key: Any, value: Any, path: str) -> None:
@@ -251,7 +251,7 @@ class _Reader:
                 value = datetime.fromisoformat(value)
                 value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
             if isinstance(value, datetime):
-                return max(0, int(value.timestamp() * 1_000))
+                return max(0, round(value.timestamp() * 1_000))
         except (ValueError, OverflowError):
             pass
         return None
