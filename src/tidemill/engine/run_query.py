@@ -259,7 +259,7 @@ class _Reader:
 
 def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
     """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
-    given = terms.split() if isinstance(terms, str) else list(terms)
+    given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
     problems = [
         Problem(
             code="query_term_unknown",

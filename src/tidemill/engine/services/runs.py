@@ -116,7 +116,11 @@ class RunService:
             raise rejected("key_reused", message, hint="use a new key for a new request")
 
     async def result(
-        self, run_id: str, *, timeout: float | None = None, timeout_s: float | None = None
+        self,
+        run_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
     ) -> RunView:
         """Wait until the run has ended and show it.
 
