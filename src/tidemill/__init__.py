@@ -15,15 +15,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemill.async_client import AsyncTidemill, aopen
+    from tidemill.blobs.contract import BlobInfo
     from tidemill.client import Tidemill, diagnose
     from tidemill.client import open as open  # noqa: A004
-    from tidemill.engine.catalog import Published
-    from tidemill.engine.index_rows import RunRow
+    from tidemill.engine.catalog import Diff, Published, Tagged
+    from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
+    from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
+    from tidemill.engine.maintenance.blob_gc import GcReport
     from tidemill.engine.maintenance.doctor import Diagnosis
-    from tidemill.engine.services.inspection import LogLine
-    from tidemill.engine.services.workers import WorkerView
-    from tidemill.engine.views import RunView
-    from tidemill.errors import InternalError, Problem, Rejected, TidemillError, Unavailable
+    from tidemill.engine.maintenance.reindex import Reindexed
+    from tidemill.engine.maintenance.retention import SweepResult
+    from tidemill.engine.maintenance.verify import AuditReport
+    from tidemill.engine.services.concurrency import ConcurrencyLimit
+    from tidemill.engine.services.dead_letters import Reprocessed
+    from tidemill.engine.services.inspection import Comparison, LogLine
+    from tidemill.engine.services.patches import PatchOutcome, RunDocument
+    from tidemill.engine.services.runs import RunPage
+    from tidemill.engine.services.workers import NodeTypeView, WorkerView
+    from tidemill.engine.versions import TagMoved, Version, WorkflowRow
+    from tidemill.engine.views import ApprovalView, RunStatus, RunView
+    from tidemill.errors import InternalError, Problem, Rejected, RunFailed, TidemillError, Unavailable
     from tidemill.handlers.contract import (
         ApprovalRequest,
         Blob,
@@ -38,42 +50,74 @@ if TYPE_CHECKING:
         node_type,
     )
     from tidemill.handlers.python.functions import function
+    from tidemill.kernel.explain.ended import NodeHistory
+    from tidemill.kernel.explain.explain import Explanation
     from tidemill.kernel.model import Capabilities, NodeType
+    from tidemill.settings import Settings
     from tidemill.stores.optional import Finding
     from tidemill.version import __version__
 
 
 _HOMES = {
     "ApprovalRequest": "tidemill.handlers.contract",
+    "ApprovalRow": "tidemill.engine.index_rows",
+    "ApprovalView": "tidemill.engine.views",
+    "ArchiveEntry": "tidemill.engine.maintenance.archive",
+    "ArchivePage": "tidemill.engine.maintenance.archive",
     "Asked": "tidemill.handlers.contract",
+    "AsyncTidemill": "tidemill.async_client",
+    "AuditReport": "tidemill.engine.maintenance.verify",
     "Blob": "tidemill.handlers.contract",
+    "BlobInfo": "tidemill.blobs.contract",
     "Cancelled": "tidemill.handlers.contract",
     "Capabilities": "tidemill.kernel.model",
     "Child": "tidemill.handlers.contract",
     "ChildRun": "tidemill.handlers.contract",
+    "Comparison": "tidemill.engine.services.inspection",
+    "ConcurrencyLimit": "tidemill.engine.services.concurrency",
+    "DeadLetterRow": "tidemill.engine.index_rows",
     "Diagnosis": "tidemill.engine.maintenance.doctor",
+    "Diff": "tidemill.engine.catalog",
     "Done": "tidemill.handlers.contract",
+    "Explanation": "tidemill.kernel.explain.explain",
     "Fail": "tidemill.handlers.contract",
     "Finding": "tidemill.stores.optional",
+    "GcReport": "tidemill.engine.maintenance.blob_gc",
     "Handler": "tidemill.handlers.contract",
     "InternalError": "tidemill.errors",
     "LogLine": "tidemill.engine.services.inspection",
     "NodeContext": "tidemill.handlers.contract",
+    "NodeHistory": "tidemill.kernel.explain.ended",
     "NodeType": "tidemill.kernel.model",
+    "NodeTypeView": "tidemill.engine.services.workers",
+    "PatchOutcome": "tidemill.engine.services.patches",
     "Pause": "tidemill.handlers.contract",
     "Problem": "tidemill.errors",
     "Published": "tidemill.engine.catalog",
+    "Reindexed": "tidemill.engine.maintenance.reindex",
     "Rejected": "tidemill.errors",
+    "Reprocessed": "tidemill.engine.services.dead_letters",
     "Return": "tidemill.handlers.contract",
+    "RunDocument": "tidemill.engine.services.patches",
+    "RunFailed": "tidemill.errors",
+    "RunPage": "tidemill.engine.services.runs",
     "RunRow": "tidemill.engine.index_rows",
+    "RunStatus": "tidemill.engine.views",
     "RunView": "tidemill.engine.views",
+    "Settings": "tidemill.settings",
     "Skip": "tidemill.handlers.contract",
+    "SweepResult": "tidemill.engine.maintenance.retention",
+    "TagMoved": "tidemill.engine.versions",
+    "Tagged": "tidemill.engine.catalog",
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
+    "Version": "tidemill.engine.versions",
     "Wait": "tidemill.handlers.contract",
     "WorkerView": "tidemill.engine.services.workers",
+    "WorkflowRow": "tidemill.engine.versions",
     "__version__": "tidemill.version",
+    "aopen": "tidemill.async_client",
     "diagnose": "tidemill.client",
     "function": "tidemill.handlers.python.functions",
     "node_type": "tidemill.handlers.contract",
@@ -82,31 +126,60 @@ _HOMES = {
 
 __all__ = [
     "ApprovalRequest",
+    "ApprovalRow",
+    "ApprovalView",
+    "ArchiveEntry",
+    "ArchivePage",
+    "AsyncTidemill",
+    "AuditReport",
     "Blob",
+    "BlobInfo",
     "Cancelled",
     "Capabilities",
     "ChildRun",
+    "Comparison",
+    "ConcurrencyLimit",
+    "DeadLetterRow",
     "Diagnosis",
+    "Diff",
     "Done",
+    "Explanation",
     "Fail",
     "Finding",
+    "GcReport",
     "Handler",
     "InternalError",
     "LogLine",
     "NodeContext",
+    "NodeHistory",
     "NodeType",
+    "NodeTypeView",
+    "PatchOutcome",
     "Problem",
     "Published",
+    "Reindexed",
     "Rejected",
+    "Reprocessed",
+    "RunDocument",
+    "RunFailed",
+    "RunPage",
     "RunRow",
+    "RunStatus",
     "RunView",
+    "Settings",
     "Skip",
+    "SweepResult",
+    "TagMoved",
+    "Tagged",
     "Tidemill",
     "TidemillError",
     "Unavailable",
+    "Version",
     "Wait",
     "WorkerView",
+    "WorkflowRow",
     "__version__",
+    "aopen",
     "diagnose",
     "function",
     "node_type",
@@ -114,11 +187,13 @@ __all__ = [
 """`open` is public too, but a star import must not hide the built-in one."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return found
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take any misspelt name for one that is found here.
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -38,6 +38,7 @@ from tidemill.handlers.llm.classify import classify_handler
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.openai import openai_provider
 from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
@@ -94,7 +95,7 @@ def built_in_handlers(
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler(functions or {}, settings.imports),
+        python_handler({} if functions is None else functions, settings.imports),
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
@@ -450,7 +451,7 @@ def _secrets_of(settings: Settings) -> GrantedSecrets:
 def engine_at(
     url: str = DEFAULT_URL,
     *,
-    functions: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Mapping[str, Function] | Iterable[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
     work: bool = True,
     concurrency: int = 64,
@@ -476,10 +477,9 @@ def engine_at(
     from tidemill.engine.worker.worker import WorkerOptions
 
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
-    # Only a worker has processes for what is too much for its own.
-    processes = SandboxPool() if work else None
-    settings = _settings_of(settings or read_settings(), work=work)
-    types = node_types(functions, handlers, processes, storage.store, settings)
+    processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
+    settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
+    types = node_types(registry, handlers, processes, storage.store, settings)
     types.log_broken()
     if work and settings.shell:
         threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
@@ -516,6 +516,7 @@ def engine_at(
         unusable_types=types.unusable_types,
         offers=types.not_built_in,
         ownership=storage.ownership,
+        functions=registry,
     )
 
 

@@ -17,24 +17,24 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial, wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from tidemill.bootstrap import DEFAULT_URL, engine_at
-from tidemill.engine.catalog import Published
+from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
 from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.index_rows import RunRow
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import LogLine
+from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import WorkflowService
-from tidemill.engine.views import RunView
+from tidemill.engine.views import html_table
 from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
-from tidemill.handlers.python.functions import Function, function_registry
-from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.settings import Settings
 
@@ -66,12 +66,12 @@ def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FunctionT = TypeVar("FunctionT", bound=Function)
 
 EVENTS_AHEAD_MAX = 4_096
 """What `follow` keeps for a slow reader before it stops reading itself."""
 STOP_SECONDS_MAX = 5.0
-
-Document = Mapping[str, Any] | str | bytes | Path
+HTML_RUNS = 10
 
 
 def open(  # noqa: A001 - `tidemill.open` is how it is called
@@ -99,7 +99,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     """
     engine = engine_at(
         url,
-        functions=function_registry(functions),
+        functions=functions,
         handlers=handlers,
         concurrency=concurrency,
         queues=queues,
@@ -109,7 +109,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         retention_days=retention_days,
         settings=settings,
     )
-    opened = Tidemill(engine)
+    opened = Tidemill(engine, url)
     if only and engine.worker is not None:
         engine.worker.refusals.give_up = opened._on_claims_refused
     try:
@@ -151,12 +151,28 @@ def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) ->
     return call
 
 
+def _iterating(
+    verb: Callable[Concatenate[Engine, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Tidemill, P], Iterator[T]]:
+    @wraps(verb)
+    def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._iterate(verb(self._engine, *args, **kwargs))
+
+    return call
+
+
+def _started(row: RunRow) -> str:
+    return datetime.fromtimestamp(row.created_ms / 1_000, UTC).isoformat(" ", "seconds")
+
+
 class Tidemill:
     """An open engine. Every verb may be called from any thread, except from inside the engine's own loop."""
 
+    publish = _blocking(Engine.publish)
     start = _blocking(Engine.start)
     start_many = _blocking(Engine.start_many)
     result = _blocking(Engine.result)
+    run = _blocking(Engine.run)
     show = _blocking(Engine.show)
     events = _blocking(Engine.events)
     path = _blocking(Engine.path)
@@ -166,6 +182,8 @@ class Tidemill:
     compare = _blocking(Engine.compare)
     logs = _blocking(Engine.logs)
     find = _blocking(Engine.find)
+    runs = _iterating(service_verb("runs", RunService.iterate))
+    count = _blocking(Engine.count)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
     resume = _blocking(Engine.resume)
@@ -214,8 +232,8 @@ class Tidemill:
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
     node_types = _blocking(service_verb("workers", WorkerService.node_types))
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, url: str = "") -> None:
+        self._engine, self._url = engine, without_password(url)
         self._closed = self._ended = False
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
@@ -226,25 +244,17 @@ class Tidemill:
         self._thread = threading.Thread(target=target, name="tidemill-loop", daemon=True)
         self._thread.start()
 
-    def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
-        """Publish a document: a mapping, YAML or JSON text, or the path of a file.
+    @overload
+    def register(self, function: FunctionT, /) -> FunctionT: ...
+    @overload
+    def register(self, *functions: Function, **named: Function) -> Function | None: ...
+    def register(self, *functions: Function, **named: Function) -> Function | None:
+        """Add functions that nodes of type `python` call by name, or replace them by new ones of the same name.
 
-        Refused whole, with every problem in `Rejected.problems`, or taken whole.
+        A function has the name that it was marked with, else its own; `register(score=f)` gives it another. Also a
+        decorator: it returns the first function. Attempts that have begun keep the function they have.
         """
-        if isinstance(document, Path):
-            document = read_document(document.read_bytes(), format=format_of(document.suffix))
-        return self._wait(self._engine.publish(document, author=author, message=message))
-
-    def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
-        """Start a workflow and wait for its end; a document is published first.
-
-        Text without a line break is the name of a published workflow. Raises TimeoutError when the run takes
-        longer than `timeout_s`; it goes on all the same.
-        """
-        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
-            published = self.publish(workflow)
-            workflow = f"{published.name}@{published.version}"
-        return self.result(self.start(workflow, inputs), timeout_s=timeout_s)
+        return self._engine.register(*functions, **named)
 
     def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> Iterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
@@ -275,17 +285,34 @@ class Tidemill:
             if not self._closed:
                 self._wait(ahead.close())
 
-    def close(self, *, timeout_s: float | None = None) -> None:
-        """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
+    def close(self, *, timeout: float | None = None, timeout_s: float | None = None) -> None:
+        """Let running attempts finish (at most `timeout` seconds), then let go of the store; idempotent."""
         if self._closed or self._forked:
             return
         self._closing = True
         try:
             # What still runs after that is cut off; its lease ends by itself.
             with suppress(TimeoutError):
-                self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
+                self._answered(asyncio.wait_for(self._engine.close(), timeout_s if timeout is None else timeout))
         finally:
             self._stop()
+
+    def __repr__(self) -> str:
+        return f"<Tidemill {self._url} {'closed' if self._closed else 'open'}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the newest runs."""
+        from html import escape
+
+        head = f"<p><b>Tidemill</b> <code>{escape(self._url)}</code>"
+        if self._closed or self._forked:
+            return f"{head} · closed</p>"
+        try:
+            rows = self.find(limit=HTML_RUNS).rows
+        except TidemillError as error:
+            return f"{head} · {escape(str(error))}</p>"
+        cells = [(row.run_id, f"{row.workflow}@{row.version}", row.status, _started(row)) for row in rows]
+        return f"{head}</p>{html_table(('run', 'workflow', 'status', 'started'), cells)}"
 
     def __enter__(self) -> Tidemill:
         return self

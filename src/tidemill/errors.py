@@ -7,7 +7,7 @@ error. Anything else is a bug, reported as an `InternalError` where other work h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -28,15 +28,28 @@ class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     message: str
     path: str = ""
     hint: str = ""
+    line: int = 0
+    """Where `path` is in the text that was given, from 1, with `column`; 0 if that is not known."""
+    column: int = 0
 
     def __str__(self) -> str:
         hint = f" ({self.hint})" if self.hint else ""
         return f"{self.sentence} [{self.code}]{hint}"
 
+    def to_dict(self) -> dict[str, str | int]:
+        """The problem as a JSON value: always the four texts, and its place where that is known."""
+        texts = {"code": self.code, "path": self.path, "message": self.message, "hint": self.hint}
+        return {**texts, "line": self.line, "column": self.column} if self.line else {**texts}
+
     @property
     def sentence(self) -> str:
         """Path and message, for a text that shows another code."""
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return f"{self.path}: {self.located_message}" if self.path else self.located_message
+
+    @property
+    def located_message(self) -> str:
+        """The message, with line and column before it where they are known."""
+        return f"line {self.line}, column {self.column}: {self.message}" if self.line else self.message
 
 
 class TidemillError(Exception):
@@ -89,6 +102,26 @@ class StoreUnusable(Unavailable):
 
 class DiskFull(Unavailable):
     """The disk is full: nothing was done, and nothing will be until space is freed."""
+
+
+class RunFailed(TidemillError):
+    """A run has not completed: raised by `run.raise_for_status()`, never by the engine itself."""
+
+    def __init__(
+        self, run_id: str, status: str, *, workflow: str = "", node: str = "", error: Mapping[str, object] = {}
+    ) -> None:
+        self.run_id, self.status, self.workflow, self.node, self.error = run_id, str(status), workflow, node, error
+        what = f"run {run_id} of {workflow}" if workflow else f"run {run_id}"
+        if status in ("RUNNING", "PAUSED"):
+            super().__init__(f"{what} has not ended: it is {status}")
+            return
+        said = f": {error['message']} [{error['code']}]" if error else ""
+        super().__init__(f"{what} {status}{f' at node {node}' if node else ''}{said}")
+
+    @property
+    def code(self) -> str:
+        """The code of the run's error; empty where it has none."""
+        return str(self.error.get("code", ""))
 
 
 class InternalError(TidemillError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.fixtures.command_line import eventually
 from tidemill.bootstrap import NamedMemory, open_storage
 from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
 from tidemill.engine.engine import Engine
@@ -285,3 +287,220 @@ def test_a_forked_copy_says_so_instead_of_waiting_for_ever() -> None:
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 7
         assert mill.find() == ([], None), "the process that opened it goes on"
+
+
+# What people guess
+
+
+FAILING = "name: failing\nnodes: [{id: a, type: fail, config: {kind: broken, message: no <b>luck</b>}}]\n"
+
+
+def test_a_run_says_whether_it_is_fine(mill: Tidemill) -> None:
+    run = mill.run(HELLO, key="fine", labels={"team": "blue"})
+    assert run.ok and run.raise_for_status() is run
+    assert (run.run_id, run.labels) == ("fine", {"team": "blue"})
+    assert (run.status, run.status.lower(), f"{run.status}") == ("COMPLETED", "completed", "COMPLETED")
+    assert run.status is tidemill.RunStatus.COMPLETED
+    assert run == mill.show("fine") and hash(run) == hash(mill.show("fine"))
+    assert run != mill.run(HELLO) and run != "fine"
+    assert repr(run) == "RunView('fine', workflow='hello@1', status='COMPLETED', output='hello world')"
+    assert mill.run(HELLO, key="fine").run_id == "fine", "the same key is the same run"
+
+
+def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:
+    run = mill.run(FAILING, key="bad")
+    assert not run.ok and run.output is None
+    with pytest.raises(tidemill.RunFailed) as raised:
+        run.raise_for_status()
+    assert str(raised.value) == "run bad of failing FAILED at node a: no <b>luck</b> [broken]"
+    assert isinstance(raised.value, tidemill.TidemillError)
+    assert (raised.value.run_id, raised.value.node, raised.value.code) == ("bad", "a", "broken")
+    assert repr(run) == (
+        "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b>')"
+    )
+
+
+def test_a_run_that_goes_on_is_not_fine_yet(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    run_id = mill.start("asleep", key="nap")
+    eventually(lambda: bool(mill.show(run_id).waiting_for), "it does not sleep")
+    run = mill.show(run_id)
+    with pytest.raises(tidemill.RunFailed, match="run nap of asleep has not ended: it is RUNNING"):
+        run.raise_for_status()
+    assert repr(run).endswith("status='RUNNING', waiting_for=['timer (a)'])")
+    mill.cancel(run_id)
+    with pytest.raises(tidemill.RunFailed, match="run nap of asleep CANCELLED"):
+        mill.result(run_id).raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "output"),
+    [
+        ("", {"x": 1}),
+        ('outputs: "{{ a.output }}"', {"x": 1}),
+        ("outputs: {only: 7}", {"only": 7}),
+    ],
+)
+def test_the_output_is_what_the_workflow_returns(mill: Tidemill, outputs: str, output: Any) -> None:
+    run = mill.run(f"name: one\n{outputs}\nnodes: [{{id: a, type: value, config: {{x: 1}}}}]\n")
+    assert run.output == output
+
+
+def test_the_outputs_of_several_last_nodes_stay_together(mill: Tidemill) -> None:
+    run = mill.run("name: two\nnodes: [{id: a, type: value, config: 1}, {id: b, type: value, config: 2}]\n")
+    assert run.output == run.outputs == {"a": 1, "b": 2}
+
+
+def test_notebooks_see_tables_without_markup_of_others(mill: Tidemill) -> None:
+    html = mill.run(FAILING, key="<i>bad</i>")._repr_html_()
+    assert "no &lt;b&gt;luck&lt;/b&gt; [broken]" in html and "&lt;i&gt;bad&lt;/i&gt;" in html
+    assert html.count("<tr>") == 2 and "<b>luck" not in html and "<i>" not in html
+    shown = mill._repr_html_()
+    assert "&lt;i&gt;bad&lt;/i&gt;" in shown and "failing@1" in shown and "sqlite:///tidemill.db" in shown
+    assert repr(mill) == "<Tidemill sqlite:///tidemill.db open>"
+    mill.close()
+    assert "closed" in mill._repr_html_() and repr(mill) == "<Tidemill sqlite:///tidemill.db closed>"
+
+
+def test_passwords_are_no_part_of_a_repr() -> None:
+    assert "secret" not in repr(tidemill.aopen("memory://user:secret@x"))
+
+
+def test_timeouts_name_the_run(mill: Tidemill) -> None:
+    mill.publish(ASLEEP)
+    run_id = mill.start("asleep", key="nap")
+    for given in ({"timeout": 0.05}, {"timeout_s": 0.05}):
+        with pytest.raises(TimeoutError, match=r"run nap has not ended after 0\.05 s; it continues, and result"):
+            mill.result(run_id, **given)
+    with pytest.raises(TimeoutError, match="run nap has not"):
+        mill.run("asleep", key="nap", timeout=0.05)
+
+
+def test_the_name_of_a_file_is_no_workflow(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected) as refused:
+        mill.run("flow.yaml")
+    assert refused.value.code == "workflow_unknown"
+    assert 'mill.run(Path("flow.yaml"))' in refused.value.problems[0].hint
+
+
+def test_functions_are_registered_after_open() -> None:
+    with tidemill.open("memory://") as mill:
+
+        @mill.register
+        def f() -> str:
+            return "first"
+
+        assert mill.run(CALL).output == "first"
+
+        @tidemill.function("f")
+        def other() -> str:
+            return "second"
+
+        mill.register(other)
+        assert mill.run("call").output == "second", "a redefinition in a notebook counts"
+        mill.register(f=lambda: "third")
+        assert mill.run("call").output == "third"
+        with pytest.raises(TypeError, match="not a function"):
+            mill.register(3)  # type: ignore[call-overload]
+        assert mill.run("call").output == "third"
+
+
+@pytest.mark.parametrize("functions", [[3, "x"], {"a": 3}, "name", 7])
+def test_what_is_no_function_is_refused(functions: Any) -> None:
+    with pytest.raises(TypeError, match="functions"):
+        tidemill.open("memory://", functions=functions)
+
+
+def test_runs_are_found_by_a_query_by_names_and_one_by_one(mill: Tidemill) -> None:
+    for number in range(5):
+        mill.run(HELLO, key=f"r{number}", labels={"even": str(number % 2 == 0)})
+    mill.run(FAILING, key="bad")
+    assert [row.run_id for row in mill.find("status:failed started>-1h").rows] == ["bad"]
+    assert mill.find("status:FAILED") == mill.find(["status:FAILED"]) == mill.find(status="failed")
+    named = mill.find(workflow="hello", label={"even": "False"}, since="1h")
+    assert sorted(row.run_id for row in named.rows) == ["r1", "r3"]
+    assert len(list(mill.runs())) == mill.count() == 6
+    assert sorted(row.run_id for row in mill.runs("workflow:hello label.even=True")) == ["r0", "r2", "r4"]
+    for text in ("statuss:FAILED", ["statuss:FAILED"]):
+        for ask in (mill.find, mill.count, lambda query: list(mill.runs(query))):
+            with pytest.raises(tidemill.Rejected, match="query_term_unknown"):
+                ask(text)
+
+
+def fields(record: logging.LogRecord, *names: str) -> tuple[Any, ...]:
+    return tuple(vars(record)[name] for name in names)
+
+
+def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="tidemill.attempts")
+    mill.run(HELLO, key="fine")
+    mill.run(
+        {
+            "name": "flaky",
+            "nodes": [
+                {
+                    "id": "a",
+                    "type": "fail",
+                    "config": {"kind": "flaky", "message": "not yet", "attempts": 1, "retryable": True},
+                    "retry": {"backoff_seconds": 0.001},
+                    "map": {"over": [1]},
+                },
+                {"id": "b", "type": "fail", "dependencies": ["a"]},
+                {"id": "c", "type": "value", "dependencies": ["b"]},
+            ],
+        },
+        key="flaky",
+    )
+    mill.close()
+    records = [record for record in caplog.records if record.name == "tidemill.attempts"]
+    assert {record.levelname for record in records} == {"INFO"}
+    facts = [fields(record, "run_id", "node", "item", "attempt", "status") for record in records]
+    assert facts == [
+        ("fine", "a", None, 1, "COMPLETED"),
+        ("fine", "b", None, 1, "COMPLETED"),
+        ("flaky", "a", 0, 1, "FAILED"),
+        ("flaky", "a", 0, 2, "COMPLETED"),
+        ("flaky", "a", None, 2, "COMPLETED"),
+        ("flaky", "b", None, 1, "FAILED"),
+    ]
+    failed = records[2]
+    assert fields(failed, "error_code", "will_retry", "workflow") == ("flaky", True, "flaky")
+    assert failed.getMessage().startswith("run flaky node a[0] failed, attempt 1, ")
+    assert failed.getMessage().endswith(": not yet [flaky]; it will be retried")
+
+
+def test_a_fork_logs_nothing_of_its_source_again(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
+    run = mill.run(HELLO)
+    caplog.set_level("INFO", logger="tidemill.attempts")
+    mill.result(mill.fork(run.run_id, node="b", key="fork"))
+    mill.close()
+    records = [record for record in caplog.records if record.name == "tidemill.attempts"]
+    assert [fields(record, "run_id", "node") for record in records] == [("fork", "b")]
+
+
+def test_problems_of_a_text_have_a_line_and_a_column(mill: Tidemill, tmp_path: Path) -> None:
+    text = "name: x\nnodes:\n  - id: a\n    type: valeu\n  - {id: b, type: value, retry: {max_attemps: 3}}\n"
+    file = tmp_path / "flow.yaml"
+    file.write_text(text)
+    for document in (text, text.encode(), file):
+        with pytest.raises(tidemill.Rejected) as refused:
+            mill.publish(document)
+        found = {problem.path: (problem.line, problem.column) for problem in refused.value.problems}
+        assert found == {"/nodes/0/type": (4, 5), "/nodes/1/retry/max_attemps": (5, 34)}
+        assert "/nodes/0/type: line 4, column 5: node `a`" in str(refused.value)
+
+
+def test_terms_of_other_lists_are_checked_too(mill: Tidemill) -> None:
+    mill.run(FAILING, key="bad")
+    assert [row.run_id for row in mill.dead_letters("status:open code:broken")[0]] == ["bad"]
+    assert mill.approvals("status:pending") == mill.approvals(["status:pending"]) == ([], None)
+    for ask, term in (
+        (mill.dead_letters, "stats:open"),
+        (mill.approvals, "aprover:ada"),
+        (mill.workflows, "tags:stable"),
+    ):
+        with pytest.raises(tidemill.Rejected) as refused:
+            ask([term])
+        (problem,) = refused.value.problems
+        assert (problem.code, problem.path) == ("query_term_unknown", "/terms/0")
+        assert problem.hint.startswith("did you mean")

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml
+from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml, with_places
 
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
@@ -89,6 +89,18 @@ class Source(NamedTuple):
     name: str
     document: Any
     folder: Path | None
+    text: bytes = b""
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Add line and column to the problems of a refusal."""
+        try:
+            yield
+        except Rejected as refusal:
+            raise Rejected(self.with_places(refusal.problems)) from None
+
+    def with_places(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+        return with_places(problems, self.text)
 
 
 def read_source(name: str) -> Source:
@@ -96,7 +108,7 @@ def read_source(name: str) -> Source:
     text = read_bytes(name)
     path = Path(name)
     document = read_document(text, format=None if name == STDIN else format_of(path.suffix))
-    return Source(name, document, None if name == STDIN else path.absolute().parent)
+    return Source(name, document, None if name == STDIN else path.absolute().parent, text)
 
 
 def read_bytes(name: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.archive import Archive
@@ -34,18 +34,21 @@ from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import WorkerService
-from tidemill.engine.services.workflows import WorkflowService
+from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
+from tidemill.engine.views import RunView
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
+from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FunctionT = TypeVar("FunctionT", bound=Function)
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
@@ -62,6 +65,7 @@ class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
+    `functions` are those that its handlers look up by name; `register` adds to them.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -73,6 +77,7 @@ class Engine:
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
+    count = service_verb("runs", RunService.count)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
     resume = service_verb("runs", RunService.resume)
@@ -145,8 +150,10 @@ class Engine:
         unusable_types: Sequence[str] = (),
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
+        functions: dict[str, Function] | None = None,
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
+        self._functions: dict[str, Function] = {} if functions is None else functions
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -242,6 +249,41 @@ class Engine:
         )
         self.worker.maintenance = self.schedule
         self.schedule.claim_when_full = self.worker.claim_maintenance
+
+    async def run(
+        self,
+        workflow: Document,
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> RunView:
+        """Start a workflow and wait for its end; a document is published first.
+
+        Text on one line is the name of a published workflow; the document in a file is `Path("flow.yaml")`. `key` and
+        `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError, which
+        names the run; the run continues all the same.
+        """
+        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+            published = await self.publish(workflow)
+            workflow = f"{published.name}@{published.version}"
+        run_id = await self.start(workflow, inputs, key=key, labels=labels)
+        return await self.result(run_id, timeout=timeout, timeout_s=timeout_s)
+
+    @overload
+    def register(self, function: FunctionT, /) -> FunctionT: ...
+    @overload
+    def register(self, *functions: Function, **named: Function) -> Function | None: ...
+    def register(self, *functions: Function, **named: Function) -> Function | None:
+        """Add functions that nodes of type `python` call by name, or replace them by new ones of the same name.
+
+        A function has the name that it was marked with, else its own; `register(score=f)` gives it another. Also a
+        decorator: it returns the first function. Attempts that have begun keep the function they have.
+        """
+        self._functions.update({**function_registry(functions), **function_registry(named)})
+        return functions[0] if functions else None
 
     async def open(self) -> Engine:
         await self._store.open()

@@ -39,6 +39,9 @@ ANYONE = "anyone"
 
 DAY_MS = 24 * 3600 * 1000
 
+WAITS = {"human": "approval", **{name: name for name in ("timer", "signal", "child", "retry", "limit")}}
+"""What a run can wait for, as `waiting_for` begins, and what it is called in the term `waiting:…`."""
+
 IndexedFacts = tuple[str, bool, str, dict[str, str], int]
 """The changing facts that the terms of a run are derived from."""
 
@@ -179,6 +182,15 @@ def run_terms(
         terms.append(f"by:{state.submitted_by}")
     terms += ["stuck"] * stuck + ["idle"] * idle
     return tuple(terms)
+
+
+def waiting_terms(waiting_for: Sequence[str]) -> tuple[str, ...]:
+    """The terms by which a run is found by what it waits for.
+
+    A row without them is right too: an older version wrote it, or the run was busy. The reconciler adds them.
+    """
+    kinds = dict.fromkeys(each.partition(" ")[0] for each in waiting_for)
+    return tuple(f"waiting:{WAITS[kind]}" for kind in kinds if kind in WAITS)
 
 
 _FIRST = attrgetter("workflow", "version", "digest", "status", "created_ms", "last_ms", "counter", "seq")

@@ -17,9 +17,10 @@ from typing import Protocol
 import msgspec
 
 from tidemill.ambient import Ambient
+from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
 from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms
+from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
 from tidemill.engine.pending_commands import (
     COMMITTED,
     CommandOutcome,
@@ -464,7 +465,8 @@ class TurnLoop:
             entry.terms, entry.indexed_facts = run_terms(after, retention=retention), found_by
         quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
         waits = waiting_for(entry.flow.workflow, after) if quiet else ()
-        return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)
+        terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
+        return (run_row(plan.stream, after, terms, waiting_for=waits), *others)
 
     def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
@@ -478,6 +480,8 @@ class TurnLoop:
                 entry.apply_committed(decision, commit.expected, flows)
                 self.commits += 1
                 self.gathered += len(plan.commands) - 1
+                if OUTCOME_LOG.isEnabledFor(logging.INFO):
+                    log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
             self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.

@@ -223,5 +223,9 @@ def read_workflow_row(row: Row) -> WorkflowRow:
 
 
 def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
-    hint = ProblemCollector().nearest(name, known) or "publish it first"
+    if name.endswith((".yaml", ".yml", ".json")):
+        file = shown(name)
+        hint = f'this names a file: `tidemill publish {file}` first, or in Python `mill.run(Path("{file}"))`'
+    else:
+        hint = ProblemCollector().nearest(name, known) or "publish it first"
     return rejected("workflow_unknown", f"no workflow {shown(name)} is published", hint=hint)

@@ -1,12 +1,20 @@
-"""A run as people and programs see it: one object, the same from Python, from `run --json` and over HTTP."""
+"""A run as people and programs see it: one object, the same from Python, from `run --json` and over HTTP.
+
+`_repr_html_` is what notebooks show: a head line, the place for a drawing (`picture_of`) and a small table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from itertools import islice
+from reprlib import Repr
 from typing import Any
 
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.errors import RunFailed
 from tidemill.kernel.activation import Approval, Wait, items_merged
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
@@ -15,15 +23,35 @@ from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
+HTML_ROWS_MAX = 100
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
 ITEMS_LOOKED_AT_MAX = 200
 """A map may have a hundred thousand items, and every commit of a waiting run asks this."""
 
 
+class RunStatus(StrEnum):
+    """How a run stands; each is equal to its name as text, and printed as that."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
 class RunView:
+    """A run: how it stands, what it returned, and each of its nodes. `to_dict` is the same as JSON."""
+
     def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
         self.run_id = run_id
-        self.status: str = state.status
+        self.status = RunStatus(state.status)
         self.outputs = outputs
+        """By name, or as the workflow declares them; None unless the run COMPLETED."""
         self.outputs_missing = ""
         """Why `outputs` are incomplete; nearly always empty."""
         self.counter = state.counter
@@ -48,10 +76,69 @@ class RunView:
         self.rollback = {"status": state.rollback, "undone": undone, "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
+        self._declared = state.outputs is not None
+        self._graph: Workflow | None = None
+        """What a drawing needs; `view_run` sets it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run COMPLETED."""
+        return self.status == RunStatus.COMPLETED
+
+    @property
+    def output(self) -> Any:
+        """What the run returned.
+
+        These are its declared outputs; without a declaration the output of its last node, or all `outputs` if several
+        have one.
+        """
+        if self._declared or not isinstance(self.outputs, dict) or len(self.outputs) != 1:
+            return self.outputs
+        return next(iter(self.outputs.values()))
+
+    def raise_for_status(self) -> RunView:
+        """Raise `RunFailed`, which names run, node and error, unless the run COMPLETED; else return the run itself."""
+        if not self.ok:
+            raise RunFailed(
+                self.run_id, self.status, workflow=self.workflow, node=self.failed_node or "", error=self.error or {}
+            )
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunView):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.run_id)
+
+    def __repr__(self) -> str:
+        facts = [f"workflow='{self.workflow}@{self.version}'", f"status={self.status!r}"]
+        if self.ok:
+            facts.append(f"output={_SHORT.repr(self.output)}")
+        if self.error:
+            facts += [f"failed_node={self.failed_node!r}", f"error={_SHORT.repr(self.error['message'])}"]
+        if self.waiting_for:
+            facts.append(f"waiting_for={_SHORT.repr(list(self.waiting_for))}")
+        return f"RunView({self.run_id!r}, {', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        took = "" if self.ended_ms is None else f" · {(self.ended_ms - self.created_ms) / 1_000:,.3f} s"
+        head = f"<b>{escape(self.workflow)}@{self.version}</b> · <b>{self.status}</b>{took}"
+        said = escape(f"{self.error['message']} [{self.error['code']}]") if self.error else ""
+        head += f"<br><code>{escape(self.run_id)}</code>" + (f"<br>{said}" if said else "")
+        rows = (
+            (name, node["status"], str(node["attempts"]), _node_words(node))
+            for name, node in islice(self.nodes.items(), HTML_ROWS_MAX)
+        )
+        more = f"<p>… and {len(self.nodes) - HTML_ROWS_MAX} more nodes</p>" if len(self.nodes) > HTML_ROWS_MAX else ""
+        return f"<p>{head}</p>{picture_of(self)}{html_table(('node', 'status', 'attempts', 'output'), rows)}{more}"
 
     def to_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in _RUN_FIELDS}
-        shown["waiting_for"] = list(self.waiting_for)
+        shown["status"], shown["waiting_for"] = self.status.value, list(self.waiting_for)
         return shown | {name: getattr(self, name) for name in ("stuck", "outputs_missing") if getattr(self, name)}
 
 
@@ -73,6 +160,18 @@ class ApprovalView:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
         self.approval = approval
         self.status: str = approval.status
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ApprovalView):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.run_id, self.node, self.visit, self.index))
+
+    def __repr__(self) -> str:
+        asked = f"{self.run_id!r}, node={self.node!r}, status={self.status!r}"
+        return f"ApprovalView({asked}, title={_SHORT.repr(self.approval.title)})"
 
     def to_dict(self) -> dict[str, Any]:
         approval = self.approval
@@ -126,7 +225,7 @@ async def view_run(
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
     outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
     view = RunView(stream.key, state, outputs, nodes)
-    view.outputs_missing = missing
+    view.outputs_missing, view._graph = missing, workflow
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
     return view
 
@@ -216,3 +315,27 @@ def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
     if not state.in_flight and any(visit.map is not None and visit.map.flying for visit in state.cells.values()):
         return True
     return any(job.ready_at_ms > now_ms and job.task.kind != "deadline" for job in expected_jobs(workflow, state))
+
+
+# What notebooks show
+
+
+def picture_of(run: RunView) -> str:
+    """Where the drawing of a run goes: HTML above the table of its nodes."""
+    return ""
+
+
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts, which are escaped."""
+    from html import escape
+
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _node_words(node: dict[str, Any]) -> str:
+    error = node["error"]
+    if error is not None:
+        return f"{error['message']} [{error['code']}]"
+    return "" if node["output"] is None else _SHORT.repr(node["output"])

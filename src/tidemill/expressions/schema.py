@@ -36,6 +36,7 @@ from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROBLEMS_MAX = 100
+NAMES_SHOWN_MAX = 8
 SCHEMA_BYTES_MAX = 1 << 20
 CACHED_BYTES_MAX = 1 << 15
 PATTERNS_MAX = 200
@@ -186,7 +187,9 @@ def _encoded_and_compiled(schema: Json) -> Schema | tuple[Problem, ...]:
 
 def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     source = msgspec.json.decode(encoded)
-    wrong = tuple(_schema_problem(error) for error in islice(_dialect().iter_errors(source), PROBLEMS_MAX))
+    # A schema of schemas says some things once per vocabulary.
+    errors = islice(_dialect().iter_errors(source), PROBLEMS_MAX)
+    wrong = tuple(dict.fromkeys(_schema_problem(error) for error in errors))
     if wrong:
         return wrong
     found = cost_bound(source, frozenset({DIALECT}))
@@ -294,7 +297,72 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
             return _invalid(f"{message}: {reason}", place, hint)
         hint = "counted repetition is limited: lengths of strings are minLength and maxLength"
         return _invalid(message, place, hint)
-    return _invalid(shorten(error.message, 300), place, _alternatives(error))
+    return _type_problem(error, place) or _invalid(shorten(error.message, 300), place, _alternatives(error))
+
+
+_SPELLINGS = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+"""What other languages call the types of JSON Schema."""
+
+
+def _type_of(name: Json) -> str:
+    """The type that a word means; empty if it means none."""
+    return "" if not isinstance(name, str) else name if name in _KINDS else _SPELLINGS.get(name.lower(), "")
+
+
+def _type_problem(error: ValidationError, place: str) -> Problem | None:
+    """A misspelt type, or a type where a schema belongs."""
+    name, steps = error.instance, error.instance_path
+    if not isinstance(name, str) or not steps:
+        return None
+    if len(steps) > 1 and steps[-2] == "properties":
+        message = f"`{shorten(name, 60)}` is no schema"
+        return _invalid(message, place, f"write {{type: {_type_of(name)}}}") if _type_of(name) else None
+    if steps[-1] != "type" or name in _KINDS:
+        return None
+    hint = f"did you mean `{_type_of(name)}`?" if _type_of(name) else meant(name, _KINDS)
+    return _invalid(f"`{shorten(name, 60)}` is no type", place, hint or f"the types are {', '.join(_KINDS)}")
+
+
+_KEYWORD_NAMES = """
+    type enum const title description default deprecated readOnly writeOnly examples format required
+    properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentRequired
+    dependentSchemas dependencies unevaluatedProperties items prefixItems contains minContains maxContains minItems
+    maxItems uniqueItems unevaluatedItems allOf anyOf oneOf not if then else minLength maxLength pattern multipleOf
+    minimum maximum exclusiveMinimum exclusiveMaximum contentEncoding contentMediaType contentSchema definitions
+"""
+_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
+
+
+def check_names_typed(schema: Json, path: str) -> list[Problem]:
+    """Refuse a mapping from names to types: it is a valid schema, because unknown keywords are, and checks nothing."""
+    if not isinstance(schema, dict):
+        return []
+    strings = (key for key in schema if isinstance(key, str))
+    names = [key for key in strings if key not in _KEYWORDS and not key.startswith(("x-", "$"))]
+    typed = [key for key in names if _type_of(schema[key]) or (isinstance(schema[key], dict) and "type" in schema[key])]
+    if not names or (len(names) < len(schema) and not typed):
+        return []
+    shown = names[:NAMES_SHOWN_MAX]
+    parts = [f"{shorten(key, 60)}: {_as_schema(schema[key])}" for key in shown] + ["…"] * (len(names) > len(shown))
+    words = ", ".join(f"`{shorten(key, 60)}`" for key in shown)
+    message = f"this is a JSON Schema, and {words} {'is no keyword' if len(names) == 1 else 'are no keywords'} of it"
+    return [_invalid(message, path, f"write {{type: object, properties: {{{', '.join(parts)}}}}}")]
+
+
+def _as_schema(value: Json) -> str:
+    inner = value.get("type") if isinstance(value, dict) else value
+    return f"{{type: {_type_of(inner)}}}" if _type_of(inner) else "{}"
 
 
 _DEFS_HINT = "put the schema under $defs and refer to it as #/$defs/<name>"

@@ -373,6 +373,7 @@ def cursor_after(row: Row) -> str:
 
 
 def cursor_at(place: Place) -> str:
+    """The cursor of what comes after a place, which need not exist: `(sort, "")` is every row with a lower sort."""
     return f"{place[0]}:{place[1]}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.stores.harness import OTHER, RUN, StoreUnderTest, row, run
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Page, Row
+from tidemill.stores.contract import Page, Row, cursor_at
 
 
 class RowLaws:
@@ -114,6 +114,17 @@ class RowLaws:
             if after is None:
                 break
         return pages
+
+    @pytest.mark.parametrize("terms", [(), ("x",), ("x", "y")])
+    async def test_a_cursor_without_a_key_begins_below_a_sort(
+        self, sut: StoreUnderTest, terms: tuple[str, ...]
+    ) -> None:
+        """Bounds on the sort are asked for like this, whether or not there is a row at the bound."""
+        await sut.committed(rows=tuple(row(f"k{sort}", sort, "x", "y") for sort in (-3, 0, 5, 7)))
+        for sort, below in [(8, ["k7", "k5", "k0", "k-3"]), (7, ["k5", "k0", "k-3"]), (6, ["k5", "k0", "k-3"])]:
+            page = await sut.store.find("acme", "run", terms, after=cursor_at((sort, "")))
+            assert [each.key for each in page.rows] == below
+        assert (await sut.store.find("acme", "run", terms, after=cursor_at((-3, "")))).rows == ()
 
     async def test_an_empty_page_has_no_cursor(self, sut: StoreUnderTest) -> None:
         assert await sut.store.find("acme", "run", limit=1) == Page(rows=())

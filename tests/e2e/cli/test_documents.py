@@ -42,6 +42,29 @@ def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
     assert "\x1b[31m" not in plain
 
 
+@pytest.mark.parametrize("command", ["validate", "graph", "publish", "run"])
+def test_problems_are_told_with_line_and_column(cli_store: CliStore, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(BROKEN)
+    told = cli_store(command, str(file))
+    assert told.code == main.REFUSED
+    said = told.out + told.err
+    assert "line 5, column 13: node `a`: there is no node type `valeu` [unknown_node_type]" in said
+    if command != "graph":
+        problems = cli_store(command, str(file), "--json").json["problems"]
+        places = {problem["path"]: (problem.get("line"), problem.get("column")) for problem in problems}
+        assert (places["/nodse"], places["/nodes/0/type"]) == ((3, 1), (5, 13))
+
+
+def test_inputs_that_are_no_schema_are_told_the_right_form(inside: InProcessCli, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text("name: x\ninputs: {name: string, age: int}\nnodes: [{id: a, type: value}]\n")
+    told = inside("validate", str(file))
+    assert told.code == main.REFUSED
+    assert "line 2, column 1" in told.out
+    assert "write {type: object, properties: {name: {type: string}, age: {type: integer}}}" in told.out
+
+
 @pytest.mark.parametrize("command", ["validate", "graph"])
 def test_what_is_referred_to_by_content_needs_no_store(inside: InProcessCli, tmp_path: Path, command: str) -> None:
     file = tmp_path / "flow.yaml"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.cli_store import CliStore
+from tests.fixtures.cli_store import PAYMENT, RELEASE, CliStore
 from tests.fixtures.command_line import EXAMPLES, process
 from tidemill.cli import main
 
@@ -143,3 +143,44 @@ def test_retry_lets_a_run_go_on(cli_store: CliStore) -> None:
     assert [event["reason"] for event in cli_store.mill.events(run_id) if event["type"] == "RunRetried"] == [
         "once more"
     ]
+
+
+# Queries
+
+
+def test_runs_are_listed_and_counted_by_a_query(cli_store: CliStore) -> None:
+    paid = cli_store.start(PAYMENT, key="pay", labels={"customer": "acme"})
+    asked = cli_store.start(RELEASE, key="ask", labels={"customer": "acme corp"})
+    cli_store.until(paid, lambda view: view.status == "FAILED")
+    cli_store.until(asked, lambda view: bool(view.waiting_for))
+
+    def listed(*arguments: str) -> list[str]:
+        found = [row["run_id"] for row in cli_store.json("runs", "list", *arguments)["runs"]]
+        assert cli_store.json("runs", "count", *arguments) == {"count": len(found)}
+        return found
+
+    assert listed("status:failed", "label.customer=acme", "started>-2h") == ["pay"]
+    assert listed("status:failed label.customer=acme started>-2h") == ["pay"]
+    assert listed("waiting:approval") == listed('label.customer="acme corp"') == ["ask"]
+    assert sorted(listed("--since", "2h")) == sorted(listed("--since", "-2h")) == ["ask", "pay"]
+    assert listed("started<-2h") == []
+    assert listed("status:failed", "--workflow", "release") == []
+    assert listed("--status", "failed", "-l", "customer=acme", "--term", "workflow:payment") == ["pay"]
+    assert cli_store.fine("runs", "count", "live") == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "hint"),
+    [
+        (["statuss:failed"], "/query:1", "did you mean `status`?"),
+        (["live", "status:faild"], "/query:6", "did you mean `failed`?"),
+        (["--term", "statuss:FAILED"], "/terms/0", "did you mean `status`?"),
+        (["--since", "soon"], "/since", "write -2h"),
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "count"])
+def test_a_mistyped_query_is_not_an_empty_list(
+    cli_store: CliStore, command: str, arguments: list[str], path: str, hint: str
+) -> None:
+    (problem,) = cli_store.refused("runs", command, *arguments)
+    assert problem["path"] == path and hint in problem["hint"]

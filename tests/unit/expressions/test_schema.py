@@ -13,7 +13,14 @@ from tests.fixtures.scopes import AFTER, SCOPE, evaluate
 from tests.pace import allowed
 from tidemill.expressions.conditions import EvaluationRequest, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, Matching, check_schema, compile_schema
+from tidemill.expressions.schema import (
+    PATTERNS_MAX,
+    PROBLEMS_MAX,
+    Matching,
+    check_names_typed,
+    check_schema,
+    compile_schema,
+)
 from tidemill.expressions.templates.syntax import is_template
 
 PERSON = {
@@ -558,3 +565,61 @@ def test_much_is_decided_elsewhere() -> None:
     condition = matching({"items": {"type": "integer"}})
     scope = replace(AFTER, output=list(range(2000)))
     assert isinstance(next(decide_leaf(condition, scope)), EvaluationRequest)
+
+
+# What people write instead of a schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "hint"),
+    [
+        ({"name": "string", "age": "integer"}, "{name: {type: string}, age: {type: integer}}"),
+        ({"name": "str"}, "{name: {type: string}}"),
+        ({"name": {"type": "string"}}, "{name: {type: string}}"),
+        ({"name": {"description": "who"}}, "{name: {}}"),
+        ({"type": "object", "name": "string"}, "{name: {type: string}}"),
+        ({"required": ["name"], "name": {"type": "string"}}, "{name: {type: string}}"),
+        ({f"n{number}": "int" for number in range(9)}, "n7: {type: integer}, …}"),
+    ],
+)
+def test_a_mapping_from_names_to_types_is_no_schema(schema: Any, hint: str) -> None:
+    (problem,) = check_names_typed(schema, "/inputs")
+    assert (problem.code, problem.path) == ("schema_invalid", "/inputs")
+    assert f"{{type: object, properties: {hint}" in problem.hint or problem.hint.endswith(f"{hint}}}")
+    assert "keyword" in problem.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        False,
+        {},
+        [],
+        {"type": "object"},
+        {"properties": {"name": {"type": "string"}}},
+        {"title": "string", "description": "what for"},
+        {"type": "object", "x-order": ["a"], "ui": {"order": ["a"]}},
+        {"$defs": {"a": {}}, "$ref": "#/$defs/a"},
+        {"x-note": "string"},
+    ],
+)
+def test_a_schema_with_notes_of_its_own_stays_one(schema: Any) -> None:
+    assert check_names_typed(schema, "/inputs") == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "words", "hint"),
+    [
+        ({"type": "objekt"}, "/type", "`objekt` is no type", "object"),
+        ({"type": "int"}, "/type", "`int` is no type", "did you mean `integer`?"),
+        ({"type": "date"}, "/type", "`date` is no type", "the types are"),
+        ({"properties": {"n": {"type": "str"}}}, "/properties/n/type", "`str` is no type", "did you mean `string`?"),
+        ({"properties": {"n": "integer"}}, "/properties/n", "`integer` is no schema", "write {type: integer}"),
+        ({"properties": {"type": "string"}}, "/properties/type", "`string` is no schema", "write {type: string}"),
+    ],
+)
+def test_a_type_that_is_none_is_said_so(schema: Any, path: str, words: str, hint: str) -> None:
+    (problem,) = check_schema(schema)
+    assert (problem.code, problem.path) == ("schema_invalid", path)
+    assert words in problem.message and hint in problem.hint

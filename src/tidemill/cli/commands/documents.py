@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 def graph(file: str, *, form: Literal["text", "mermaid"] | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
     types = node_types()
-    document, _ = with_stand_ins(read_source(file).document)
-    workflow = compile_document(document, types.by_name, types.unusable_types).workflow
+    source = read_source(file)
+    document, _ = with_stand_ins(source.document)
+    with source.located():
+        workflow = compile_document(document, types.by_name, types.unusable_types).workflow
     drawn = supports_unicode()
     if (form or ("text" if drawn else "mermaid")) == "mermaid":
         waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
@@ -165,11 +167,12 @@ def validate(file: str, apps: Sequence[str], store: str | None = None, *, as_jso
         source = read_source(file)
         warn_of_ignored_config(source.folder)
         document, unchecked = with_stand_ins(source.document)
-        compiled = compile_document(document, types.by_name, types.unusable_types, of_workers=store is not None)
+        with source.located():
+            compiled = compile_document(document, types.by_name, types.unusable_types, of_workers=store is not None)
     except Rejected as refusal:
         _print_refused(file, refusal.problems, as_json)
         return main.REFUSED
-    workflow, warnings = compiled.workflow, (*compiled.warnings, *unchecked)
+    workflow, warnings = compiled.workflow, source.with_places((*compiled.warnings, *unchecked))
     if as_json:
         valid = {"valid": True, "name": workflow.name, "nodes": len(workflow.nodes), "digest": workflow.digest}
         print_json({**valid, "problems": [], "warnings": as_plain(warnings)})

@@ -322,7 +322,8 @@ def _run(
 
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    published = mill.publish(source.document, author=options.actor)
+    with source.located():
+        published = mill.publish(source.document, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
     return f"{published.name}@{published.version}"

@@ -38,28 +38,52 @@ def why_command(session: StoreSession, run: str, node: str | None) -> int:
 runs = options.new_group("runs")
 
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
+COUNTED_MAX = 10_000
+
+_conditions = options.together(
+    options.argument(
+        "query", "[QUERY]...", "Conditions, e.g. status:failed label.team=blue 'started>-2h'.", nargs=-1, required=False
+    ),
+    options.option("--status", type=click.Choice(STATUSES, case_sensitive=False), about="Only runs with this status."),
+    options.of_workflow,
+    options.labels,
+    options.option("--since", metavar="TIME", about="Started since then: 2h (ago), or 2026-03-01."),
+    options.many("--term", "terms", metavar="TERM", about="Any condition: live, stuck, by:ada, parent:RUN…"),
+)
+
+
+def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> dict[str, Any]:
+    """What the options above mean, as arguments of `find` and `count`."""
+    from tidemill.cli.inputs import read_pairs
+
+    return {"query": " ".join(query), "label": read_pairs("--label", labels), **given}
 
 
 @runs.command("list")
-@options.option("--status", type=click.Choice(STATUSES, case_sensitive=False), about="How they stand.")
-@options.of_workflow
-@options.labels
-@options.many("--term", "terms", metavar="TERM", about="Any term: live, stuck, suspect, by:ada, parent:RUN…")
+@_conditions
 @options.page
 @options.on_store()
-def list_command(
-    session: StoreSession, labels: tuple[str, ...], terms: tuple[str, ...], limit: int, after: str | None, **given: Any
-) -> int:
-    """List runs, newest first."""
-    from tidemill.cli.inputs import read_pairs
+def list_command(session: StoreSession, limit: int, after: str | None, **given: Any) -> int:
+    """List runs, newest first.
+
+    A query is conditions that all hold: status:failed workflow:billing label.customer=acme waiting:approval
+    'started>-2h'.
+    """
     from tidemill.cli.render.lists import list_page
 
-    def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
-        wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
-        wanted += [f"{name}:{value}" for name, value in given.items() if value is not None]
-        return mill.find([*wanted, *terms], after=after, limit=limit)
+    return list_page(session, "runs", lambda mill: mill.find(**_wanted(**given), after=after, limit=limit))
 
-    return list_page(session, "runs", fetch)
+
+@runs.command("count")
+@_conditions
+@options.on_store()
+def count_command(session: StoreSession, **given: Any) -> int:
+    """Count the runs that `runs list` would list, up to 10,000."""
+
+    def show(found: dict[str, int]) -> None:
+        print(found["count"] if found["count"] < COUNTED_MAX else f"{COUNTED_MAX} or more")
+
+    return session.ask_and_print(lambda mill: {"count": mill.count(**_wanted(**given), at_most=COUNTED_MAX)}, show)
 
 
 @runs.command("show")

@@ -143,7 +143,8 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
     def ask(mill: Tidemill) -> Published:
         source = read_source(file)
         warn_of_ignored_config(source.folder)
-        published = mill.publish(source.document, author=author, message=message)
+        with source.located():
+            published = mill.publish(source.document, author=author, message=message)
         views.extend(mill.node_types() if published.from_workers else ())
         return published
 

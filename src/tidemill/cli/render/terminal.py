@@ -206,9 +206,9 @@ SHOWN_MAX = 200
 """Problems shown to a person; programs get all of them."""
 
 
-def as_plain(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    """Problems as JSON values, always with all four keys."""
-    return [{key: getattr(problem, key) for key in ("code", "path", "message", "hint")} for problem in problems]
+def as_plain(problems: Iterable[Problem]) -> list[dict[str, str | int]]:
+    """Problems as JSON values."""
+    return [problem.to_dict() for problem in problems]
 
 
 def print_json(value: Any) -> None:
@@ -282,7 +282,7 @@ def _lines(problem: Problem, width: int, columns: int | None, paint: Styler) -> 
     """The path and the message side by side, the hint below; a long path has a line of its own."""
     path = sanitize(problem.path)
     indent = " " * (width + 4 if width else 4 if path else 2)
-    said = _folded(f"{sanitize(problem.message)} [{problem.code}]", len(indent), columns)
+    said = _folded(f"{sanitize(problem.located_message)} [{problem.code}]", len(indent), columns)
     hint = _folded(f"→ {sanitize(problem.hint)}", len(indent), columns) if problem.hint else []
     if len(path) > width:
         yield f"  {paint(path, BOLD)}"

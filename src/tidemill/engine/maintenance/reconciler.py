@@ -23,6 +23,7 @@ from tidemill.engine.index_rows import (
     read_run_row,
     run_row,
     run_terms,
+    waiting_terms,
 )
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.maintenance.schedule import Cursor
@@ -101,7 +102,7 @@ class Reconciler:
             if entry is None or entry.state.seq != version or not entry.state.busy:
                 continue
             try:
-                await self._reconcile_run(stream, entry, jobs[stream], shown[stream])
+                await self._reconcile_run(stream, entry, jobs[stream], shown[stream], rows[stream].terms)
             except Exception as error:
                 if isinstance(error, TidemillError) and not isinstance(error, InternalError):
                     raise
@@ -114,18 +115,20 @@ class Reconciler:
         streams = list(streams)
         return dict(zip(streams, await asyncio.gather(*map(self._store.jobs, streams)), strict=True))
 
-    async def _reconcile_run(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
+    async def _reconcile_run(
+        self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow, terms: Sequence[str]
+    ) -> None:
         found = compare(entry, jobs)
         if found.newer:
             # A worker of the newer version takes these jobs, and does the repair.
-            await self._mark(stream, entry, jobs, shown, newer=True)
+            await self._mark(stream, entry, jobs, shown, terms, newer=True)
         elif found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
             repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=entry.state.seq)
             await self._turns.command(stream, repair)
         else:
-            await self._mark(stream, entry, jobs, shown)
+            await self._mark(stream, entry, jobs, shown, terms)
             await self._messenger.look_after(stream, entry)
 
     def _is_set_aside(self, stream: Stream, jobs: Sequence[JobView]) -> bool:
@@ -138,11 +141,18 @@ class Reconciler:
             await self._store.commit([Commit(stream=stream, expected=None, rows=(marked_stuck(row, SET_ASIDE),))])
 
     async def _mark(
-        self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow, *, newer: bool = False
+        self,
+        stream: Stream,
+        entry: CachedRun,
+        jobs: list[JobView],
+        shown: RunRow,
+        present: Sequence[str],
+        *,
+        newer: bool = False,
     ) -> None:
         """Update a row that lags behind, and mark in it, with the reason, that nothing has happened for a while.
 
-        A run that waits for a worker of a `newer` version is not stuck.
+        `present` are the terms of the row. A run that waits for a worker of a `newer` version is not stuck.
         """
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
@@ -157,9 +167,11 @@ class Reconciler:
         elif not waits and not held:
             queues = {view.job.queue for view in jobs if view.job.ready_at_ms <= now}
             waits = tuple(f"a worker on queue {queue}" for queue in sorted(queues))
-        if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
+        waiting = waiting_terms(waits)
+        same = (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits)
+        if same and set(waiting).issubset(present):
             return
-        terms = run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle)
+        terms = (*run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle), *waiting)
         row = run_row(stream, state, terms, waiting_for=waits, stuck=stuck, idle=idle, stuck_reason=reason)
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.index_rows import APPROVAL, ApprovalRow, read_approval_row
+from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext, at_index, check_node
 from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView
@@ -20,6 +21,7 @@ from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent
 from tidemill.kernel.state import peek_at
 
 VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")
+TERMS = ("status", "run", "workflow", "approver", "decided_by")
 
 
 class ApprovalService:
@@ -27,10 +29,10 @@ class ApprovalService:
         self._context = context
 
     async def find(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+        self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[ApprovalRow], str | None]:
         """Approvals that have all terms (`status:pending`, `run:ID`, `workflow:NAME`, `approver:user:x`…)."""
-        page = await self._context.page(APPROVAL, terms, after, limit)
+        page = await self._context.page(APPROVAL, checked_terms(terms, TERMS), after, limit)
         return [read_approval_row(row) for row in page.rows], page.after
 
     async def show(self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None) -> ApprovalView:

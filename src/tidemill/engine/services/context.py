@@ -30,7 +30,7 @@ from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Page, Store, Stream, Tail
+from tidemill.stores.contract import Page, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
 
@@ -122,10 +122,27 @@ class ServiceContext:
     async def packed(self, value: Any, *, code: str, path: str, bytes_max: int | None = None) -> Payload:
         return await packed(self.tenant, value, self.blobs, code=code, path=path, bytes_max=bytes_max)
 
-    async def page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
+    async def page(
+        self,
+        kind: str,
+        terms: Any,
+        after: str | None,
+        limit: int,
+        *,
+        since: int | None = None,
+        before: int | None = None,
+    ) -> Page:
+        """A page of rows; `since` and `before` bound their sort, along which a store walks from the newest down."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
-        return await self.store.find(self.tenant, kind, terms, after=after, limit=limit)
+        if before is not None:
+            after = cursor_at((before, "") if after is None else min((before, ""), place_of(after)))
+        page = await self.store.find(self.tenant, kind, terms, after=after, limit=limit)
+        if since is None:
+            return page
+        rows = tuple(row for row in page.rows if row.sort >= since)
+        over = len(rows) < len(page.rows) or (page.after is not None and place_of(page.after)[0] < since)
+        return Page(rows=rows, after=None if over else page.after)
 
 
 _STORED_NAMES: dict[type[AnyCommand], str] = {CloseDeadLetter: "closeletter"}

@@ -10,6 +10,7 @@ import msgspec
 
 from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
 from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
+from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import UNSET, RunService
@@ -25,6 +26,7 @@ from tidemill.kernel.state import key_at
 from tidemill.security.secrets import RedactedSecrets
 
 OPEN = "status:open"
+TERMS = ("status", "run", "workflow", "node", "code")
 PAGE = 200
 LETTERS_MAX = 100_000
 """Letters that are counted of one run: as many as the items of a map."""
@@ -58,10 +60,10 @@ class DeadLetterService:
         self._context, self._runs, self._patches = context, runs, patches
 
     async def find(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+        self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[DeadLetterRow], str | None]:
         """Failures that are not retried automatically (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
-        page = await self._context.page(DEAD_LETTER, terms, after, limit)
+        page = await self._context.page(DEAD_LETTER, checked_terms(terms, TERMS), after, limit)
         return [read_dead_letter_row(row) for row in page.rows], page.after
 
     async def show(

@@ -19,6 +19,7 @@ from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
+from tidemill.engine.run_query import Moment, RunQuery, read_query
 from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
 from tidemill.engine.versions import Version
@@ -52,6 +53,17 @@ class _Starts(NamedTuple):
     version: Version
     flow: CompiledWorkflow
     commands: dict[str, Start]
+
+
+ITERATED_PAGE = 200
+COUNTED_PAGE = 1_000
+
+
+class RunPage(NamedTuple):
+    """Runs as lists show them, and the cursor of the next page; None on the last one."""
+
+    rows: list[RunRow]
+    after: str | None
 
 
 class RunService:
@@ -178,18 +190,37 @@ class RunService:
             message = f"key {stream.key} belongs to a run with other inputs"
             raise rejected("key_reused", message, hint="use a new key for a new request")
 
-    async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
-        """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
-        async with asyncio.timeout(timeout_s):
-            # What this process knows of a run may be old, but never too new to follow it from there.
-            self._context.run_cache.forget_unseen()
-            entry = self._context.run_cache.get(self._context.stream(run_id)) or await self._context.entry(run_id)
-            if entry.state.busy:
-                stream = self._context.stream(run_id)
-                entry = await self._context.turns.end_in_this_process(stream, TOLD_WITHIN_S) or entry
-            if entry.state.busy:
-                entry = await self._ended(run_id, entry.state.seq)
+    async def result(
+        self,
+        run_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> RunView:
+        """Wait until the run has ended and show it.
+
+        After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError; the run continues all the same.
+        """
+        seconds = timeout_s if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                entry = await self._end(run_id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            again = f"it continues, and result({run_id!r}) waits again"
+            raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; {again}") from None
         return await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs)
+
+    async def _end(self, run_id: str) -> CachedRun:
+        """Wait until the run has ended."""
+        # What this process knows of a run may be old, but never too new to follow it from there.
+        self._context.run_cache.forget_unseen()
+        stream = self._context.stream(run_id)
+        entry = self._context.run_cache.get(stream) or await self._context.entry(run_id)
+        if entry.state.busy:
+            entry = await self._context.turns.end_in_this_process(stream, TOLD_WITHIN_S) or entry
+        return await self._ended(run_id, entry.state.seq) if entry.state.busy else entry
 
     async def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> AsyncIterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
@@ -251,11 +282,93 @@ class RunService:
         return None if entry.state.busy or seq < entry.state.ended_seq else entry
 
     async def find(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
-    ) -> tuple[list[RunRow], str | None]:
-        """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
-        page = await self._context.page(RUN, terms, after, limit)
-        return [shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after
+        self,
+        query: str | Iterable[str] = "",
+        *,
+        terms: Iterable[str] = (),
+        status: str | None = None,
+        workflow: str | None = None,
+        label: str | Mapping[str, str] | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> RunPage:
+        """A page of the runs that meet all conditions, newest first, and the cursor of the next page.
+
+        `query` is text (`"status:failed label.customer=acme started>-2h"`) or a list of conditions, as `terms` is; the
+        arguments by name are conditions too. `since` and `until` take `"2h"` (ago), a date, or Python's `datetime` and
+        `timedelta`. Raises Rejected with everything that is not understood.
+        """
+        wanted = self._query(query, terms, status, workflow, label, since, until)
+        return await self._page(wanted, after, limit)
+
+    async def iterate(
+        self,
+        query: str | Iterable[str] = "",
+        *,
+        terms: Iterable[str] = (),
+        status: str | None = None,
+        workflow: str | None = None,
+        label: str | Mapping[str, str] | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> AsyncIterator[RunRow]:
+        """Every run that meets all conditions of `find`, newest first, read a page at a time."""
+        wanted = self._query(query, terms, status, workflow, label, since, until)
+        after: str | None = None
+        while True:
+            rows, after = await self._page(wanted, after, ITERATED_PAGE)
+            for row in rows:
+                yield row
+            if after is None:
+                return
+
+    async def count(
+        self,
+        query: str | Iterable[str] = "",
+        *,
+        terms: Iterable[str] = (),
+        status: str | None = None,
+        workflow: str | None = None,
+        label: str | Mapping[str, str] | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        at_most: int = 10_000,
+    ) -> int:
+        """How many runs meet all conditions of `find`, counted up to `at_most`."""
+        wanted = self._query(query, terms, status, workflow, label, since, until)
+        if at_most < 1:
+            raise rejected("limit_invalid", f"runs are counted up to 1 or more, not {at_most}", path="/at_most")
+        if wanted.since_ms is None and wanted.before_ms is None:
+            return await self._context.store.count(self._context.tenant, RUN, wanted.terms, at_most=at_most)
+        counted = 0
+        after: str | None = None
+        while counted < at_most:
+            rows, after = await self._page(wanted, after, min(COUNTED_PAGE, at_most))
+            counted += len(rows)
+            if after is None:
+                break
+        return min(counted, at_most)
+
+    def _query(
+        self,
+        query: str | Iterable[str],
+        terms: Iterable[str],
+        status: str | None,
+        workflow: str | None,
+        label: str | Mapping[str, str] | None,
+        since: Moment | None,
+        until: Moment | None,
+    ) -> RunQuery:
+        # Starts are dated by the store's clock.
+        now = self._context.store.now_ms()
+        named = {"status": status, "workflow": workflow}
+        return read_query(query, terms=terms, named=named, label=label, since=since, until=until, now_ms=now)
+
+    async def _page(self, query: RunQuery, after: str | None, limit: int) -> RunPage:
+        page = await self._context.page(RUN, query.terms, after, limit, since=query.since_ms, before=query.before_ms)
+        return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""

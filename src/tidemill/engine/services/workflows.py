@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tidemill.engine.catalog import Diff, Published, Tagged
 from tidemill.engine.compiled import off_loop
+from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
-from tidemill.kernel.document.reader import read_document
+from tidemill.errors import Rejected
+from tidemill.kernel.document.reader import format_of, read_document, with_places
 from tidemill.kernel.model import Json, Workflow
+
+Document = Mapping[str, Any] | str | bytes | Path
+"""What can be published: a mapping, YAML or JSON text, or the path of a file."""
 
 
 class WorkflowService:
@@ -23,11 +32,30 @@ class WorkflowService:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
-        """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
-        if isinstance(document, (str, bytes)):
-            document = await off_loop(document, partial(read_document, format=None), document)
-        return await self._context.catalog.publish(self._context.tenant, document, author=author, message=message)
+    async def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
+        """Publish a document: a mapping, YAML or JSON text, or the path of a file.
+
+        Refused whole, with every problem in `Rejected.problems`, or taken whole.
+        """
+        text: bytes | str | None = None
+        read: Any = document
+        if isinstance(document, Path):
+            text = await asyncio.to_thread(document.read_bytes)
+            read = await off_loop(text, partial(read_document, format=format_of(document.suffix)), text)
+        elif isinstance(document, (str, bytes)):
+            text = document
+            read = await off_loop(text, partial(read_document, format=None), text)
+        publishing = self._context.catalog.publish(self._context.tenant, read, author=author, message=message)
+        if text is None:
+            return await publishing
+        try:
+            published = await publishing
+        except Rejected as refusal:
+            raise Rejected(await off_loop(text, with_places, refusal.problems, text)) from None
+        if not published.warnings:
+            return published
+        warnings = await off_loop(text, with_places, published.warnings, text)
+        return msgspec.structs.replace(published, warnings=warnings)
 
     async def show(self, reference: str) -> Workflow:
         """The compiled form of a published workflow: `name`, or `name@3`."""
@@ -48,10 +76,11 @@ class WorkflowService:
         )
 
     async def find(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+        self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[WorkflowRow], str | None]:
         """Published workflows, the one that changed last first."""
-        return await self._context.catalog.find(self._context.tenant, terms, after=after, limit=limit)
+        wanted = checked_terms(terms, ("tag", "workflow"))
+        return await self._context.catalog.find(self._context.tenant, wanted, after=after, limit=limit)
 
     async def versions(self, name: str) -> list[Version]:
         """All versions of a workflow, oldest first."""

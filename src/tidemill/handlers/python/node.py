@@ -117,9 +117,10 @@ def python_handler(
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)
             return pool.call(path, context, msgspec.convert(config.get("limits") or {}, Limits))
-        if name not in found:
-            found[name] = FunctionSignature.of(functions.get(name) or imported(name))
-        target = found[name]
+        registered, target = functions.get(name), found.get(name)
+        if target is None or (registered is not None and target.function is not registered):
+            # A function may be registered again while the engine is open.
+            target = found[name] = FunctionSignature.of(registered or imported(name))
         function = target.function
         if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             arguments = target.arguments(config, context)

@@ -6,9 +6,11 @@ The size is checked before anything is parsed.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
+
+import msgspec
 
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.normalize import draft_of, parse_conditions
@@ -62,6 +64,22 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
         what = "the document is empty" if value is None else "the document is not a mapping"
         raise rejected("not_a_mapping", what, hint="a document begins with keys such as `name:` and `nodes:`")
     return value
+
+
+def with_places(problems: Sequence[Problem], text: bytes | str) -> tuple[Problem, ...]:
+    """Problems of a document with line and column in the text that it was read from."""
+    if not problems:
+        return ()
+    from tidemill.kernel.document import text as parsers
+
+    source = text if isinstance(text, str) else text.decode(errors="replace")
+    places = parsers.find_places(source.removeprefix("\ufeff"), {each.path for each in problems if not each.line})
+    return tuple(
+        msgspec.structs.replace(each, line=places[each.path][0], column=places[each.path][1])
+        if each.path in places
+        else each
+        for each in problems
+    )
 
 
 def normalise(raw: Json) -> tuple[Json, list[Problem]]:

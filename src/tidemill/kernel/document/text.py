@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -366,3 +367,42 @@ class _Composer:
         self.found.problem(code, path, f"line {mark.line + 1}, column {mark.column + 1}: {message}", hint)
         if self.found.dropped > PROBLEMS_MAX:
             self.found.refuse()
+
+
+# Places
+
+LOCATED_LENGTH_MAX = 2_000_000
+"""Characters of a text in which places are looked up: that takes longer than reading it."""
+
+
+def find_places(text: str, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Line and column of JSON pointers in a text that was read before; for what is not there, of what it lacks in."""
+    if len(text) > LOCATED_LENGTH_MAX:
+        return {}
+    try:
+        # JSON is YAML, except for the tabs between its tokens; a space is as wide.
+        root = yaml.compose(text.replace("\t", " "), Loader=_LOADER)
+    except yaml.YAMLError:
+        return {}
+    # The entries of every mapping that was met, by key: a mapping may have a problem in each of a thousand entries.
+    keys: dict[int, dict[Any, tuple[Any, Any]]] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for path in paths:
+        node: Any = root
+        mark: Any = None
+        for step in path.split("/")[1:]:
+            if isinstance(node, yaml.MappingNode):
+                entries = keys.get(id(node))
+                if entries is None:
+                    scalars = ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
+                    entries = keys[id(node)] = {key.value: (key, value) for key, value in scalars}
+                key, node = entries.get(step.replace("~1", "/").replace("~0", "~"), (None, None))
+                mark = mark if key is None else key.start_mark
+            elif isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
+                node = node.value[int(step)]
+                mark = node.start_mark
+            else:
+                break
+        if mark is not None:
+            found[path] = (mark.line + 1, mark.column + 1)
+    return found

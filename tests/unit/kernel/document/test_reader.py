@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.document.reader import Format, read_document
+from tidemill.kernel.document.reader import Format, read_document, with_places
 
 LANGUAGES: tuple[Format | None, ...] = ("yaml", "json", None)
 
@@ -182,3 +182,58 @@ TOKENS = st.sampled_from([*'{}[],:"&*!|>-? \n\t#aN0.\\', "'", "---", "&a ", "*a"
 @given(st.lists(TOKENS, max_size=30).map("".join))
 def test_almost_documents_are_read_or_refused(text: str) -> None:
     assert all(is_read_or_refused(text, language) for language in LANGUAGES)
+
+
+# Places of problems
+
+YAML = """\
+name: x
+nodes:
+  - id: a
+    config: {"a/b": {deep: [1, {x: 2}]}}
+  - &two {id: b}
+  - *two
+"""
+JSON = '{\n\t"name": "x",\n\t"nodes": [\n\t\t{"id": "a", "config": {"a/b": {"deep": [1, {"x": 2}]}}}\n\t]\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "place"),
+    [
+        (YAML, "/name", (1, 1)),
+        (YAML, "/nodes/0", (3, 5)),
+        (YAML, "/nodes/0/config", (4, 5)),
+        (YAML, "/nodes/0/config/a~1b/deep/1/x", (4, 33)),
+        (YAML, "/nodes/0/type", (3, 5)),
+        (YAML, "/nodes/0/retry/max_attempts", (3, 5)),
+        (YAML, "/nodes/9/id", (2, 1)),
+        (YAML, "/nodes/2/id", (5, 11)),
+        (YAML, "/inputs", (0, 0)),
+        (YAML, "", (0, 0)),
+        (JSON, "/name", (2, 2)),
+        (JSON, "/nodes/0/config/a~1b/deep/1/x", (4, 47)),
+        ("\ufeff" + YAML, "/name", (1, 1)),
+        ("not: [read", "/not", (0, 0)),
+        ("", "/name", (0, 0)),
+    ],
+)
+def test_where_a_path_is_in_the_text(text: str, path: str, place: tuple[int, int]) -> None:
+    for given_text in (text, text.encode()):
+        (problem,) = with_places([Problem(code="c", message="m", path=path)], given_text)
+        assert (problem.line, problem.column) == place
+        known = {"code": "c", "path": path, "message": "m", "hint": ""}
+        assert problem.to_dict() == (known | {"line": place[0], "column": place[1]} if place[0] else known)
+
+
+def test_the_place_is_part_of_what_is_said() -> None:
+    problem = Problem(code="c", message="m", path="/a", line=3, column=7)
+    assert str(problem) == "/a: line 3, column 7: m [c]"
+    assert with_places([problem], "a: 1") == (problem,), "a place that is known stays"
+    assert with_places([], "a: 1") == ()
+
+
+def test_places_of_many_problems_do_not_take_the_square_of_their_number() -> None:
+    names = [f"key{number}" for number in range(20_000)]
+    text = "\n".join(f"{name}: 1" for name in names)
+    found = with_places([Problem(code="c", message="m", path=f"/{name}") for name in names], text)
+    assert [problem.line for problem in found] == list(range(1, 20_001))

@@ -1,0 +1,192 @@
+"""`tidemill.aopen()`: the engine for programs that have an event loop of their own, such as a web application.
+
+Its verbs are those of `tidemill.open`, awaited instead of waited for: both call the same engine. Everything runs in the
+loop of the caller, so handlers that block it are to be plain functions, which run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
+from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.blobs import BlobService
+from tidemill.engine.services.dead_letters import DeadLetterService
+from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workflows import WorkflowService
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.python.functions import Function
+from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FunctionT = TypeVar("FunctionT", bound=Function)
+
+
+def aopen(
+    url: str = DEFAULT_URL,
+    *,
+    functions: Mapping[str, Function] | Iterable[Function] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
+    concurrency: int = 64,
+    queues: Sequence[str] = (),
+    only: str = "",
+    work: bool = True,
+    archive: str | None = None,
+    retention_days: float | None = RETENTION_BY_STORE,
+    settings: Settings | None = None,
+) -> AsyncTidemill:
+    """An engine in the caller's event loop: `async with tidemill.aopen() as mill`, or `mill = await tidemill.aopen()`.
+
+    The arguments are those of `tidemill.open`. A URL that names no store is refused here; the store is opened when the
+    engine is entered or awaited.
+    """
+    engine = engine_at(
+        url,
+        functions=functions,
+        handlers=handlers,
+        concurrency=concurrency,
+        queues=queues,
+        only=only,
+        work=work,
+        archive=archive,
+        retention_days=retention_days,
+        settings=settings,
+    )
+    return AsyncTidemill(engine, url)
+
+
+def _verb(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[AsyncTidemill, P], T]:
+    @wraps(method)
+    def call(self: AsyncTidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self._open:
+            raise RuntimeError(self._not_open())
+        return method(self._engine, *args, **kwargs)
+
+    return call
+
+
+class AsyncTidemill:
+    """An engine whose verbs are awaited. They may be called from the loop in which it was opened."""
+
+    publish = _verb(Engine.publish)
+    start = _verb(Engine.start)
+    result = _verb(Engine.result)
+    run = _verb(Engine.run)
+    show = _verb(Engine.show)
+    events = _verb(Engine.events)
+    follow = _verb(Engine.follow)
+    path = _verb(Engine.path)
+    tokens = _verb(Engine.tokens)
+    why = _verb(Engine.why)
+    why_node = _verb(Engine.why_node)
+    compare = _verb(Engine.compare)
+    logs = _verb(Engine.logs)
+    follow_logs = _verb(Engine.follow_logs)
+    find = _verb(Engine.find)
+    runs = _verb(service_verb("runs", RunService.iterate))
+    count = _verb(Engine.count)
+    cancel = _verb(Engine.cancel)
+    pause = _verb(Engine.pause)
+    resume = _verb(Engine.resume)
+    retry = _verb(Engine.retry)
+    rewind = _verb(Engine.rewind)
+    override = _verb(Engine.override)
+    patch = _verb(Engine.patch)
+    document = _verb(Engine.document)
+    fork = _verb(Engine.fork)
+    rollback = _verb(Engine.rollback)
+    relabel = _verb(Engine.relabel)
+    signal = _verb(Engine.signal)
+    approvals = _verb(service_verb("approvals", ApprovalService.find))
+    approval = _verb(Engine.approval)
+    decide = _verb(Engine.decide)
+    delegate = _verb(Engine.delegate)
+    dead_letters = _verb(service_verb("dead_letters", DeadLetterService.find))
+    dead_letter = _verb(Engine.dead_letter)
+    discard = _verb(Engine.discard)
+    reprocess = _verb(Engine.reprocess)
+    workflow = _verb(Engine.workflow)
+    patch_workflow = _verb(Engine.patch_workflow)
+    workflows = _verb(service_verb("workflows", WorkflowService.find))
+    workflow_document = _verb(Engine.workflow_document)
+    versions = _verb(Engine.versions)
+    tag = _verb(Engine.tag)
+    untag = _verb(Engine.untag)
+    tags = _verb(Engine.tags)
+    tag_history = _verb(Engine.tag_history)
+    diff = _verb(Engine.diff)
+    put_blob = _verb(Engine.put_blob)
+    blob = _verb(Engine.blob)
+    blobs = _verb(service_verb("blobs", BlobService.find))
+    save_blob = _verb(Engine.save_blob)
+    collect_blobs = _verb(Engine.collect_blobs)
+    diagnose = _verb(Engine.diagnose)
+    verify_log = _verb(Engine.verify_log)
+    reindex = _verb(Engine.reindex)
+    archive_sweep = _verb(Engine.archive_sweep)
+    archive_list = _verb(Engine.archive_list)
+    archive_show = _verb(Engine.archive_show)
+    archive_restore = _verb(Engine.archive_restore)
+    workers = _verb(service_verb("workers", WorkerService.find))
+    concurrency_limits = _verb(Engine.concurrency_limits)
+    limit_concurrency = _verb(Engine.limit_concurrency)
+    unlimit_concurrency = _verb(Engine.unlimit_concurrency)
+    node_types = _verb(service_verb("workers", WorkerService.node_types))
+
+    def __init__(self, engine: Engine, url: str = "") -> None:
+        self._engine, self._url = engine, without_password(url)
+        self._open = self._closed = False
+
+    @overload
+    def register(self, function: FunctionT, /) -> FunctionT: ...
+    @overload
+    def register(self, *functions: Function, **named: Function) -> Function | None: ...
+    def register(self, *functions: Function, **named: Function) -> Function | None:
+        """Add functions that nodes of type `python` call by name, or replace them; also a decorator. Not awaited."""
+        return self._engine.register(*functions, **named)
+
+    async def close(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> None:
+        """Let running attempts finish (at most `timeout` seconds), then let go of the store; idempotent."""
+        if self._open:
+            self._open, self._closed = False, True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._engine.close(), timeout_s if timeout is None else timeout)
+
+    async def __aenter__(self) -> AsyncTidemill:
+        return await self._opened()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, AsyncTidemill]:
+        return self._opened().__await__()
+
+    async def _opened(self) -> AsyncTidemill:
+        if self._closed:
+            raise RuntimeError(self._not_open())
+        if not self._open:
+            await self._engine.open()
+            self._open = True
+        return self
+
+    def _not_open(self) -> str:
+        if self._closed:
+            return "this Tidemill is closed"
+        return "this Tidemill is not open yet: write `async with tidemill.aopen() as mill`"
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "closed" if self._closed else "not open"
+        return f"<AsyncTidemill {self._url} {state}>"

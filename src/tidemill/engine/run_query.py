@@ -1,0 +1,281 @@
+"""The query language of runs: `status:failed workflow:billing label.customer=acme waiting:approval started>-2h`.
+
+A query is a list of conditions with spaces between them, and a run has to meet all of them. `read_query` takes text, a
+list of conditions, and the keyword arguments of `find`; it returns exact terms and bounds on the time of the start.
+Whatever it does not know is refused, every problem at once: a mistyped word must not read as "no such run".
+This module only reads; how terms and bounds are looked up is not its business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tidemill.engine.index_rows import WAITS
+from tidemill.engine.views import RunStatus
+from tidemill.errors import Problem, Rejected, offered
+
+QUERY_LENGTH_MAX = 10_000
+CONDITIONS_MAX = 100
+PATH = "/query"
+
+Moment = str | datetime | timedelta
+"""A time for `since` and `until`: `"2h"` ago, an ISO date, or Python's own types."""
+
+STATUSES = {status.lower(): status.value for status in RunStatus}
+_CHOICES: Mapping[str, Mapping[str, str]] = {
+    "status": STATUSES,
+    "waiting": {name: name for name in WAITS.values()} | WAITS,
+    "rollback": {name: name for name in ("running", "done", "partial")},
+}
+"""Fields with few values, as they are written and as they are looked up."""
+_TEXTS = ("workflow", "version", "by", "parent", "root", "forked_from")
+_DAYS = ("ended", "retire")
+"""Terms of retention: the day of the end, counted from 1970."""
+FLAGS = ("live", "active", "waiting", "stuck", "idle", "suspect", "kept")
+FIELDS = ("status", "workflow", "version", "label", "waiting", "by", "parent", "root", "forked_from", "rollback")
+_SYNONYMS = {
+    "state": "status:",
+    "name": "workflow:",
+    "flow": "workflow:",
+    "user": "by:",
+    "submitted_by": "by:",
+    "labels": "label.KEY=",
+    "tag": "label.KEY=",
+}
+"""What people write first, and what is meant."""
+_TIMES = {"created": "started>-2h", "since": "started>-2h", "until": "started<-2h", "age": "started<-2h"}
+
+_QUOTE = '"'
+_CONDITION = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_COMPARISON = re.compile(r"(\w+)(>=|<=|>|<)(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(\w+)[:=](.*)", re.DOTALL)
+_AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|m|min|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGO_HINT = "write -2h (s, m, h, d, w), 2026-03-01 or 2026-03-01T08:30Z; without a zone it is UTC"
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
+    terms: tuple[str, ...] = ()
+    """A run has all of them."""
+    since_ms: int | None = None
+    """Started at this time or later."""
+    before_ms: int | None = None
+    """Started before this time."""
+
+
+def read_query(
+    query: str | Iterable[str] = "",
+    *,
+    terms: Iterable[str] = (),
+    named: Mapping[str, str | None] = {},
+    label: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    now_ms: int,
+) -> RunQuery:
+    """Read a query: text, or a list of single conditions, and fields that are given by name. Raises Rejected."""
+    reader = _Reader(now_ms)
+    for condition, path in (*_conditions(query, reader), *_conditions(list(terms), reader)):
+        reader.add(condition, path)
+    for name, value in named.items():
+        if value is not None:
+            reader.add_field(name, value, f"/{name}")
+    if isinstance(label, Mapping):
+        for key, value in label.items():
+            reader.add_label(key, value, "/label")
+    elif label is not None:
+        reader.add(f"label.{label}", "/label")
+    if since is not None:
+        reader.add_bound(">=", since, "/since")
+    if until is not None:
+        reader.add_bound("<", until, "/until")
+    return reader.finish()
+
+
+def _conditions(query: Any, reader: _Reader) -> Iterable[tuple[str, str]]:
+    """The single conditions of a query, each with its place: the column in a text, the position in a list."""
+    if query is None:
+        return []
+    if isinstance(query, str):
+        if len(query) > QUERY_LENGTH_MAX:
+            reader.problem("query_invalid", PATH, f"a query has at most {QUERY_LENGTH_MAX} characters")
+            return []
+        found = list(_CONDITION.finditer(query))
+        for match in found:
+            if match.group().count(_QUOTE) % 2:
+                path = f"{PATH}:{match.start() + match.group().rindex(_QUOTE) + 1}"
+                reader.problem("query_invalid", path, "a quote is opened and not closed", 'write "two words"')
+        return [(match.group().replace(_QUOTE, ""), f"{PATH}:{match.start() + 1}") for match in found]
+    if isinstance(query, bytes) or not isinstance(query, Iterable):
+        reader.problem("query_invalid", PATH, f"a query is text, or a list of conditions, not {type(query).__name__}")
+        return []
+    return [(each, f"/terms/{number}") for number, each in enumerate(query)]
+
+
+class _Reader:
+    """Collects terms and bounds, and everything that is wrong."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._terms: dict[str, None] = {}
+        self._asked: dict[str, str] = {}
+        """The value of every field of which a run has one."""
+        self._since: int | None = None
+        self._before: int | None = None
+        self._problems: list[Problem] = []
+
+    def problem(self, code: str, path: str, message: str, hint: str = "") -> None:
+        self._problems.append(Problem(code=code, path=path, message=message, hint=hint))
+
+    def finish(self) -> RunQuery:
+        if len(self._terms) > CONDITIONS_MAX:
+            self.problem("query_invalid", PATH, f"a query has at most {CONDITIONS_MAX} conditions")
+        if self._problems:
+            raise Rejected(self._problems)
+        return RunQuery(terms=tuple(self._terms), since_ms=self._since, before_ms=self._before)
+
+    def add(self, condition: Any, path: str) -> None:
+        if not isinstance(condition, str):
+            message = f"a condition is text, not {type(condition).__name__}"
+            self.problem("query_invalid", path, message, "write status:failed")
+        elif condition.startswith(("label.", "label:")):
+            key, mark, value = condition[len("label.") :].partition("=")
+            if not mark and ":" in key:
+                key, mark, value = key.partition(":")
+            if not mark or not key:
+                hint = f"write label.{key or 'KEY'}=VALUE"
+                self.problem("query_value_invalid", path, f"`{_short(condition)}` names no value of a label", hint)
+            else:
+                self.add_label(key, value, path)
+        elif compared := _COMPARISON.fullmatch(condition):
+            name, operator, value = compared.groups()
+            if name == "started":
+                self.add_bound(operator, value, path, ago="-")
+            else:
+                message = f"`{_short(name)}` cannot be compared: only the time of the start can"
+                self.problem("query_term_unknown", path, message, "write started>-2h")
+        elif assigned := _ASSIGNMENT.fullmatch(condition):
+            self.add_field(assigned[1], assigned[2], path)
+        elif condition in FLAGS:
+            self._terms[condition] = None
+        elif condition == "started":
+            hint = "write started>-2h, without spaces"
+            self.problem("query_term_unknown", path, "`started` is compared with a time", hint)
+        else:
+            hint = offered(condition, (*FLAGS, *(f"{name}:" for name in FIELDS)))
+            self.problem("query_term_unknown", path, f"`{_short(condition)}` is no condition for runs", hint)
+
+    def add_field(self, name: str, value: Any, path: str) -> None:
+        if name == "workflow" and isinstance(value, str) and "@" in value:
+            name = "version"
+        if not isinstance(value, str):
+            self.problem("query_value_invalid", path, f"`{name}` is text, not {type(value).__name__}")
+        elif not value and name in (*FIELDS, *_DAYS):
+            self.problem("query_value_invalid", path, f"`{name}:` lacks its value", f"write {name}:VALUE")
+        elif name in _CHOICES:
+            found = _CHOICES[name].get(value.lower())
+            if found is None:
+                message = f"`{_short(value)}` is no value of `{name}`"
+                self.problem("query_value_invalid", path, message, offered(value.lower(), _CHOICES[name]))
+            else:
+                self._one(name, found, path, many=name == "waiting")
+        elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
+            hint = "write version:billing@3"
+            self.problem("query_value_invalid", path, f"`{_short(value)}` names no version of a workflow", hint)
+        elif name in _TEXTS or (name in _DAYS and value.isdecimal()):
+            self._one(name, value, path)
+        else:
+            self._unknown(name, value, path)
+
+    def _unknown(self, name: str, value: str, path: str) -> None:
+        if name == "started":
+            hint = f"compare it: started>{_short(value) or '-2h'}"
+        elif name in _TIMES:
+            hint = f"write {_TIMES[name]}"
+        elif name in _SYNONYMS:
+            hint = f"write {_SYNONYMS[name]}{_short(value)}"
+        else:
+            near = offered(name, FIELDS)
+            labelled = f"label.{_short(name)}={_short(value)}"
+            hint = near if near.startswith("did") else f"for a label write {labelled}; {near}"
+        self.problem("query_term_unknown", path, f"runs have no `{_short(name)}` to be found by", hint)
+
+    def add_label(self, key: Any, value: Any, path: str) -> None:
+        if isinstance(key, str) and isinstance(value, str):
+            self._one(f"label:{key}", value, path, mark="=")
+        else:
+            self.problem("query_value_invalid", path, "a label's key and value are text", 'write {"customer": "acme"}')
+
+    def _one(self, name: str, value: str, path: str, *, mark: str = ":", many: bool = False) -> None:
+        """Take a term; a run has one value of most fields, so that a second one would exclude every run."""
+        term = f"{name}{mark}{value}"
+        if not term.isascii():
+            try:
+                term.encode()
+            except UnicodeEncodeError:
+                self.problem("query_value_invalid", path, "half of a surrogate pair is not a character")
+                return
+        if not many and self._asked.setdefault(name, value) != value:
+            two = f"{_short(self._asked[name])} and {_short(value)}"
+            message = f"a run has one `{_short(name)}`, and two are asked for: {two}"
+            self.problem("query_invalid", path, message, "ask once for each")
+        self._terms[term] = None
+
+    def add_bound(self, operator: str, value: Any, path: str, *, ago: str = "") -> None:
+        """Take a bound on the start; `ago` must precede a span of time in a query, where `2h` alone says nothing."""
+        at_ms = self._moment_ms(value, ago)
+        if at_ms is None:
+            shown = value if isinstance(value, str) else type(value).__name__
+            self.problem("query_value_invalid", path, f"`{_short(shown)}` is no time", _AGO_HINT)
+            return
+        if operator.startswith(">"):
+            at_ms += operator == ">"
+            self._since = at_ms if self._since is None else max(self._since, at_ms)
+        else:
+            at_ms += operator == "<="
+            self._before = at_ms if self._before is None else min(self._before, at_ms)
+
+    def _moment_ms(self, value: Any, ago: str) -> int | None:
+        try:
+            if isinstance(value, timedelta):
+                return max(0, self._now_ms - int(abs(value.total_seconds()) * 1_000))
+            if isinstance(value, str):
+                span = _AGO.fullmatch(value.removeprefix("-")) if value.startswith(ago) else None
+                if span is not None:
+                    return max(0, self._now_ms - int(float(span[1]) * _SECONDS[span[2]] * 1_000))
+                value = datetime.fromisoformat(value)
+                value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            if isinstance(value, datetime):
+                return max(0, round(value.timestamp() * 1_000))
+        except (ValueError, OverflowError):
+            pass
+        return None
+
+
+def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
+    """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
+    given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
+    problems = [
+        Problem(
+            code="query_term_unknown",
+            path=f"/terms/{number}",
+            message=f"`{_short(str(term))}` is no term of this list",
+            hint=offered(str(term).partition(":")[0], fields),
+        )
+        for number, term in enumerate(given)
+        if not isinstance(term, str) or term.partition(":")[0] not in fields
+    ]
+    if problems:
+        raise Rejected(problems)
+    return given
+
+
+def _short(text: str) -> str:
+    """Text of the caller for a message: short, and printable."""
+    short = text if len(text) <= 60 else f"{text[:59]}…"
+    return short if short.isprintable() else ascii(short)[1:-1]
