@@ -17,6 +17,7 @@ from tidemill.cli.render.tables import (
     Column,
     age,
     dotted,
+    error_words,
     iso,
     label_words,
     moment,
@@ -26,6 +27,7 @@ from tidemill.cli.render.tables import (
     print_next,
     print_rows,
     print_title,
+    print_traceback,
     size_of,
 )
 from tidemill.cli.render.terminal import counted
@@ -401,6 +403,7 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
     print_facts(_dead_letter_facts(letter))
+    print_traceback(letter["error"])
     if letter["status"] == "open":
         which = ("--item", str(letter["index"])) if item else ()
         print()
@@ -418,7 +421,7 @@ def _dead_letter_facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "failed", moment(letter["at_ms"])
     yield "visit", letter["visit"] if letter["visit"] > 1 else None
     yield "attempts", letter["attempts"]
-    yield "error", f"{error['message']} [{error['code']}]"
+    yield "error", error_words(error)
     yield "hint", error.get("hint")
     yield "cause", "\n".join(error.get("causes", ()))
     if letter["input"] is not None:

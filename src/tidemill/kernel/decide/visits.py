@@ -18,6 +18,7 @@ from tidemill.kernel.decide.retries import retry_delay_ms
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
+from tidemill.kernel.queries import NOT_TAKEN
 from tidemill.kernel.state import Visit, peek_at
 
 
@@ -37,7 +38,7 @@ def settle(builder: DecisionBuilder) -> None:
         if verdict == "fire":
             make_ready(builder, node, visit)
         elif verdict == "skip":
-            skip_visit(builder, node, "no inbound edge was taken" if not visit.taken else f"join {node.join}", NO_FACTS)
+            skip_visit(builder, node, NOT_TAKEN if not visit.taken else f"join {node.join}", NO_FACTS)
     if not state.live:
         return
     if state.first_held:
@@ -452,6 +453,12 @@ def fail_for_good(
         builder.cause = builder.state.seq
         cancel_items(builder, node, f"item {index} failed")
         item_error = Error(
-            error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
+            error.code,
+            f"item {index}: {error.message}",
+            error.type,
+            hint=error.hint,
+            causes=error.causes,
+            traceback=error.traceback,
+            index=index,
         )
         fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)
