@@ -130,6 +130,11 @@ class Attempt:
         """How many workers in a row were lost with it."""
         return self._act.lost
 
+    @property
+    def number(self) -> int:
+        """Which attempt of its visit or item it is, from 1."""
+        return attempt_of(self._act)
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 
@@ -281,7 +286,7 @@ class Attempt:
 
     def _context(self, config: Any) -> NodeContext:
         task = self.task
-        place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
+        place = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,

@@ -423,8 +423,8 @@ class InspectionService:
     ) -> list[LogLine]:
         """What handlers have printed and logged, about the last megabyte of each attempt, and why attempts failed.
 
-        In order of time: of a node, of one visit, item or attempt of it, or of the whole run. They are written once a second, so
-        those of an attempt under way may be that late.
+        In order of time: of a node, of one visit, item or attempt of it, or of the whole run. They are written once a
+        second, so those of an attempt under way may be that late.
         """
         entry = await self._context.entry(run_id)
         wanted = _wanted(node, visit, index, attempt)

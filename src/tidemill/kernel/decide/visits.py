@@ -274,7 +274,7 @@ def fail_visit(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """End a visit as FAILED, with a dead letter, and apply `on_error` (`fatal`: fail the run)."""
+    """End a visit as FAILED and apply `on_error` (`fatal`: fail the run); what that does not handle is a dead letter."""
     visit = builder.state.peek(node.id)
     attempts = visit.attempt if attempt is None else attempt
     tolerated = node.on_error != "fail" and not fatal
@@ -287,10 +287,11 @@ def fail_visit(
     failed = failure(builder, node, NOT_AN_ITEM, attempts, error, facts)
     output = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=output, **msgspec.structs.asdict(end)))
-    dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
+        # The workflow handles it, so nobody has to.
         follow(builder, node, end)
     else:
+        dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
         fail_run(builder, node.id, visit.visit, error)
 
 
@@ -445,7 +446,8 @@ def fail_for_good(
     failed = failure(builder, node, index, attempts, error, facts)
     envelope = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
-    dead_letter(builder, node, visit.visit, index, attempts, error)
+    if node.on_error == "fail" or fatal:
+        dead_letter(builder, node, visit.visit, index, attempts, error)
     if tolerated:
         item_over(builder, node)
     else:
