@@ -216,7 +216,16 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.archive
 @options.retention_days
 @options.keep_runs
-@options.flag("--json", "as_json", about="Print one JSON object per line.")
+@options.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    about="info: a line per node that ends; warning: those that fail; error: those that nobody handles.",
+)
+@options.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", about="json: one JSON object per line."
+)
+@options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
 

@@ -132,7 +132,8 @@ class Display:
         turning = SPINNER[now_ms // 125 % len(SPINNER)]
         text.append(turning if row.phase == "ACTIVE" or again else SIGNS[row.phase], style)
         name = row.name if len(row.name) <= width else row.name[: width - 1] + "…"
-        text.append(f" {name:<{width}}", "" if row.phase not in ("PENDING", "SKIPPED", "CANCELLED", "UNREACHED") else "dim")
+        faint = row.phase in ("PENDING", "SKIPPED", "CANCELLED", "UNREACHED")
+        text.append(f" {name:<{width}}", "dim" if faint else "")
         spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
         text.append(f"  {spent:>9}  ", "dim")
         if row.count and row.phase in ("ACTIVE", "RETRYING", "WAITING"):

@@ -247,7 +247,7 @@ class Attempt:
         assert output is not None, "it speaks through its context"
         ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
         try:
-            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
+            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output)
         except BaseException as error:
             ended = error
         else:
