@@ -165,6 +165,7 @@ class Tidemill:
     compare = _blocking(Engine.compare)
     logs = _blocking(Engine.logs)
     find = _blocking(Engine.find)
+    resolve = _blocking(Engine.resolve)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
     resume = _blocking(Engine.resume)

@@ -138,7 +138,7 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.roles
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
-@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier.")
+@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier: its id, the beginning of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""

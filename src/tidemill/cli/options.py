@@ -44,6 +44,12 @@ class Text(click.ParamType[str]):
 TEXT = Text()
 
 
+class RunName(Text):
+    """The id of a run, the beginning of one, or `@last`; the command is given the id."""
+
+    name = "run"
+
+
 class Integers(click.IntRange):
     name = "integer"
 
@@ -103,7 +109,7 @@ def acting(name: str | None) -> str:
 
 
 file = argument("file", "FILE", "A YAML or JSON document; - reads standard input.", type=str)
-run = argument("run", "RUN", "The id of a run.")
+run = argument("run", "RUN", "The id of a run, the beginning of it, or @last.", type=RunName())
 node = argument("node", "NODE", "The id of a node.")
 reference = argument("reference", "WORKFLOW", "A published workflow: name, name@3 or name:stable.")
 patch_file = argument(
@@ -207,7 +213,7 @@ did_not_happen = many(
 )
 dry_run = flag("--dry-run", about="Say what would happen, and do nothing.")
 of_workflow = option("--workflow", metavar="NAME", about="Of this workflow.")
-of_run = option("--run", metavar="RUN", about="Of this run.")
+of_run = option("--run", metavar="RUN", about="Of this run.", type=RunName())
 archive = option(
     "--archive",
     metavar="PLACE",
@@ -244,7 +250,10 @@ def on_store(*, creates: bool = False) -> Decorator:
         ) -> int:
             from tidemill.cli.session import StoreSession
 
-            return command(StoreSession(store, as_json, archive, creates=creates, apps=apps), **rest)
+            session = StoreSession(store, as_json, archive, creates=creates, apps=apps)
+            parameters = click.get_current_context().command.params
+            runs = [str(each.name) for each in parameters if isinstance(each.type, RunName)]
+            return session.with_runs(runs, command, rest)
 
         return together(store, as_json)(called)
 

@@ -72,6 +72,7 @@ class Engine:
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
+    resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
     resume = service_verb("runs", RunService.resume)

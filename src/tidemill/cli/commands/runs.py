@@ -208,7 +208,7 @@ def document_command(session: StoreSession, run: str) -> int:
 
 @runs.command("compare")
 @options.run
-@options.argument("other", "OTHER", "The id of another run.")
+@options.argument("other", "OTHER", "Another run.", type=options.RunName())
 @options.on_store()
 def compare_command(session: StoreSession, run: str, other: str) -> int:
     """Compare two runs, node by node."""
