@@ -294,6 +294,23 @@ MODULES = {
 """The module in `commands` that defines a group or command, where it is not called like the group."""
 
 
+_APPROVE, _REJECT = (f"approvals decide RUN NODE {verb}" for verb in ("approve", "reject"))
+SYNONYMS = {
+    **dict.fromkeys(("approve", "approvals approve", "approvals accept"), _APPROVE),
+    **dict.fromkeys(("reject", "approvals reject", "approvals deny"), _REJECT),
+    **dict.fromkeys(("kill", "stop", "abort", "runs kill", "runs stop", "runs abort"), "runs cancel RUN"),
+    **dict.fromkeys(("rerun", "restart", "runs rerun", "runs restart"), "runs retry RUN"),
+    **dict.fromkeys(("status", "inspect", "runs status", "runs inspect", "runs get", "runs describe"), "runs show RUN"),
+    **dict.fromkeys(("dlq replay", "dlq reprocess", "dlq requeue"), "dlq retry"),
+    **dict.fromkeys(("dlq delete", "dlq drop", "dlq purge"), "dlq discard RUN NODE"),
+    **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
+    **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
+    **dict.fromkeys(("ps", "list", "ls"), "runs list"),
+    **dict.fromkeys(("serve", "agent", "workers start"), "worker"),
+}
+"""Words of other tools for commands of this one."""
+
+
 class LazyCommand(click.Command):
     """A group or command that the root's help lists before its module is imported."""
 
@@ -313,8 +330,27 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            meant = None if error.possibilities else _meant(ctx, error.command_name)
+            if meant is None:
+                raise
+            message = f"No such command {error.command_name!r}. Did you mean `tidemill {meant}`?"
+            raise click.UsageError(message, ctx) from None
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+def _meant(context: click.Context, name: str) -> str | None:
+    """What a command is called here that other tools call otherwise, or that stands in another group."""
+    root = context.find_root().command
+    assert isinstance(root, click.Group), "the root has all commands"
+    place = "" if context.command is root else f"{context.info_name} "
+    known = SYNONYMS.get(f"{place}{name}")
+    if known is not None or context.command is not root:
+        return known or (name if name in root.commands else None)
+    loaded = {group: LazyCommand(group).load() for group in GROUPS}
+    return next((f"{group} {name}" for group, each in loaded.items() if name in getattr(each, "commands", ())), None)
 
 
 def new_group(name: str, **more: Any) -> CommandGroup:

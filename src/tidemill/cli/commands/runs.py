@@ -45,21 +45,29 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.of_workflow
 @options.labels
 @options.many("--term", "terms", metavar="TERM", about="Any term: live, stuck, suspect, by:ada, parent:RUN…")
+@options.flag("--children", about="List child runs, too, instead of counting them.")
 @options.page
 @options.on_store()
 def list_command(
-    session: StoreSession, labels: tuple[str, ...], terms: tuple[str, ...], limit: int, after: str | None, **given: Any
+    session: StoreSession,
+    labels: tuple[str, ...],
+    terms: tuple[str, ...],
+    children: bool,
+    limit: int,
+    after: str | None,
+    **given: Any,
 ) -> int:
-    """List runs, newest first."""
+    """List runs, newest first; child runs are counted beside their parents."""
     from tidemill.cli.inputs import read_pairs
-    from tidemill.cli.render.lists import list_page
+    from tidemill.cli.render.lists import list_runs
 
-    def fetch(mill: Tidemill) -> tuple[list[Any], str | None]:
+    def fetch(mill: Tidemill, after: str | None, limit: int) -> tuple[list[Any], str | None]:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
         wanted += [f"{name}:{value}" for name, value in given.items() if value is not None]
         return mill.find([*wanted, *terms], after=after, limit=limit)
 
-    return list_page(session, "runs", fetch)
+    asked_for = any(term.startswith(("parent:", "root:")) for term in terms)
+    return list_runs(session, fetch, after, limit, children=children or asked_for)
 
 
 @runs.command("show")
