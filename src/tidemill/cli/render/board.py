@@ -304,7 +304,7 @@ def _waiting(row: NodeProgress, left: str) -> str:
     if reason == "timer":
         return f"sleeps, {left} left" if left else "sleeps"
     if reason == "loop":
-        return "waits for the rest of its loop"
+        return f"next pass in {left}" if left else "waits for the rest of its loop"
     agreed = f", {row.agreed} of {row.quorum} agreed" if row.quorum > 1 else ""
     return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 

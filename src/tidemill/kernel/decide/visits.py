@@ -22,6 +22,9 @@ from tidemill.kernel.queries import NOT_TAKEN
 from tidemill.kernel.state import Visit, peek_at
 
 
+LOOK_AGAIN_MS = 1_000
+
+
 def settle(builder: DecisionBuilder) -> None:
     """Process all joins affected so far, then fill free slots, then complete the run if nothing is in flight."""
     pending, state, nodes = builder.pending_nodes, builder.state, builder.flow.by_id
@@ -133,7 +136,8 @@ def complete_visit(
         else:
             message = f"the condition still held after {loop.max_iterations} passes"
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
-    elif edges_and_joins.body_busy(builder.flow, builder.state, node):
+    elif loop.delay_ms or edges_and_joins.body_busy(builder.flow, builder.state, node):
+        until_ms = builder.now + loop.delay_ms if loop.delay_ms else None
         builder.emit(
             events.NodeWaiting(
                 at_ms=builder.now,
@@ -142,6 +146,7 @@ def complete_visit(
                 visit=visit.visit,
                 attempt=visit.attempt,
                 on="loop",
+                until_ms=until_ms,
                 output=output,
                 route=route,
                 worker=facts.worker,
@@ -149,6 +154,8 @@ def complete_visit(
                 token=facts.token,
             )
         )
+        if until_ms is not None:
+            builder.add_job(system_job("wake", until_ms, node.id, visit.visit))
     else:
         _continue_loop(builder, node, output, route, facts, size)
 
@@ -206,19 +213,35 @@ def leave_visit(builder: DecisionBuilder, node: Node, exit_: str, output: Payloa
 
 
 def _check_loop(builder: DecisionBuilder, name: str) -> None:
-    """Start the next pass of a waiting loop if no visit of its body is in flight any more."""
+    """Start the next pass of a loop that waits for nothing but its body, once no visit of that is in flight any more."""
     visit, node = builder.state.peek(name), builder.flow.by_id[name]
     wait = visit.wait
     if (
         not builder.state.live
         or wait is None
         or wait.on != "loop"
+        or wait.until_ms is not None
         or edges_and_joins.body_busy(builder.flow, builder.state, node)
     ):
         return
+    _next_pass(builder, node, visit)
+
+
+def _next_pass(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
+    wait = visit.wait
+    assert wait is not None
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
     facts = AttemptFacts(cause=builder.state.seq, token=visit.token)
     _continue_loop(builder, node, wait.output, wait.route, facts, payload_size(wait.output))
+
+
+def delay_over(builder: DecisionBuilder, node: Node) -> None:
+    """Start the next pass when the delay before it is over; while the body is busy, the timer looks again."""
+    visit = builder.state.peek(node.id)
+    if edges_and_joins.body_busy(builder.flow, builder.state, node):
+        builder.add_job(system_job("wake", builder.now + LOOK_AGAIN_MS, node.id, visit.visit))
+    else:
+        _next_pass(builder, node, visit)
 
 
 def _continue_loop(
