@@ -135,6 +135,11 @@ class Attempt:
         """Which attempt of its visit or item it is, from 1."""
         return attempt_of(self._act)
 
+    @property
+    def handled(self) -> bool:
+        """Whether the workflow says what follows from a failure."""
+        return self._node.on_error != "fail"
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 

@@ -110,7 +110,8 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> AttemptReport | None:
     """How an attempt ended, once that is committed; `state` is that of the run afterwards. None for any other job."""
-    if held.attempt is None or not isinstance(command, Result):
+    attempt = held.attempt
+    if attempt is None or not isinstance(command, Result):
         return None
     task, outcome = held.task, command.outcome
     common: dict[str, Any] = {
@@ -118,7 +119,7 @@ def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> Attemp
         "node": task.node,
         "visit": task.visit,
         "index": task.index,
-        "attempt": held.attempt.number,
+        "attempt": attempt.number,
         "duration_ms": command.duration_ms,
     }
     match outcome:
@@ -136,7 +137,8 @@ def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> Attemp
                 outcome="failed" if retry_at_ms is None else "retrying",
                 error=outcome.error,
                 retry_at_ms=retry_at_ms,
-                tolerated=act is not None and act.output is not None,
+                # The state of a run that has ended need not be at hand.
+                tolerated=retry_at_ms is None and (attempt.handled or (act is not None and act.output is not None)),
                 **common,
             )
         case _:

@@ -396,3 +396,33 @@ async def test_a_worker_stops_with_its_heart() -> None:
         assert (await engine.result(await engine.start("test"), timeout_s=30)).status == "COMPLETED"
     after = {thread.name for thread in threading.enumerate()}
     assert "tidemill-heart" not in after - before
+
+
+@simulated
+async def test_a_listener_is_told_how_every_attempt_ended(mill: Cluster) -> None:
+    worker = await mill.process()
+    told: list[AttemptReport] = []
+    assert worker.engine.worker is not None
+    worker.engine.worker.listener = told.append
+    run = await worker.run(
+        document(
+            node("a", config=1),
+            node("f", "a", type="fail", config={"attempts": 1, "retryable": True, "kind": "shaky"}),
+            node("s", "f", when="false"),
+            node("m", "f", type="fail", config={"kind": "odd"}, map={"over": [1], "tolerate": 1}),
+            node("h", "m", type="fail", config={"kind": "handled"}, on_error="continue"),
+        )
+    )
+    assert run.status == "COMPLETED"
+    assert {report.run_id for report in told} == {run.run_id}
+    found = [(report.node, report.index, report.attempt, report.outcome, report.tolerated) for report in told]
+    assert sorted(found) == [
+        ("a", -1, 1, "completed", False),
+        ("f", -1, 1, "retrying", False),
+        ("f", -1, 2, "completed", False),
+        ("h", -1, 1, "failed", True),
+        ("m", -1, 1, "completed", False),
+        ("m", 0, 1, "failed", True),
+        ("s", -1, 1, "skipped", False),
+    ]
+    assert [report.error.code for report in told if report.error is not None] == ["shaky", "odd", "handled"]

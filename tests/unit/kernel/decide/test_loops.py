@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.events import LoopContinued, NodeCompleted, NodeScheduled
+from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.queries import iteration
 
 Json = Any
@@ -485,3 +487,52 @@ def test_an_edge_that_was_taken_never_dies() -> None:
     # The loop is over before b has ended: b decides all of its edges, except the one it took in an earlier pass.
     run.end("b")
     assert run.edges("h") == "b:taken s:undecided"
+
+
+def test_a_delay_is_a_timer_between_passes() -> None:
+    run = begun("a > b > z", {"b": {"loop": {**loop(3, "a"), "delay_seconds": 5}}})
+    run.done("a")
+    assert run.done("b", again=True) == rows("NodeStarted b; NodeWaiting b on=loop until=+5000; put wake b")
+    assert (run.nodes("a b"), run.jobs, run.counter, run.kernel.state.in_flight) == (
+        "a=COMPLETED b=WAITING",
+        "wake b",
+        1,
+        0,
+    )
+    assert run.wake("b") == rows(
+        "NodeCompleted b counter=1; LoopContinued b entry=a iteration=1 body=a,b; NodeScheduled a#2; put run a#2"
+    )
+    run.done("a")
+    assert run.done("b", again=False)[1] == "NodeCompleted b#2 taken=z counter=1"
+    run.done("z")
+    assert (run.status, run.jobs) == ("COMPLETED", "")
+
+
+def test_a_delay_that_is_over_waits_for_the_rest_of_the_body() -> None:
+    run = begun("a > b c > d > z", {"d": {"join": "any", "loop": {**loop(3, "a"), "delay_seconds": 5}}})
+    run.end("a", "b")
+    run.done("d", again=True)
+    assert run.wake("d") == rows("put wake d")
+    run.done("c")
+    assert (run.nodes("d"), run.jobs) == ("d=WAITING", "wake d")
+    run.kernel.now += 1_000
+    assert "LoopContinued d entry=a iteration=1 body=a,b,c,d" in run.wake("d")
+
+
+def test_the_end_of_a_run_takes_the_delay_along() -> None:
+    run = begun("a", {"a": {"loop": {**loop(3), "delay_seconds": 5}}})
+    run.done("a", again=True)
+    run.cancel()
+    assert (run.status, run.jobs) == ("CANCELLED", "")
+
+
+def test_a_pass_does_not_begin_before_its_delay_is_over() -> None:
+    run = begun("a", {"a": {"loop": {**loop(3), "delay_seconds": 5}}})
+    run.done("a", again=True)
+    run.wake("a")
+    assert check_log(run.flow, run.kernel.events) == []
+    early = [
+        msgspec.structs.replace(event, at_ms=1_000) if isinstance(event, NodeCompleted) else event
+        for event in run.kernel.events
+    ]
+    assert "timer" in [each.law for each in check_log(run.flow, early)]
