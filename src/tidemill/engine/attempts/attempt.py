@@ -132,8 +132,8 @@ class Attempt:
 
     @property
     def number(self) -> int:
-        """Which attempt of its visit or item it is, from 1."""
-        return attempt_of(self._act)
+        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
+        return attempt_of(self._act) if self.phase == "call" else self._act.attempt
 
     @property
     def handled(self) -> bool:

@@ -19,6 +19,7 @@ from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
+from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Done, Handler, NodeContext
