@@ -138,7 +138,7 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.roles
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
-@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier: its id, the beginning of it, or @last.")
+@options.option("--resume", metavar="RUN", about="Carry on a run: its id, the beginning of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
@@ -220,7 +220,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
-    about="info: a line per node that ends; warning: those that fail; error: those that nobody handles.",
+    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
 )
 @options.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", about="json: one JSON object per line."

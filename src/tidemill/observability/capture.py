@@ -177,7 +177,8 @@ class OutputCapture:
             factory = CaptureHandler()
             logging.setLogRecordFactory(factory)
         self._installed.append(factory)
-        self._installed += [tee for source in ("stdout", "stderr") if (tee := _tee(source, through, labels)) is not None]
+        tees = (_tee(source, through, labels) for source in ("stdout", "stderr"))
+        self._installed += [tee for tee in tees if tee is not None]
         for each in self._installed:
             each.users += 1
 

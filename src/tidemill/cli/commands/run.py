@@ -210,7 +210,7 @@ class Prompter:
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
     def on_interrupt(self, run_id: str) -> Literal["cancel", "detach", "watch"]:
-        """What an interrupt means: the person says it; without one the run is left as it is, for others to go on with."""
+        """What an interrupt means. The person says it; without one the run is left to those who go on with it."""
         if self._session.is_private_store:
             return "cancel"
         if not self._talks:

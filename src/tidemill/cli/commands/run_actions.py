@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
+ENDED = "run {run} is {status}"
+
+
 def act(
-    session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], ended: str = "run {run} is {status}"
+    session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], ended: str = ENDED
 ) -> int:
     """Carry out an action on a run, and print the status that the run has afterwards."""
     from tidemill.cli.render.runs import say
@@ -72,9 +75,7 @@ def patch_command(
     return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
-def plain_act(
-    name: str, done: str, about: str, *more: options.Decorator, ended: str = "run {run} is {status}"
-) -> click.Command:
+def plain_act(name: str, done: str, about: str, *more: options.Decorator, ended: str = ENDED) -> click.Command:
     """A command that calls the engine's method of the same name with the options of the command."""
 
     @click.command(name, help=about)

@@ -184,9 +184,9 @@ class RunService:
         return [shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after
 
     async def resolve(self, text: str) -> str:
-        """The id of a run by its id, or by a beginning of it that no other id has; `@last` is the newest that is no child.
+        """The id of a run by its id or by a beginning of it that no other id has; `@last` is the newest run, no child.
 
-        Answers the text itself if no run is meant by it.
+        Answers the text itself if it names no run.
         """
         context = self._context
         if text == LAST:

@@ -1,7 +1,7 @@
 """The jobs that a worker holds: when the start of an attempt is recorded, and the report of how it ended.
 
-The start of a short attempt is recorded together with its end, which costs nothing. `StartRecorder` records the start of
-the others in between, so that every view shows them as RUNNING within a second, and a lost worker leaves it behind.
+The start of a short attempt is recorded together with its end, which costs nothing. `StartRecorder` records the other
+starts in between, so that every view shows such a node as RUNNING within a second, also after its worker was lost.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def leave_visit(builder: DecisionBuilder, node: Node, exit_: str, output: Payloa
 
 
 def _check_loop(builder: DecisionBuilder, name: str) -> None:
-    """Start the next pass of a loop that waits for nothing but its body, once no visit of that is in flight any more."""
+    """Start the next pass of a loop that waits for its body alone, once no visit of it is in flight any more."""
     visit, node = builder.state.peek(name), builder.flow.by_id[name]
     wait = visit.wait
     if (
@@ -297,7 +297,7 @@ def fail_visit(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """End a visit as FAILED and apply `on_error` (`fatal`: fail the run); what that does not handle is a dead letter."""
+    """End a visit as FAILED and apply `on_error` (`fatal`: fail the run); without that it is a dead letter, too."""
     visit = builder.state.peek(node.id)
     attempts = visit.attempt if attempt is None else attempt
     tolerated = node.on_error != "fail" and not fatal
@@ -311,7 +311,7 @@ def fail_visit(
     output = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=output, **msgspec.structs.asdict(end)))
     if tolerated:
-        # The workflow handles it, so nobody has to.
+        # The workflow handles it, so no operator has to.
         follow(builder, node, end)
     else:
         dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
