@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
-ENDED = "run {run} is {status}"
-
-
 def act(
-    session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], ended: str = ENDED
+    session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = ""
 ) -> int:
-    """Carry out an action on a run, and print the status that the run has afterwards."""
+    """Carry out an action on a run, and print the status that the run has afterwards, and what follows."""
     from tidemill.cli.render.runs import say
     from tidemill.cli.render.tables import print_hint
 
@@ -31,10 +28,9 @@ def act(
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
     def show(after: dict[str, Any]) -> None:
-        said, _, unfinished = ended.replace("{run}", run_id).replace("{status}", after["status"]).partition(" … ")
-        say(f"{done}; {said}")
-        if unfinished:
-            print_hint(f"{unfinished}: {session.command('why', run_id)}")
+        say(f"{done}; run {run_id} {'stays' if follows else 'is'} {after['status']}")
+        if follows:
+            print_hint(f"{follows}: {session.command('why', run_id)}")
 
     return session.ask_and_print(ask, show)
 
@@ -75,7 +71,7 @@ def patch_command(
     return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
-def plain_act(name: str, done: str, about: str, *more: options.Decorator, ended: str = ENDED) -> click.Command:
+def plain_act(name: str, done: str, about: str, *more: options.Decorator, follows: str = "") -> click.Command:
     """A command that calls the engine's method of the same name with the options of the command."""
 
     @click.command(name, help=about)
@@ -83,7 +79,8 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, ended:
     @options.together(*more, options.who)
     @options.on_store()
     def command(session: StoreSession, run: str, **given: Any) -> int:
-        return act(session, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given), ended)
+        done_to = done.format(**given)
+        return act(session, run, done_to, lambda mill: getattr(mill, name)(run, **given), follows=follows)
 
     return command
 
@@ -116,7 +113,7 @@ PLAIN = (
         "rollback",
         "rollback requested",
         "Undo what a run did, as far as its nodes say how.",
-        ended="run {run} stays {status}, and a worker undoes its steps one by one … how far it is",
+        follows="a worker undoes its steps one by one",
     ),
 )
 

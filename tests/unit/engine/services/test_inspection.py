@@ -284,3 +284,36 @@ async def test_a_run_is_named_by_the_beginning_of_its_id(mill: Cluster) -> None:
     ]
     assert await code_of(resolve("order")) == "run_ambiguous"
     assert await resolve("nobody") == "nobody"
+
+
+@simulated
+async def test_a_run_that_came_to_nothing_says_where_its_way_ended(mill: Cluster) -> None:
+    worker = await mill.process()
+    loop = {"condition": "true", "max_iterations": 5, "loop_back_to": "poll"}
+    run = await worker.run(
+        document(node("poll", config=1), node("rest", "poll", when="false"), node("again", "rest", loop=loop))
+    )
+    assert (run.status, run.outputs) == ("COMPLETED", {})
+    (warning,) = run.warnings
+    assert "rest was skipped" in warning and "again with it, which ended the loop" in warning
+    assert run.to_dict()["warnings"] == [warning]
+    assert (await worker.engine.why(run.run_id)).warnings == (warning,)
+    fine = await worker.run(document(node("poll", config=1)))
+    assert fine.warnings == () and "warnings" not in fine.to_dict()
+
+
+@simulated
+async def test_passes_of_a_loop_are_apart_by_its_delay(mill: Cluster) -> None:
+    """Nothing holds a worker meanwhile, and another process carries it on."""
+    first = await mill.process("w1")
+    loop = {"condition": "output < 2", "max_iterations": 5, "delay_seconds": 60}
+    run_id = await first.start(document(node("a", config="{{ iteration }}", loop=loop)))
+    await asyncio.sleep(30)
+    assert (await first.engine.show(run_id)).nodes["a"]["status"] == "WAITING"
+    assert first.engine.worker is not None and not first.engine.worker.held_jobs
+    first.kill()
+    second = await mill.process("w2")
+    run = await second.end(run_id)
+    assert (run.status, run.nodes["a"]["visits"], run.outputs) == ("COMPLETED", 3, {"a": 2})
+    ends = [event["at_ms"] for event in await second.engine.events(run_id) if event["type"] == "LoopContinued"]
+    assert [round((later - ends[0]) / 1_000) for later in ends] == [0, 60]
