@@ -153,6 +153,8 @@ async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool =
     }
     if visit.map is not None:
         shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
+    if visit.status == "RUNNING":
+        shown["since_ms"] = visit.since_ms
     if missing:
         shown["output_missing"] = missing
     return shown

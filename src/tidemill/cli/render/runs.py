@@ -25,6 +25,7 @@ from tidemill.cli.render.tables import (
     label_words,
     moment,
     names,
+    now_ms,
     print_facts,
     print_hint,
     print_rows,
@@ -315,6 +316,7 @@ def _about(node: Mapping[str, Any], why: str) -> str:
         items,
         f"visit {node['visits']}" if node["visits"] > 1 else "",
         f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
+        f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") else "",
         f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
         result,
     )
