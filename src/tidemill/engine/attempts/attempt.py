@@ -136,6 +136,10 @@ class Attempt:
         return attempt_of(self._act) if self.phase == "call" else self._act.attempt
 
     @property
+    def elapsed_ms(self) -> float:
+        return self._tools.ambient.monotonic_ms() - self._started
+
+    @property
     def handled(self) -> bool:
         """Whether the workflow says what follows from a failure."""
         return self._node.on_error != "fail"
@@ -448,8 +452,7 @@ class Attempt:
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
         if isinstance(outcome, Failed) and self._disclosed.values_seen:
             outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
-        ambient = self._tools.ambient
-        duration_ms = ambient.monotonic_ms() - self._started
+        duration_ms = self.elapsed_ms
         queued_since = self._act.since_ms or self._visit.since_ms
         blocked_ms = 0
         if duration_ms >= BLOCKED_MS:
@@ -469,7 +472,7 @@ class Attempt:
             duration_ms=round(duration_ms),
             blocked_ms=blocked_ms,
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
-            chance=ambient.chance(),
+            chance=self._tools.ambient.chance(),
         )
 
 

@@ -55,14 +55,9 @@ class StartRecorder:
     """Records the starts of attempts that take long; it sleeps while there are none."""
 
     def __init__(
-        self,
-        ambient: Ambient,
-        now_ms: Callable[[], int],
-        turns: TurnLoop,
-        log: AttemptLog,
-        held: Callable[[], Collection[HeldJob]],
+        self, ambient: Ambient, turns: TurnLoop, log: AttemptLog, held: Callable[[], Collection[HeldJob]]
     ) -> None:
-        self._ambient, self._now_ms, self._turns, self._log, self._held = ambient, now_ms, turns, log, held
+        self._ambient, self._turns, self._log, self._held = ambient, turns, log, held
         self._working = asyncio.Event()
 
     def wake(self) -> None:
@@ -73,17 +68,17 @@ class StartRecorder:
         while True:
             await self._working.wait()
             await self._ambient.sleep(LOOK_EVERY_MS)
-            if not self._record(self._now_ms() - STARTED_AFTER_MS):
+            if not self._record():
                 self._working.clear()
 
-    def _record(self, before_ms: int) -> bool:
-        """Record the start of attempts that began before; returns whether others are left without a recorded start."""
+    def _record(self) -> bool:
+        """Record the starts that are due; returns whether other attempts are without a recorded start."""
         more = False
         for held in list(self._held()):
             attempt = held.attempt
             if held.begun or held.settling or attempt is None:
                 continue
-            if not attempt.called or attempt.started_ms > before_ms:
+            if not attempt.called or attempt.elapsed_ms < STARTED_AFTER_MS:
                 more = True
                 continue
             held.begun = True

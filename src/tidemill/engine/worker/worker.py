@@ -153,7 +153,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
-        self._starts = StartRecorder(ambient, store.now_ms, turns, self._log, self._held_jobs.values)
+        self._starts = StartRecorder(ambient, turns, self._log, self._held_jobs.values)
         self.listener: Callable[[AttemptReport], None] | None = None
         """Is told how every attempt ended, once that is committed."""
         self.finished = 0
