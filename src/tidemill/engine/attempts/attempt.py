@@ -452,7 +452,8 @@ class Attempt:
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
         if isinstance(outcome, Failed) and self._disclosed.values_seen:
             outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
-        duration_ms = self.elapsed_ms
+        ambient = self._tools.ambient
+        duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._visit.since_ms
         blocked_ms = 0
         if duration_ms >= BLOCKED_MS:
@@ -472,7 +473,7 @@ class Attempt:
             duration_ms=round(duration_ms),
             blocked_ms=blocked_ms,
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
-            chance=self._tools.ambient.chance(),
+            chance=ambient.chance(),
         )
 
 
