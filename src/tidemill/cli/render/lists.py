@@ -116,7 +116,7 @@ def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int
                 break
         below = {row.run_id: sum(each.run_id.startswith(f"{row.run_id}.") for each in left_out) for row in rows}
         if not rows:
-            return Page("runs", left_out[:limit], cursor)
+            return Page("runs", *fetch(mill, after, limit))
         below[ELSEWHERE] = len(left_out) - sum(below.values())
         return Page("runs", rows, cursor, {run_id: count for run_id, count in below.items() if count})
 
