@@ -142,11 +142,12 @@ def test_the_lines_of_a_worker_for_people(here: Here) -> None:
         shown[level], _ = child.communicate(timeout=60)
         assert child.returncode == main.OK
         runs = [start(mill, calls("chatter")), start(mill, {"name": "bad", "nodes": [bad]})]
-    chatter, failed = (r"^✓ \S+ a  .*completed , r"^✗ \S+ a  attempt 1 · .*JSONDecodeError: .* \[exception\] )
+    chatter = r"^✓ \S+ a  .*completed$"
+    failed = r"^✗ \S+ a  attempt 1 · .*JSONDecodeError: .* \[exception\]$"
     assert [bool(re.search(chatter, shown[level], re.MULTILINE)) for level in ("info", "error")] == [True, False]
     for text in shown.values():
         assert re.search(failed, text, re.MULTILINE) and "  Traceback (most recent call last):" in text
-        assert re.search(r"^\[\S+ a\] a function prints , text, re.MULTILINE)
+        assert re.search(r"^\[\S+ a\] a function prints$", text, re.MULTILINE)
 
 
 def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) -> None:

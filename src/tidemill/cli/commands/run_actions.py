@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(
-    session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = ""
-) -> int:
+def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = "") -> int:
     """Carry out an action on a run, and print the status that the run has afterwards, and what follows."""
     from tidemill.cli.render.runs import say
     from tidemill.cli.render.tables import print_hint

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import msgspec
 
-from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration
+from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.tables import (
     EXCEPTION,
     Column,

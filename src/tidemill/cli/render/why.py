@@ -116,6 +116,7 @@ def _read(found: NodeHistory, name: str, digest: str) -> str:
         return digest
     return snippet(found.values[name], columns() - VALUE_COLUMNS_BESIDE)
 
+
 def _step(step: PathStep) -> str:
     place = where({"node": step.node, "visit": step.visit})
     went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""

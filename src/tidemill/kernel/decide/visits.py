@@ -21,7 +21,6 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.queries import NOT_TAKEN
 from tidemill.kernel.state import Visit, peek_at
 
-
 LOOK_AGAIN_MS = 1_000
 
 

@@ -129,8 +129,7 @@ def test_joins_look_at_edges_and_never_at_statuses() -> None:
     run = begun("a b > j", {"a": {"on_error": "continue"}, "j": {"join": "strict"}})
     run.done("b")
     assert run.fail("a") == rows(
-        "NodeStarted a; NodeFailed a code=boom tolerated taken=j counter=2;"
-        "NodeScheduled j; put run j"
+        "NodeStarted a; NodeFailed a code=boom tolerated taken=j counter=2;NodeScheduled j; put run j"
     )
     assert run.edges("j") == "a:taken b:taken"
 

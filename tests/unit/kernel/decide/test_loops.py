@@ -378,9 +378,7 @@ def test_a_taken_escape_stays_taken_and_taking_it_again_is_absorbed() -> None:
     run.done("d", again=True)
     assert (run.edges("h"), run.cell("h").visit) == ("b:taken", 1)
     run.end("a", "c")
-    assert run.fail("b") == rows(
-        "NodeStarted b#2; NodeFailed b#2 code=boom tolerated taken=h dead=d counter=2"
-    )
+    assert run.fail("b") == rows("NodeStarted b#2; NodeFailed b#2 code=boom tolerated taken=h dead=d counter=2")
     run.done("d", again=True)
     run.end("a", "b", "c")
     assert run.edges("h") == "b:taken"
