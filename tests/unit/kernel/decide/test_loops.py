@@ -490,7 +490,7 @@ def test_an_edge_that_was_taken_never_dies() -> None:
 def test_a_delay_is_a_timer_between_passes() -> None:
     run = begun("a > b > z", {"b": {"loop": {**loop(3, "a"), "delay_seconds": 5}}})
     run.done("a")
-    assert run.done("b", again=True) == rows("NodeStarted b; NodeWaiting b on=loop until=+5000; put wake b")
+    assert run.done("b", again=True) == rows("NodeStarted b; NodeWaiting b on=loop until=+5000; put wake b at=+5000")
     assert (run.nodes("a b"), run.jobs, run.counter, run.kernel.state.in_flight) == (
         "a=COMPLETED b=WAITING",
         "wake b",
@@ -510,7 +510,7 @@ def test_a_delay_that_is_over_waits_for_the_rest_of_the_body() -> None:
     run = begun("a > b c > d > z", {"d": {"join": "any", "loop": {**loop(3, "a"), "delay_seconds": 5}}})
     run.end("a", "b")
     run.done("d", again=True)
-    assert run.wake("d") == rows("put wake d")
+    assert run.wake("d") == rows("put wake d at=+1000")
     run.done("c")
     assert (run.nodes("d"), run.jobs) == ("d=WAITING", "wake d")
     run.kernel.now += 1_000
