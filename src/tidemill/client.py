@@ -184,6 +184,7 @@ class Tidemill:
     find = _blocking(Engine.find)
     runs = _iterating(service_verb("runs", RunService.iterate))
     count = _blocking(Engine.count)
+    resolve = _blocking(Engine.resolve)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
     resume = _blocking(Engine.resume)

@@ -140,7 +140,7 @@ def render_command(template: str, scope: str, given: Sequence[str], as_json: boo
 @options.roles
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
-@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier.")
+@options.option("--resume", metavar="RUN", about="Carry on a run: its id, the beginning of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
@@ -218,7 +218,16 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.archive
 @options.retention_days
 @options.keep_runs
-@options.flag("--json", "as_json", about="Print one JSON object per line.")
+@options.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+)
+@options.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", about="json: one JSON object per line."
+)
+@options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
 

@@ -78,6 +78,7 @@ class Engine:
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
+    resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
     resume = service_verb("runs", RunService.resume)

@@ -19,6 +19,7 @@ from tidemill.kernel.activation import Approval, Wait, items_merged
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.queries import dead_ends
 from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
@@ -70,6 +71,8 @@ class RunView:
         """What the run waits for, in a few words each."""
         self.stuck = ""
         """Why a worker gave up on the run for now."""
+        self.warnings: tuple[str, ...] = ()
+        """What is odd about a run that completed: that no terminal node of it did."""
         done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]
         done.sort(key=lambda undo: -undo.seq)
         undone = [key_at(undo.node, undo.visit, undo.index) for undo in done]
@@ -139,7 +142,8 @@ class RunView:
     def to_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in _RUN_FIELDS}
         shown["status"], shown["waiting_for"] = self.status.value, list(self.waiting_for)
-        return shown | {name: getattr(self, name) for name in ("stuck", "outputs_missing") if getattr(self, name)}
+        rare = {"stuck": self.stuck, "outputs_missing": self.outputs_missing, "warnings": list(self.warnings)}
+        return shown | {name: value for name, value in rare.items() if value}
 
 
 _RUN_FIELDS = (
@@ -204,10 +208,10 @@ def _form(form: Payload | None) -> Any:
 
 
 def error_view(error: Error | None) -> dict[str, Any] | None:
-    """An error without the fields that only debugging needs."""
+    """An error as people and programs see it; its traceback begins with the user's own code."""
     if error is None:
         return None
-    optional = {"type": error.type, "hint": error.hint, "causes": list(error.causes)}
+    optional = {"type": error.type, "hint": error.hint, "causes": list(error.causes), "traceback": error.traceback}
     index = {"index": error.index} if error.index >= 0 else {}
     given = {name: value for name, value in optional.items() if value}
     return {"code": error.code, "message": error.message, **given, **index}
@@ -227,6 +231,7 @@ async def view_run(
     view = RunView(stream.key, state, outputs, nodes)
     view.outputs_missing, view._graph = missing, workflow
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
+    view.warnings = dead_ends(workflow, state)
     return view
 
 
@@ -247,6 +252,8 @@ async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool =
     }
     if visit.map is not None:
         shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
+    if visit.status == "RUNNING":
+        shown["since_ms"] = visit.since_ms
     if missing:
         shown["output_missing"] = missing
     return shown

@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
-    """Carry out an action on a run, and print the status that the run has afterwards."""
+def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = "") -> int:
+    """Carry out an action on a run, and print the status that the run has afterwards, and what follows."""
     from tidemill.cli.render.runs import say
+    from tidemill.cli.render.tables import print_hint
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         do(mill)
         view = mill.show(run_id)
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
-    return session.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+    def show(after: dict[str, Any]) -> None:
+        say(f"{done}; run {run_id} {'stays' if follows else 'is'} {after['status']}")
+        if follows:
+            print_hint(f"{follows}: {session.command('why', run_id)}")
+
+    return session.ask_and_print(ask, show)
 
 
 @click.command("patch")
@@ -63,7 +69,7 @@ def patch_command(
     return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
-def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
+def plain_act(name: str, done: str, about: str, *more: options.Decorator, follows: str = "") -> click.Command:
     """A command that calls the engine's method of the same name with the options of the command."""
 
     @click.command(name, help=about)
@@ -71,7 +77,8 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.together(*more, options.who)
     @options.on_store()
     def command(session: StoreSession, run: str, **given: Any) -> int:
-        return act(session, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+        done_to = done.format(**given)
+        return act(session, run, done_to, lambda mill: getattr(mill, name)(run, **given), follows=follows)
 
     return command
 
@@ -100,7 +107,12 @@ PLAIN = (
         "pause", "paused", "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish."
     ),
     plain_act("resume", "resumed", "Let a paused run go on."),
-    plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),
+    plain_act(
+        "rollback",
+        "rollback requested",
+        "Undo what a run did, as far as its nodes say how.",
+        follows="a worker undoes its steps one by one",
+    ),
 )
 
 

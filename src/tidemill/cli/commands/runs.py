@@ -61,17 +61,23 @@ def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> di
 
 @runs.command("list")
 @_conditions
+@options.flag("--children", about="List child runs, too, instead of counting them.")
 @options.page
 @options.on_store()
-def list_command(session: StoreSession, limit: int, after: str | None, **given: Any) -> int:
-    """List runs, newest first.
+def list_command(session: StoreSession, children: bool, limit: int, after: str | None, **given: Any) -> int:
+    """List runs, newest first; child runs are counted beside their parents.
 
     A query is conditions that all hold: status:failed workflow:billing label.customer=acme waiting:approval
     'started>-2h'.
     """
-    from tidemill.cli.render.lists import list_page
+    from tidemill.cli.render.lists import list_runs
 
-    return list_page(session, "runs", lambda mill: mill.find(**_wanted(**given), after=after, limit=limit))
+    def fetch(mill: Tidemill, after: str | None, limit: int) -> tuple[list[Any], str | None]:
+        return mill.find(**_wanted(**given), after=after, limit=limit)
+
+    words = " ".join((*given["query"], *given["terms"])).split()
+    asked_for = any(word.startswith(("parent:", "root:")) for word in words)
+    return list_runs(session, fetch, after, limit, children=children or asked_for)
 
 
 @runs.command("count")
@@ -232,7 +238,7 @@ def document_command(session: StoreSession, run: str) -> int:
 
 @runs.command("compare")
 @options.run
-@options.argument("other", "OTHER", "The id of another run.")
+@options.argument("other", "OTHER", "Another run.", type=options.RunName())
 @options.on_store()
 def compare_command(session: StoreSession, run: str, other: str) -> int:
     """Compare two runs, node by node."""

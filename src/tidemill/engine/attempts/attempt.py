@@ -129,6 +129,20 @@ class Attempt:
         """How many workers in a row were lost with it."""
         return self._act.lost
 
+    @property
+    def number(self) -> int:
+        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
+        return attempt_of(self._act) if self.phase == "call" else self._act.attempt
+
+    @property
+    def elapsed_ms(self) -> float:
+        return self._tools.ambient.monotonic_ms() - self._started
+
+    @property
+    def handled(self) -> bool:
+        """Whether the workflow says what follows from a failure."""
+        return self._node.on_error != "fail"
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 
@@ -242,7 +256,7 @@ class Attempt:
         assert output is not None, "it speaks through its context"
         ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
         try:
-            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
+            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output)
         except BaseException as error:
             ended = error
         else:
@@ -281,7 +295,7 @@ class Attempt:
 
     def _context(self, config: Any) -> NodeContext:
         task = self.task
-        place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
+        place = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,

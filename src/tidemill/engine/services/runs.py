@@ -42,6 +42,10 @@ LOOK_AGAIN_MS = 5.0
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
 NAME_LENGTH_MAX = 200
+LAST = "@last"
+LOOKED_THROUGH = 100
+"""Runs that are looked through for the one that is meant."""
+NAMED_MAX = 4
 
 UNSET: Any = object()
 """No value was given; None is one."""
@@ -369,6 +373,31 @@ class RunService:
     async def _page(self, query: RunQuery, after: str | None, limit: int) -> RunPage:
         page = await self._context.page(RUN, query.terms, after, limit, since=query.since_ms, before=query.before_ms)
         return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
+
+    async def resolve(self, text: str) -> str:
+        """The id of a run by its id or by a beginning of it that no other id has; `@last` is the newest run, no child.
+
+        Answers the text itself if it names no run.
+        """
+        context = self._context
+        if text == LAST:
+            rows, _ = await self.find(limit=LOOKED_THROUGH)
+            newest = next((row for row in rows if not row.parent), next(iter(rows), None))
+            if newest is None:
+                raise rejected("run_unknown", "there is no run yet", hint="start one with `tidemill run` or `start`")
+            return newest.run_id
+        stream = context.stream(text)
+        (tail,) = await context.store.load({stream: 0}, snapshots=False, limit=1)
+        if tail.version or not text:
+            return text
+        streams = await context.store.streams(RUN, after=stream, limit=LOOKED_THROUGH)
+        ids = [each.key for each in streams if each.tenant == stream.tenant and each.key.startswith(text)]
+        # The ids of children begin with that of their parent.
+        found = [key for key in ids if not any(key.startswith(f"{other}.") for other in ids)]
+        if len(found) > 1:
+            shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
+            raise rejected("run_ambiguous", f"{len(found)} runs begin with {text}", hint=f"write more of it: {shown}")
+        return found[0] if found else text
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""

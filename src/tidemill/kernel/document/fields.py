@@ -388,7 +388,12 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 LOOP = table_of(
-    condition=anything, max_iterations=max_iterations, loop_back_to=text, break_path=node_ids, timeout_path=node_ids
+    condition=anything,
+    max_iterations=max_iterations,
+    loop_back_to=text,
+    break_path=node_ids,
+    timeout_path=node_ids,
+    delay_seconds=seconds,
 )
 
 

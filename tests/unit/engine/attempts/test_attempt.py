@@ -303,13 +303,13 @@ async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(
 
 
 @simulated
-async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(
+async def test_an_attempt_that_took_a_second_is_in_the_log_when_its_worker_is_lost(
     mill: Cluster, ledger: Ledger
 ) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     began = mill.now_ms()
-    await asyncio.sleep(5.5)
+    await asyncio.sleep(1)
     first.kill()
     second = await mill.process("w2", functions={"work": ledger.work})
     assert (await second.end(run_id)).status == "COMPLETED"
@@ -321,13 +321,13 @@ async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worke
 
 
 @simulated
-async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Cluster, ledger: Ledger) -> None:
+async def test_a_handler_is_shown_as_running_within_a_second(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     began = mill.now_ms()
-    await asyncio.sleep(4)
+    await asyncio.sleep(0.3)
     assert await mill.of(run_id, NodeStarted) == []
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(0.5)
     (started,) = await mill.of(run_id, NodeStarted)
     assert (started.worker, started.attempt, started.at_ms) == ("w1", 1, began)
     shown = await worker.engine.show(run_id)
