@@ -212,19 +212,19 @@ def approve(
     class; `approvers` and `escalate_to` are people (`user:ada`) and roles (`role:finance`).
     """
     builder = required_builder("tidemill.approve(…)")
-    given = {
-        "title": title,
-        "description": description,
-        "form": _form(form),
-        "approvers": list(approvers),
-        "quorum": None if quorum == 1 else quorum,
-        "four_eyes": four_eyes,
-        "timeout_seconds": None if timeout is None else seconds(timeout),
-        "on_timeout": None if on_timeout == "fail" else on_timeout,
-        "escalate_to": list(escalate_to),
-        "approval_url": url,
-    }
-    config = {key: value for key, value in given.items() if value not in (None, "", [], False)}
+    given = (
+        ("title", title, ""),
+        ("description", description, ""),
+        ("form", _form(form), None),
+        ("approvers", approvers, ()),
+        ("quorum", quorum, 1),
+        ("four_eyes", four_eyes, False),
+        ("timeout_seconds", None if timeout is None else seconds(timeout), None),
+        ("on_timeout", on_timeout, "fail"),
+        ("escalate_to", escalate_to, ()),
+        ("approval_url", url, ""),
+    )
+    config = {key: value for key, value, usual in given if isinstance(value, Reference) or value != usual}
     reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=Approval, gate=gate)
     return cast(Approval, reference)
 

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from tidemill.authoring.reference import (
     BEGIN,
     END,
@@ -183,13 +185,15 @@ class DocumentBuilder:
         """Record a node. `over` is the list of a map, `literal` says that plain strings are no templates."""
         step = Step(self.next_id(name), type_, self.block, keys or {}, exact=exact)
         step.number = len(self.steps)
+        if exact:
+            step.keys = self.rendered(step.keys, step, literal=False) or {}
         step.config = self.rendered(config, step, literal=literal)
         undo = step.keys.get("compensator")
         if undo is not None:
             step.keys["compensator"] = {**undo, "config": self.rendered(undo.get("config"), step, literal=literal)}
         if over is not MISSING:
-            # A list is rendered as it stands; any other template would be text.
-            step.keys["map"] = {"over": self.rendered(over, step, literal=literal), **step.keys.get("map", {})}
+            bounds = {key: value for key, value in step.keys.get("map", {}).items() if key != "over"}
+            step.keys["map"] = {"over": self.rendered(over, step, literal=literal), **bounds}
         for other in after:
             self._depend_on(step, other)
         self._wait_for_gate(step)
@@ -525,7 +529,7 @@ def _bare(text: str) -> str:
 
 
 def _located(problem: Problem, at: str) -> Problem:
-    return Problem(code=problem.code, message=problem.message, hint=problem.hint, path=problem.path or at)
+    return msgspec.structs.replace(problem, path=problem.path or at)
 
 
 def _place_in_code() -> str:

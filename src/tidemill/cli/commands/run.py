@@ -323,7 +323,7 @@ def _run(
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
     with source.located():
-        published = mill.publish(source.document, author=options.actor)
+        published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
     return f"{published.name}@{published.version}"
@@ -331,6 +331,8 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was begun with, if it is a run of this document's workflow."""
+    if source.workflow is not None:
+        mill.register(**source.workflow.functions)
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
     if view.workflow != name:
