@@ -233,7 +233,8 @@ def _form(given: Any) -> Json:
     if not isinstance(given, type):
         return given
     schemas, shared = schemas_of([given])
-    return {**schemas[0], **({"$defs": shared} if shared else {})}
+    own = shared.pop(given.__name__, schemas[0])
+    return {**own, **({"$defs": shared} if shared else {})}
 
 
 @contextmanager

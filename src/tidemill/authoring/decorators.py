@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 import msgspec
 
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder
-from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of
+from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import offered, rejected
 from tidemill.handlers.python.conversion import (
@@ -43,7 +43,7 @@ S = TypeVar("S", bound="Recordable[..., Any]")
 
 Seconds = float | timedelta
 CONTEXT = "context"
-"""The parameter that receives the attempt's context; nobody passes it."""
+"""The parameter that receives the attempt's context, and is not passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +210,9 @@ class Recordable(Generic[P, R]):
         if isinstance(value, bool) or conversion_of(hint) == OPAQUE:
             return
         try:
-            convert(hint, to_json(value, _no_reference))
+            plain = to_json(value, _no_reference)
+            if BEGIN.encode() not in msgspec.json.encode(plain):
+                convert(hint, plain)
         except msgspec.ValidationError as error:
             message = f"{self.__name__}(…): `{name}` is {_shown(hint)}, and {value!r} is not: {error}"
             builder.problem("arguments_invalid", message, "pass a value of that type")
@@ -346,7 +348,7 @@ class Workflow(Recordable[P, R]):
         if self._built is None:
             builder = DocumentBuilder(self.name)
             with builder.building():
-                head = {**self._described(), **self._inputs(builder), **self._head}
+                head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
                 self._built = builder.finish(self._called(builder), head), builder
         return self._built
@@ -364,12 +366,13 @@ class Workflow(Recordable[P, R]):
         text = inspect.getdoc(self.function) if self.function.__doc__ else None
         return {"description": text} if text else {}
 
-    def _inputs(self, builder: DocumentBuilder) -> dict[str, Json]:
+    def _inputs(self) -> dict[str, Json]:
         """The schema of the inputs: the parameters, by their type hints and defaults."""
         parameters = list(self.signature.parameters.values())
         for each in parameters:
             if each.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-                builder.problem("parameter_unnamed", f"`{each}` of {self.name} has no name", "inputs have names")
+                message = f"`{each}` of the workflow {self.name} cannot be passed by name"
+                raise rejected("parameter_unnamed", message, hint="inputs have names: take a list or a mapping")
         if not parameters or "inputs" in self._head:
             return {}
         schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
@@ -395,6 +398,9 @@ def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
+    except RuntimeError as error:
+        if "event loop" not in str(error):
+            raise
     coroutine.close()
     raise rejected("workflow_waits", "the workflow function awaits something else than a task", hint="do it in a task")
 

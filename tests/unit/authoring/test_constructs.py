@@ -363,7 +363,7 @@ def test_an_approval_is_a_gate() -> None:
     assert nodes["approve"]["dependencies"] == ["double"]
     assert nodes["approve"]["config"]["title"] == "Pay {{ inputs.amount }}?"
     assert nodes["approve"]["config"]["rejection_path"] == ["say"]
-    assert nodes["approve"]["config"]["form"]["$defs"]["Account"]["required"] == ["number"]
+    assert nodes["approve"]["config"]["form"]["required"] == ["number"]
     before, result = decide(payment, "approve", amount=9)
     assert before["double"] == "COMPLETED" and before["say_2"] == before["join"] == "PENDING"
     assert result.outputs == {"paid": [9, "A1"], "told": None, "sent": "sent"}

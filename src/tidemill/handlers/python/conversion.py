@@ -100,7 +100,9 @@ def fields_of(hint: Any) -> Mapping[str, Any] | None:
     if not isinstance(kind, type):
         return None
     if issubclass(kind, msgspec.Struct):
-        return dict(zip(kind.__struct_encode_fields__, (hints_of_class(kind).get(f) for f in kind.__struct_fields__)))
+        hints = hints_of_class(kind)
+        names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
+        return {encoded: hints.get(name, Any) for encoded, name in names}
     if dataclasses.is_dataclass(kind):
         hints = hints_of_class(kind)
         return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(kind)}
@@ -131,7 +133,7 @@ def _unwrapped(hint: Any) -> Any:
 
 def conversion_of(hint: Any, seen: tuple[Any, ...] = ()) -> int:
     """Whether values of the hint's type are plain JSON, can be made of JSON, or neither."""
-    if typing.get_origin(hint) is typing.Annotated and any(isinstance(each, msgspec.Meta) for each in hint.__metadata__):
+    if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
         return CONVERTED
     hint = _unwrapped(hint)
     if any(hint is each for each in (*_SCALARS, *_LISTS, *_MAPPINGS)) or isinstance(hint, TypeVar):
