@@ -86,6 +86,7 @@ def default(value: T, otherwise: T, /) -> T:
         raise rejected("default_twice", f"{value!r} has a default already", hint="give the last one a default first")
     try:
         other: Any = place_of(otherwise) if isinstance(otherwise, Reference) else to_json(otherwise)
+        other = builder.text(other) if isinstance(other, str) else other
     except ConversionError as error:
         raise rejected("argument_not_json", f"{otherwise!r} cannot be written as JSON: {error}") from None
     return cast(T, Reference(builder, place._replace(default=other), hint_of(value)))

@@ -28,8 +28,10 @@ from tidemill.authoring.reference import (
     Json,
     Place,
     Reference,
+    Text,
     cel_of,
     condition_of,
+    not_known,
     place_of,
     recorder_of,
     template_literal,
@@ -252,6 +254,15 @@ class DocumentBuilder:
         """The text that stands for a reference in a string until the string is rendered."""
         return self.template(template_of(place_of(reference)), (place_of(reference),))
 
+    def text(self, text: str) -> Text | str:
+        """A string that references were formatted into, taken apart."""
+        parts: list[Place | str] = []
+        for number, part in enumerate(FORMATTED.split(text)):
+            if number % 2 and len(self._formatted.get(part, ())) != 1:
+                raise not_known("a template is part of a default", "make the text inside a task")
+            parts += [self._formatted[part][0] if number % 2 else part] if part else []
+        return Text(tuple(parts)) if any(isinstance(part, Place) for part in parts) else text
+
     def template(self, text: str, places: tuple[Place, ...]) -> str:
         """The text that stands for a template that reads these places."""
         self._formatted[text] = places
@@ -314,8 +325,8 @@ class DocumentBuilder:
                 (step.accepts if optional else step.needs)[place.node] = None
                 if not optional:
                     step.accepts.pop(place.node, None)
-        if isinstance(place.default, Place):
-            self._use(place.default, step, recorder, optional=True)
+        for other in list(place.read())[1:]:
+            self._use(other._replace(default=None), step, recorder)
 
     def check_reach(self, place: Place, around: tuple[Block, ...], *, optional: bool = False) -> None:
         """Refuse a value that may be missing here, because it is made in a block that may not run."""

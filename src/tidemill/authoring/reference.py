@@ -58,7 +58,21 @@ class Place(NamedTuple):
     """None for the inputs."""
     path: tuple[str | int, ...] = ()
     default: Any = MISSING
-    """What stands in for it if it is missing: a JSON value, or another `Place`."""
+    """What stands in for it if it is missing: a JSON value, another `Place`, or a `Text`."""
+
+    def read(self) -> Iterator[Place]:
+        """Itself, and the places that its default reads, which may be missing too."""
+        yield self
+        inner = self.default.parts if isinstance(self.default, Text) else (self.default,)
+        for each in inner:
+            if isinstance(each, Place):
+                yield from (each if each.default is not MISSING else each._replace(default=None)).read()
+
+
+class Text(NamedTuple):
+    """Text with places in it."""
+
+    parts: tuple[Place | str, ...]
 
 
 class Reference:
@@ -89,7 +103,7 @@ class Reference:
             inner = Any if fields is None else fields.get(key, Any)
             if fields is not None and key not in fields:
                 known = ", ".join(fields) or "none"
-                message = f"{self!r} has no field {key!r}: it is a {getattr(hint, '__name__', hint)}"
+                message = f"{self!r} has no field {key!r}: it is of type {getattr(hint, '__name__', hint)}"
                 recorder.problem("field_unknown", message, f"its fields: {known}")
         return Reference(recorder, place._replace(path=(*place.path, key)), inner)
 
@@ -219,8 +233,15 @@ def _expression(place: Place) -> str:
     text = root + "".join(map(_step_text, place.path))
     if place.default is MISSING:
         return text
-    other = place.default
-    return f"{text} | default({_expression(other) if isinstance(other, Place) else template_literal(other)})"
+    return f"{text} | default({_default(place.default)})"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Place):
+        return _expression(value)
+    if isinstance(value, Text):
+        return " ~ ".join(_expression(part) if isinstance(part, Place) else _literal(part) for part in value.parts)
+    return template_literal(value)
 
 
 def template_literal(value: Json) -> str:
@@ -253,6 +274,8 @@ def cel_of(place: Place, own: str | None = None) -> str:
     if place.default is MISSING:
         return text
     other = place.default
+    if isinstance(other, Text):
+        raise not_known(f"{text} is compared, with a text as its default", IN_A_TASK)
     return f"(has({text}) ? {text} : {cel_of(other, own) if isinstance(other, Place) else _literal(other)})"
 
 
@@ -298,6 +321,8 @@ class Comparison(Condition):
         if isinstance(right, Reference):
             self._right: Any = place_of(right)
             return
+        if isinstance(right, str) and BEGIN in right:
+            raise not_known(f"{left!r} is compared with a text that holds results", IN_A_TASK)
         try:
             self._right = to_json(right)
         except ConversionError:
@@ -310,9 +335,9 @@ class Comparison(Condition):
         return f"{cel_of(self._left, own)} {self._operator} {right}"
 
     def places(self) -> Iterator[Place]:
-        yield self._left
+        yield from self._left.read()
         if isinstance(self._right, Place):
-            yield self._right
+            yield from self._right.read()
 
 
 class Truth(Condition):
@@ -325,7 +350,7 @@ class Truth(Condition):
         return cel_of(self._place, own)
 
     def places(self) -> Iterator[Place]:
-        yield self._place
+        yield from self._place.read()
 
 
 class Written(Condition):
