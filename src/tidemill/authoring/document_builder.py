@@ -159,7 +159,7 @@ class DocumentBuilder:
         except Rejected as refusal:
             at = _place_of_error(refusal)
             found = [_located(each, at) for each in refusal.problems]
-            raise Rejected([*self._problems, *found]) from None
+            raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
         finally:
             _CURRENT.reset(token)
 
@@ -284,7 +284,7 @@ class DocumentBuilder:
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Condition):
             raise TypeError("a comparison is no value; compare inside a task")
-        return self.formatted(value) if isinstance(value, Reference) else as_builtin(value)
+        return str(value) if isinstance(value, Reference) else as_builtin(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):
@@ -305,6 +305,8 @@ class DocumentBuilder:
         parts: list[str] = []
         for number, part in enumerate(FORMATTED.split(text)):
             if number % 2:
+                if part not in self._formatted:
+                    self._foreign_problem(part)
                 for place in self._formatted.get(part, ()):
                     self._use(place, step, self)
                 parts.append(part)
@@ -317,8 +319,7 @@ class DocumentBuilder:
         """Record that a step, or the outputs of the workflow, read a place."""
         optional = optional or place.default is not MISSING
         if recorder is not self:
-            message = f"`{place.node or 'inputs'}` belongs to another workflow"
-            self.problem("reference_foreign", message, "hand it over as an argument")
+            self._foreign_problem(template_of(place))
         elif place.node is not None and place.node in self.steps:
             self.check_reach(place, () if step is None else step.blocks, optional=optional)
             if step is not None and not (optional and place.node in step.needs):
@@ -327,6 +328,10 @@ class DocumentBuilder:
                     step.accepts.pop(place.node, None)
         for other in list(place.read())[1:]:
             self._use(other._replace(default=None), step, recorder)
+
+    def _foreign_problem(self, what: str) -> None:
+        message = f"{what} belongs to another workflow, or to another building of this one"
+        self.problem("reference_foreign", message, "hand it over as an argument")
 
     def check_reach(self, place: Place, around: tuple[Block, ...], *, optional: bool = False) -> None:
         """Refuse a value that may be missing here, because it is made in a block that may not run."""

@@ -277,7 +277,8 @@ def run(options: RunOptions) -> int:
         source, inputs = read_source(options.file), read_inputs(options.given)
         settings = read_settings(imports=options.imports)
         warn_of_ignored_config(source.folder)
-        folders = importable(source.folder) if options.apps or settings.may_import else nullcontext()
+        imports = options.apps or source.workflow is not None or settings.may_import
+        folders = importable(source.folder) if imports else nullcontext()
         with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:

@@ -74,7 +74,22 @@ def converter(hint: Any) -> Converter | None:
 
 def convert(hint: Any, value: Any) -> Any:
     """Make a value of the hint's type of a JSON value; raises one of `ConversionError`."""
-    return msgspec.convert(value, hint, str_keys=True, dec_hook=_decode)
+    return _completed(msgspec.convert(value, hint, str_keys=True, dec_hook=_decode))
+
+
+def _completed(value: Any) -> Any:
+    """Give dataclasses their defaults as attributes of their own: msgspec leaves them to the class, and writes none."""
+    if isinstance(value, list):
+        for each in value:
+            _completed(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _completed(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
+        for field in dataclasses.fields(value):
+            value.__dict__.setdefault(field.name, getattr(value, field.name))
+            _completed(value.__dict__[field.name])
+    return value
 
 
 def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:

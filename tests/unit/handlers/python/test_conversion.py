@@ -203,7 +203,7 @@ def test_a_registered_function_gets_what_its_hints_say(isolation: str) -> None:
     ("args", "words"),
     [
         ({**ARGS, "when": "noon"}, "`when` does not fit its type hint"),
-        ({**ARGS, "order": {"id": 3}}, r"`order` does not fit its type hint: Expected `str`, got `int` - at `\$.id`"),
+        ({**ARGS, "order": {"id": 3}}, r"`order` does not fit its type hint: Expected `uuid`, got `int` - at `\$.id`"),
         ({**ARGS, "model": {"n": "x"}}, "a whole number is wanted"),
     ],
 )
