@@ -300,4 +300,3 @@ def node(
     return builder.add(
         id or type.partition("@")[0], type, config, keys=keys, after=(after,), over=over, literal=False, exact=True
     )
-

@@ -257,7 +257,9 @@ class Task(Recordable[P, R]):
             register(builder.functions, undo)
             config_of_undo = self._undo(builder, undo, arguments)
             keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
-        return builder.add(options.id or self.name, "python", config, keys=keys, after=options.after, over=over, hint=hint)
+        return builder.add(
+            options.id or self.name, "python", config, keys=keys, after=options.after, over=over, hint=hint
+        )
 
     def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         options = self._options
@@ -359,7 +361,8 @@ class Workflow(Recordable[P, R]):
             name: Reference(builder, Place(None, (name,)), self.hints.get(name, Any))
             for name in self.signature.parameters
         }
-        returned: Any = self.function(**given)  # type: ignore[call-arg]
+        function: Callable[..., Any] = self.function
+        returned = function(**given)
         return _awaited(returned) if isinstance(returned, Coroutine) else returned
 
     def _described(self) -> dict[str, Json]:
@@ -494,4 +497,3 @@ def authored(given: object) -> Workflow[..., Any] | None:
         message = f"{given!r} is no workflow"
         raise rejected("workflow_invalid", message, hint="call it in a function decorated with @tidemill.workflow")
     return None
-

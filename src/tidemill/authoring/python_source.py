@@ -71,7 +71,9 @@ def python_source(normal: Mapping[str, Json]) -> str:
 class _Writer:
     def __init__(self, document: Mapping[str, Json]) -> None:
         self._document = document
-        properties = (document.get("inputs") or {}).get("properties") if isinstance(document.get("inputs"), dict) else {}
+        properties = (
+            (document.get("inputs") or {}).get("properties") if isinstance(document.get("inputs"), dict) else {}
+        )
         named = [name for name in properties or {} if _is_name(name) and name != "tidemill"]
         self._parameters = {name: name for name in named}
         self._variables: dict[str, str] = {}
@@ -118,7 +120,11 @@ class _Writer:
         flat = f"    {variable} = tidemill.node({', '.join(arguments)})"
         if len(flat) <= WIDTH and "\n" not in flat:
             return flat
-        return f"    {variable} = tidemill.node(\n" + "".join(f"        {each},\n" for each in map(_indented, arguments)) + "    )"
+        return (
+            f"    {variable} = tidemill.node(\n"
+            + "".join(f"        {each},\n" for each in map(_indented, arguments))
+            + "    )"
+        )
 
     def _arguments(self, given: Mapping[str, Json], indent: int) -> str:
         written = [f"{key}={self._written(value, indent)}" for key, value in given.items()]
@@ -215,4 +221,3 @@ def _text(value: Json) -> str:
 
 def _indented(text: str) -> str:
     return text.replace("\n", "\n    ")
-

@@ -24,13 +24,17 @@ FORMATTED = re.compile(f"{BEGIN}(.*?){END}", re.DOTALL)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _TEMPLATE_WORDS = frozenset(
-    ["and", "caller", "cycler", "dict", "else", "false", "if", "in", "is", "joiner", "kwargs", "lipsum", "loop"]
-    + ["namespace", "none", "not", "or", "range", "self", "super", "true", "varargs", "False", "None", "True"]
+    (
+        *("and", "caller", "cycler", "dict", "else", "false", "if", "in", "is", "joiner", "kwargs", "lipsum", "loop"),
+        *("namespace", "none", "not", "or", "range", "self", "super", "true", "varargs", "False", "None", "True"),
+    )
 )
 """Names that mean something else to a template than a node."""
 _CEL_WORDS = frozenset(
-    ["as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"]
-    + ["namespace", "null", "package", "return", "true", "var", "void", "while"]
+    (
+        *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"),
+        *("namespace", "null", "package", "return", "true", "var", "void", "while"),
+    )
 )
 
 
@@ -90,9 +94,9 @@ class Reference:
             raise AttributeError(f"{self!r} has no field {name!r}; a key that begins with _ is written [{name!r}]")
         return self.__getitem__(name)
 
-    def __getitem__(self, key: str | int) -> Reference:
+    def __getitem__(self, key: Any) -> Reference:
         place, hint, recorder = place_of(self), hint_of(self), recorder_of(self)
-        if isinstance(key, (Reference, slice)) or not isinstance(key, (str, int)):
+        if not isinstance(key, (str, int)):
             raise not_known(f"{self!r}[…] is asked for by {key!r}", "use a name or a number, or choose inside a task")
         if place.default is not MISSING:
             raise not_known(f"a part of {self!r} is asked for", "take the part first, and give a default for that")
@@ -143,10 +147,10 @@ class Reference:
         return Comparison(self, ">=", other)
 
     def __and__(self, other: Any) -> Condition:
-        return condition_of(self) & other
+        return Joined("AND", condition_of(self), condition_of(other))
 
     def __or__(self, other: Any) -> Condition:
-        return condition_of(self) | other
+        return Joined("OR", condition_of(self), condition_of(other))
 
     def __invert__(self) -> Condition:
         return Negation(condition_of(self))
@@ -164,7 +168,7 @@ class Reference:
         raise not_known(f"Python asks for the length of {self!r}", IN_A_TASK)
 
     def __contains__(self, item: object) -> NoReturn:
-        hint = f'write a condition in CEL, such as tidemill.when(\'"x" in {cel_of(place_of(self))}\'), or ask inside a task'
+        hint = f"write a condition in CEL, such as tidemill.when('\"x\" in {cel_of(place_of(self))}'), or ask inside a task"
         raise not_known(f"Python asks what is in {self!r}", hint)
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
@@ -213,7 +217,9 @@ def recorder_of(reference: Reference) -> Recorder:
 
 
 def _step_text(step: str | int) -> str:
-    return f".{step}" if isinstance(step, str) and _NAME.fullmatch(step) else f"[{json.dumps(step, ensure_ascii=False)}]"
+    return (
+        f".{step}" if isinstance(step, str) and _NAME.fullmatch(step) else f"[{json.dumps(step, ensure_ascii=False)}]"
+    )
 
 
 # As a template.
@@ -247,7 +253,9 @@ def _default(value: Any) -> str:
 def template_literal(value: Json) -> str:
     """A JSON value as a template writes it."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{template_literal(key)}: {template_literal(each)}" for key, each in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{template_literal(key)}: {template_literal(each)}" for key, each in value.items()) + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(template_literal, value)) + "]"
     return "none" if value is None else _literal(value)

@@ -96,7 +96,9 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
 
 
 @app.command("export")
-@options.argument("source", "FILE|WORKFLOW", "A document or Python file, or a published workflow: name, name@3.", type=str)
+@options.argument(
+    "source", "FILE|WORKFLOW", "A document or Python file, or a published workflow: name, name@3.", type=str
+)
 @options.option(
     "--as",
     "form",

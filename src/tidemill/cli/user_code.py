@@ -125,9 +125,7 @@ def _of_file(path: Path, said: str) -> ModuleType:
     if known is not None:
         if getattr(known, "__file__", None) == str(path):
             return known
-        raise rejected(
-            "app_invalid", f"{said}: another module is called {path.stem} too", hint="rename the file"
-        )
+        raise rejected("app_invalid", f"{said}: another module is called {path.stem} too", hint="rename the file")
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None, "the name ends in .py"

@@ -285,6 +285,7 @@ class Engine:
 
     async def start(
         self,
+        /,
         workflow: str | Workflow[..., Any],
         inputs: Any = None,
         *,
@@ -316,6 +317,7 @@ class Engine:
 
     async def run(
         self,
+        /,
         workflow: Document | Workflow[..., Any],
         inputs: Any = None,
         *,

@@ -336,13 +336,17 @@ class Account:
 
 @workflow
 def payment(amount: int) -> Any:
-    checked = double(amount)
+    double(amount)
     ok = tidemill.approve(f"Pay {amount}?", form=Account, approvers=["user:ada", "role:finance"], timeout=3600)
     with tidemill.on_reject(ok):
         told = say(f"{ok.decided_by} says no: {ok.comments}")
     paid = join(amount, ok.form.number)
     sent = say("sent")
-    return {"paid": tidemill.default(paid, None), "told": tidemill.default(told, None), "sent": tidemill.default(sent, "")}
+    return {
+        "paid": tidemill.default(paid, None),
+        "told": tidemill.default(told, None),
+        "sent": tidemill.default(sent, ""),
+    }
 
 
 def decide(flow: Any, verb: Any, **inputs: Any) -> Any:

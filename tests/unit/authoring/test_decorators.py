@@ -40,9 +40,9 @@ def total(rows: list[int], bonus: int = 0) -> int:
 
 
 @task
-def order_of(id: str, at: datetime) -> Order:
+def order_of(number: str, at: datetime) -> Order:
     assert isinstance(at, datetime)
-    return Order(f"{id}-{at.year}", 7.5, Size.LARGE)
+    return Order(f"{number}-{at.year}", 7.5, Size.LARGE)
 
 
 @task

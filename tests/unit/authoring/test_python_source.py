@@ -45,7 +45,11 @@ nodes:
     dependencies: [big, small]
     join: any
     map: {over: '{{ nodes["a-b"].output[0] }}', tolerate: 2}
-    config: {item: "{{ item }}", far: '{{ nodes["a-b"].output }}', near: "{{ big.output[0] }}", deep: '{{ big.output["x y"].z }}'}
+    config:
+      item: "{{ item }}"
+      far: '{{ nodes["a-b"].output }}'
+      near: "{{ big.output[0] }}"
+      deep: '{{ big.output["x y"].z }}'
     on_error: {route: [late2]}
     loop: {condition: "output.size() < 1", max_iterations: 3, timeout_path: [late2]}
     delivery: at_most_once

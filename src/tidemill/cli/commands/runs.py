@@ -83,9 +83,7 @@ def count_command(session: StoreSession, **given: Any) -> int:
     def show(found: dict[str, int]) -> None:
         print(found["count"] if found["count"] < COUNTED_MAX else f"{COUNTED_MAX} or more")
 
-    return session.ask_and_print(
-        lambda mill: {"count": mill.count(**_wanted(**given), at_most=COUNTED_MAX)}, show
-    )
+    return session.ask_and_print(lambda mill: {"count": mill.count(**_wanted(**given), at_most=COUNTED_MAX)}, show)
 
 
 @runs.command("show")

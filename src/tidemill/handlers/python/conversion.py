@@ -56,7 +56,7 @@ def hints_of(function: Any) -> dict[str, Any]:
     for name, annotation in getattr(function, "__annotations__", {}).items():
         try:
             found |= typing.get_type_hints(_Annotated(name, annotation), names, include_extras=True)
-        except Exception:  # noqa: S112, PERF203 - an annotation may be any expression
+        except Exception:
             continue
     return found
 

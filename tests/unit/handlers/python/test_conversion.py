@@ -182,7 +182,10 @@ ARGS = {
 
 
 def flow(function: str, args: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    return {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": function, "args": args, **keys}}]}
+    return {
+        "name": "f",
+        "nodes": [{"id": "a", "type": "python", "config": {"function": function, "args": args, **keys}}],
+    }
 
 
 @pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
