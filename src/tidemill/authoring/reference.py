@@ -168,7 +168,8 @@ class Reference:
         raise not_known(f"Python asks for the length of {self!r}", IN_A_TASK)
 
     def __contains__(self, item: object) -> NoReturn:
-        hint = f"write a condition in CEL, such as tidemill.when('\"x\" in {cel_of(place_of(self))}'), or ask inside a task"
+        example = f"'\"x\" in {cel_of(place_of(self))}'"
+        hint = f"write a condition in CEL, such as tidemill.when({example}), or ask inside a task"
         raise not_known(f"Python asks what is in {self!r}", hint)
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:

@@ -118,9 +118,12 @@ def read_source(name: str) -> Source:
     if is_python(name):
         from tidemill.cli.user_code import workflow_at
 
-        flow, file = workflow_at(name), name.partition(":")[0]
-        folder = Path(file).absolute().parent if file.endswith(".py") else None
-        return Source(name, flow.document(), folder, workflow=flow)
+        file = name.partition(":")[0]
+        is_file = file.endswith(".py")
+        if is_file:
+            read_bytes(file)
+        flow = workflow_at(name)
+        return Source(name, flow.document(), Path(file).absolute().parent if is_file else None, workflow=flow)
     text = read_bytes(name)
     path = Path(name)
     document = read_document(text, format=None if name == STDIN else format_of(path.suffix))

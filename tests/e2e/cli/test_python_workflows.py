@@ -93,10 +93,13 @@ def test_mistakes_in_a_file_are_refusals(inside: InProcessCli, text: str, code: 
     assert words in problem["message"] + problem["hint"]
 
 
-@pytest.mark.parametrize("name", ["no_such.py", "my_flow:nothing", "no_module:flow"])
-def test_what_is_not_there(inside: InProcessCli, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("my_flw.py", "file_missing"), ("my_flow:nothing", "app_unknown"), ("no_module:flow", "app_unknown")],
+)
+def test_what_is_not_there(inside: InProcessCli, name: str, code: str) -> None:
     ended = inside("run", name, "--json")
-    assert ended.code == main.REFUSED and ended.json["problems"][0]["code"] == "app_unknown"
+    assert ended.code == main.REFUSED and ended.json["problems"][0]["code"] == code
 
 
 @pytest.mark.parametrize("form", ["yaml", "json", "python"])

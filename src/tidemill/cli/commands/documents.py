@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
-from tidemill.cli.inputs import FILE_ENDINGS, STDIN, read_source
+from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
 from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
 from tidemill.cli.render.terminal import (
     as_plain,
@@ -86,9 +86,10 @@ def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> 
     """Print a document in one of its forms."""
     from tidemill.authoring.python_source import python_source, readable
 
-    normal, problems = normalise(_exported(source, store))
+    found = _exported(source, store)
+    normal, problems = normalise(found.document)
     if problems:
-        raise Rejected(problems)
+        raise Rejected(found.with_places(problems))
     if form == "python":
         text = python_source(normal)
     elif form == "json":
@@ -101,14 +102,14 @@ def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> 
     return main.OK
 
 
-def _exported(source: str, store: str) -> Any:
+def _exported(source: str, store: str) -> Source:
     """The document in a file, or of a published workflow."""
     place = source.partition(":")[0]
     if source == STDIN or place.endswith((*FILE_ENDINGS, ".py")) or os.path.exists(source):
-        return read_source(source).document
+        return read_source(source)
     from tidemill.cli.session import StoreSession
 
-    return StoreSession(store).asked(lambda mill: mill.workflow_document(source))
+    return Source(source, StoreSession(store).asked(lambda mill: mill.workflow_document(source)), None)
 
 
 T = TypeVar("T")
