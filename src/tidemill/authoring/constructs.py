@@ -89,7 +89,8 @@ def default(value: T, otherwise: T, /) -> T:
         other = builder.text(other) if isinstance(other, str) else other
     except ConversionError as error:
         raise rejected("argument_not_json", f"{otherwise!r} cannot be written as JSON: {error}") from None
-    return cast(T, Reference(builder, place._replace(default=other), hint_of(value)))
+    handled = place.node in builder.handled
+    return cast(T, Reference(builder, place._replace(default=other, handled=handled), hint_of(value)))
 
 
 def template(text: str) -> Any:
@@ -171,10 +172,10 @@ def on_error(result: object) -> Iterator[Any]:
 
     What else follows the task is then skipped.
     """
-    with _exit("on_error", result, "on_error"):
-        assert isinstance(result, Reference)
-        place = place_of(result)
-        yield Reference(required_builder("on_error"), Place(place.node, ("error",)))
+    with _exit("on_error", result, "on_error") as node:
+        builder = required_builder("tidemill.on_error(…)")
+        builder.handled.add(node)
+        yield Reference(builder, Place(node, ("error",)))
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def on_changes(approval: Approval) -> Iterator[None]:
 
 
 @contextmanager
-def _exit(what: str, result: object, key: str) -> Iterator[None]:
+def _exit(what: str, result: object, key: str) -> Iterator[str]:
     builder = required_builder(f"tidemill.{what}(…)")
     node = place_of(result).node if isinstance(result, Reference) else None
     if node is None or node not in builder.steps:
@@ -261,7 +262,7 @@ def _exit(what: str, result: object, key: str) -> Iterator[None]:
     if key != "on_error" and builder.steps[node].type != APPROVAL_TYPE:
         raise rejected("result_expected", f"tidemill.{what}(…): `{node}` is no approval", hint="see tidemill.approve")
     with builder.inside(Exit(builder.block, node, key)):
-        yield
+        yield node
 
 
 # Other nodes.

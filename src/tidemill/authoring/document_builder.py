@@ -143,6 +143,8 @@ class DocumentBuilder:
         self.functions: dict[str, Callable[..., Any]] = {}
         self.children: dict[int, Any] = {}
         """Workflows that this one starts, by identity."""
+        self.handled: set[str] = set()
+        """Steps with an `on_error` block."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
         self._gates: list[Step] = []
@@ -321,7 +323,8 @@ class DocumentBuilder:
         if recorder is not self:
             self._foreign_problem(template_of(place))
         elif place.node is not None and place.node in self.steps:
-            self.check_reach(place, () if step is None else step.blocks, optional=optional)
+            around = () if step is None else step.blocks
+            self.check_reach(place, around, optional=optional, outputs=step is None)
             if step is not None and not (optional and place.node in step.needs):
                 (step.accepts if optional else step.needs)[place.node] = None
                 if not optional:
@@ -333,12 +336,16 @@ class DocumentBuilder:
         message = f"{what} belongs to another workflow, or to another building of this one"
         self.problem("reference_foreign", message, "hand it over as an argument")
 
-    def check_reach(self, place: Place, around: tuple[Block, ...], *, optional: bool = False) -> None:
+    def check_reach(
+        self, place: Place, around: tuple[Block, ...], *, optional: bool = False, outputs: bool = False
+    ) -> None:
         """Refuse a value that may be missing here, because it is made in a block that may not run."""
         found = self.steps.get(place.node or "")
         optional = optional or place.default is not MISSING
-        if found is not None and not optional and any(guard not in around for guard in found.guards):
-            message = f"`{place.node}` is called in a block that may not run, and its result is used outside of it"
+        failed = place.node in self.handled and place.path[:1] != ("error",) and outputs
+        if found is not None and not optional and (failed or any(guard not in around for guard in found.guards)):
+            where = "may fail, as its `on_error` block says" if failed else "is called in a block that may not run"
+            message = f"`{place.node}` {where}, and its result is used where it may be missing"
             hint = f"write tidemill.default({place.node}, …) where it may be missing"
             self.problem("value_may_be_missing", message, hint)
 

@@ -63,6 +63,8 @@ class Place(NamedTuple):
     path: tuple[str | int, ...] = ()
     default: Any = MISSING
     """What stands in for it if it is missing: a JSON value, another `Place`, or a `Text`."""
+    handled: bool = False
+    """Its node may fail and go on elsewhere; then its output is an error, and counts as missing too."""
 
     def read(self) -> Iterator[Place]:
         """Itself, and the places that its default reads, which may be missing too."""
@@ -240,6 +242,8 @@ def _expression(place: Place) -> str:
     text = root + "".join(map(_step_text, place.path))
     if place.default is MISSING:
         return text
+    if place.handled:
+        return f'{text} if ctx[{json.dumps(place.node)}].meta.status == "COMPLETED" else {_default(place.default)}'
     return f"{text} | default({_default(place.default)})"
 
 
@@ -285,7 +289,8 @@ def cel_of(place: Place, own: str | None = None) -> str:
     other = place.default
     if isinstance(other, Text):
         raise not_known(f"{text} is compared, with a text as its default", IN_A_TASK)
-    return f"(has({text}) ? {text} : {cel_of(other, own) if isinstance(other, Place) else _literal(other)})"
+    there = f'ctx[{json.dumps(place.node)}].meta.status == "COMPLETED"' if place.handled else f"has({text})"
+    return f"({there} ? {text} : {cel_of(other, own) if isinstance(other, Place) else _literal(other)})"
 
 
 def _is_cel_name(name: str) -> bool:

@@ -300,6 +300,29 @@ def test_an_error_can_take_another_way() -> None:
     assert statuses(failed)["double"] == "SKIPPED"
 
 
+def test_a_default_stands_in_for_a_handled_failure() -> None:
+    @workflow
+    def either(n: int) -> Any:
+        odd = odd_only(n)
+        with tidemill.on_error(odd):
+            even = say("even")
+        with tidemill.when(tidemill.default(odd, 0) > 2):
+            large = say("large")
+        return [tidemill.default(odd, even), tidemill.default(large, None)]
+
+    assert run(either, n=3).outputs == [3, "large"]
+    assert run(either, n=2).outputs == ["even", None]
+
+    @workflow
+    def unsaid(n: int) -> Any:
+        odd = odd_only(n)
+        with tidemill.on_error(odd):
+            say("even")
+        return odd
+
+    assert problems(unsaid) == ["value_may_be_missing"]
+
+
 def test_an_error_is_handled_by_one_task_and_the_rest_goes_on() -> None:
     @workflow
     def tolerant(n: int) -> Any:
