@@ -95,6 +95,28 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
     return graph(file, form=form)
 
 
+@app.command("export")
+@options.argument(
+    "source", "FILE|WORKFLOW", "A document or Python file, or a published workflow: name, name@3.", type=str
+)
+@options.option(
+    "--as",
+    "form",
+    type=click.Choice(["yaml", "json", "python"]),
+    default="yaml",
+    about="The form to print.",
+)
+@options.store
+def export_command(source: str, form: Literal["yaml", "json", "python"], store: str) -> int:
+    """Print a workflow as YAML, JSON or Python.
+
+    Each form has the digest of the original.
+    """
+    from tidemill.cli.commands.documents import export
+
+    return export(source, form, store)
+
+
 @app.command("eval")
 @options.option(
     "--condition", "-c", metavar="FILE|JSON|CEL", required=True, about="The condition: a file, JSON, or CEL.", type=str

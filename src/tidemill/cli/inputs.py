@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +23,11 @@ from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml, with_places
 
 if TYPE_CHECKING:
+    from tidemill.authoring.decorators import Workflow
     from tidemill.client import Tidemill
 
 STDIN = "-"
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 FILE_ENDINGS = (".json", ".yaml", ".yml")
 """By which a value is taken for the name of a file."""
 
@@ -90,6 +93,13 @@ class Source(NamedTuple):
     document: Any
     folder: Path | None
     text: bytes = b""
+    workflow: Workflow[..., Any] | None = None
+    """What it was made from, if it is written in Python."""
+
+    @property
+    def published(self) -> Any:
+        """What is published: a workflow in Python brings its functions along."""
+        return self.document if self.workflow is None else self.workflow
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -100,15 +110,31 @@ class Source(NamedTuple):
             raise Rejected(self.with_places(refusal.problems)) from None
 
     def with_places(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
-        return with_places(problems, self.text)
+        return with_places(problems, self.text) if self.text else tuple(problems)
 
 
 def read_source(name: str) -> Source:
-    """Read and parse a document; `-` is standard input. Raises Rejected."""
+    """Read and parse a document; `-` is standard input, and Python is imported. Raises Rejected."""
+    if is_python(name):
+        from tidemill.cli.user_code import workflow_at
+
+        file = name.partition(":")[0]
+        is_file = file.endswith(".py")
+        if is_file:
+            read_bytes(file)
+        flow = workflow_at(name)
+        return Source(name, flow.document(), Path(file).absolute().parent if is_file else None, workflow=flow)
     text = read_bytes(name)
     path = Path(name)
     document = read_document(text, format=None if name == STDIN else format_of(path.suffix))
     return Source(name, document, None if name == STDIN else path.absolute().parent, text)
+
+
+def is_python(name: str) -> bool:
+    """Whether a name means a workflow written in Python: a file, or `module:workflow`."""
+    if name.partition(":")[0].endswith(".py"):
+        return True
+    return _MODULE.fullmatch(name) is not None and not Path(name).exists()
 
 
 def read_bytes(name: str) -> bytes:

@@ -108,7 +108,9 @@ def acting(name: str | None) -> str:
         return ""
 
 
-file = argument("file", "FILE", "A YAML or JSON document; - reads standard input.", type=str)
+file = argument(
+    "file", "FILE", "A YAML or JSON document, flow.py or module:workflow; - reads standard input.", type=str
+)
 run = argument("run", "RUN", "The id of a run, the beginning of it, or @last.", type=RunName())
 node = argument("node", "NODE", "The id of a node.")
 reference = argument("reference", "WORKFLOW", "A published workflow: name, name@3 or name:stable.")

@@ -12,11 +12,12 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.ambient import Ambient
+from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
-from tidemill.engine.catalog import Catalog
+from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
@@ -39,6 +40,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
+from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
@@ -61,6 +63,11 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
     return call
 
 
+def _home(function: Function) -> str:
+    """Where a function is defined; the same for one that was defined again."""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+
+
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
@@ -72,7 +79,6 @@ class Engine:
     """
 
     # The flat verbs: each is a method of a service.
-    start = service_verb("runs", RunService.start)
     start_many = service_verb("runs", RunService.start_many)
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
@@ -97,7 +103,6 @@ class Engine:
     dead_letter = service_verb("dead_letters", DeadLetterService.show)
     discard = service_verb("dead_letters", DeadLetterService.discard)
     reprocess = service_verb("dead_letters", DeadLetterService.reprocess)
-    publish = service_verb("workflows", WorkflowService.publish)
     workflow = service_verb("workflows", WorkflowService.show)
     workflow_document = service_verb("workflows", WorkflowService.document)
     patch_workflow = service_verb("workflows", WorkflowService.patch)
@@ -155,6 +160,8 @@ class Engine:
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._functions: dict[str, Function] = {} if functions is None else functions
+        self._published: dict[Workflow[..., Any], str] = {}
+        """Versions of workflows written in Python that this engine has published."""
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -251,26 +258,92 @@ class Engine:
         self.worker.maintenance = self.schedule
         self.schedule.claim_when_full = self.worker.claim_maintenance
 
+    async def publish(
+        self, document: Document | Workflow[..., Any], *, author: str = "", message: str = ""
+    ) -> Published:
+        """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python.
+
+        Refused whole, with every problem in `Rejected.problems`, or taken whole. Of a workflow in Python the functions
+        are registered, and the workflows that it starts are published too.
+        """
+        flow = None if isinstance(document, (str, Mapping)) else authored(document)
+        if flow is None:
+            assert not isinstance(document, Workflow)
+            return await self.workflows.publish(document, author=author, message=message)
+        self._add_functions(flow.functions)
+        for each in flow.family():
+            published = await self.workflows.publish(each.document(), author=author, message=message)
+        self._published[flow] = f"{published.name}@{published.version}"
+        return published
+
+    def _add_functions(self, functions: Mapping[str, Function]) -> None:
+        """Register functions; one that was defined again replaces the old one, another one is refused."""
+        for name, function in functions.items():
+            known = self._functions.setdefault(name, function)
+            if known is not function and _home(known) != _home(function):
+                message = f"another function called {name} is registered: {_home(known)}"
+                raise rejected("task_name_taken", message, hint='give one another name: @tidemill.task(name="…")')
+            self._functions[name] = function
+
+    async def start(
+        self,
+        /,
+        workflow: str | Workflow[..., Any],
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        **arguments: Any,
+    ) -> str:
+        """Start a run and return its id once it is durable.
+
+        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        Without `submitted_by` it is the user of this process. A workflow written in Python is published first, and
+        takes its inputs by name too: `start(report, n=3)`.
+        """
+        flow = None if isinstance(workflow, str) else authored(workflow)
+        if flow is not None:
+            inputs = flow.run_inputs(inputs, arguments)
+            if flow not in self._published:
+                await self.publish(flow)
+            workflow = self._published[flow]
+        elif arguments:
+            raise TypeError(f"unexpected keyword argument {next(iter(arguments))!r}: give the inputs as a mapping")
+        if not isinstance(workflow, str):
+            raise TypeError(f"start takes the name of a published workflow, not {workflow!r}: publish it first")
+        return await self.runs.start(
+            workflow, inputs, key=key, labels=labels, submitted_by=submitted_by, correlation_id=correlation_id
+        )
+
     async def run(
         self,
-        workflow: Document,
+        /,
+        workflow: Document | Workflow[..., Any],
         inputs: Any = None,
         *,
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
         timeout_s: float | None = None,
+        **arguments: Any,
     ) -> RunView:
         """Start a workflow and wait for its end; a document is published first.
 
         Text on one line is the name of a published workflow; the document in a file is `Path("flow.yaml")`. `key` and
         `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError, which
-        names the run; the run continues all the same.
+        names the run; the run continues all the same. A workflow written in Python takes its inputs by name too.
         """
-        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+        if isinstance(workflow, str):
+            is_name = "\n" not in workflow and not workflow.lstrip().startswith("{")
+        else:
+            is_name = authored(workflow) is not None
+        if not is_name:
             published = await self.publish(workflow)
             workflow = f"{published.name}@{published.version}"
-        run_id = await self.start(workflow, inputs, key=key, labels=labels)
+        assert isinstance(workflow, (str, Workflow))
+        run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
         return await self.result(run_id, timeout=timeout, timeout_s=timeout_s)
 
     @overload

@@ -100,6 +100,17 @@ TABLE: dict[str, list[Row]] = {
         "graph",
         "graph nope.yaml",
     ),
+    "export": rows(
+        "export hello.yaml",
+        "export hello.yaml --as json",
+        "export branches.yaml --as python",
+        "export loops.yaml --as python",
+        "export bad.yaml",
+        "export hello.yaml --as xml",
+        "export",
+        "export nope.yaml",
+        "export nope.py",
+    ),
     "eval": [
         *both("eval -c 'output.n > 1' --output '{\"n\": 2}'"),
         *both("eval -c condition.json --output '{\"n\": 1}'"),

@@ -1,10 +1,11 @@
-"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types.
+"""`tidemill validate`, `graph`, `export` and `nodes`: they compile and print documents, and list node types.
 
 They need no store. With one, `validate` and `nodes` also know the node types that its workers offer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
-from tidemill.cli.inputs import STDIN, read_source
+from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
 from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
 from tidemill.cli.render.terminal import (
     as_plain,
@@ -30,6 +31,7 @@ from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
+from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Workflow
 
 if TYPE_CHECKING:
@@ -78,6 +80,36 @@ def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
         text.append(line.notes, "dim")
         text.rstrip()
         screen.print(text, no_wrap=True, overflow="ellipsis")
+
+
+def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> int:
+    """Print a document in one of its forms."""
+    from tidemill.authoring.python_source import python_source, readable
+
+    found = _exported(source, store)
+    normal, problems = normalise(found.document)
+    if problems:
+        raise Rejected(found.with_places(problems))
+    if form == "python":
+        text = python_source(normal)
+    elif form == "json":
+        text = json.dumps(readable(normal), indent=2, ensure_ascii=False) + "\n"
+    else:
+        from tidemill.cli.render.documents import as_yaml
+
+        text = as_yaml(readable(normal))
+    sys.stdout.write(text)
+    return main.OK
+
+
+def _exported(source: str, store: str) -> Source:
+    """The document in a file, or of a published workflow."""
+    place = source.partition(":")[0]
+    if source == STDIN or place.endswith((*FILE_ENDINGS, ".py")) or os.path.exists(source):
+        return read_source(source)
+    from tidemill.cli.session import StoreSession
+
+    return Source(source, StoreSession(store).asked(lambda mill: mill.workflow_document(source)), None)
 
 
 T = TypeVar("T")

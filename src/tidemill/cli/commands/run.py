@@ -297,7 +297,8 @@ def run(options: RunOptions) -> int:
         source, inputs = read_source(options.file), read_inputs(options.given)
         settings = read_settings(imports=options.imports)
         warn_of_ignored_config(source.folder)
-        folders = importable(source.folder) if options.apps or settings.may_import else nullcontext()
+        imports = options.apps or source.workflow is not None or settings.may_import
+        folders = importable(source.folder) if imports else nullcontext()
         with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
@@ -359,7 +360,7 @@ def _run(
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
     with source.located():
-        published = mill.publish(source.document, author=options.actor)
+        published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
     return f"{published.name}@{published.version}"
@@ -367,6 +368,8 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was begun with, if it is a run of this document's workflow."""
+    if source.workflow is not None:
+        mill.register(**source.workflow.functions)
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
     if view.workflow != name:

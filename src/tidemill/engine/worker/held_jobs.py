@@ -15,7 +15,8 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.attempt import Attempt, AttemptLog
 from tidemill.engine.attempts.compensation import CompensationAttempt
-from tidemill.engine.turn import PendingCommand, TurnLoop
+from tidemill.engine.pending_commands import PendingCommand
+from tidemill.engine.turn import TurnLoop
 from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody

@@ -27,6 +27,7 @@ import msgspec
 
 from tidemill.errors import offered
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
+from tidemill.handlers.python.conversion import ConversionError, Converter, converter, hints_of
 
 # Find a function.
 
@@ -34,6 +35,13 @@ Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
 
 _MARK = "__tidemill_function__"
+TASK = "__tidemill_task__"
+"""An attribute of an object made by a decorator: the function that it stands for."""
+
+
+def plain_function(target: Any) -> Any:
+    """The function behind a task, and any other object itself."""
+    return getattr(target, TASK, target)
 
 
 @overload
@@ -73,12 +81,12 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
             raise TypeError(f"`functions` holds {each!r}, which is not a function")
         if not isinstance(name, str) or not name:
             raise TypeError(f"`functions` holds {each!r} without a name: write a mapping from names to functions")
-    return dict(pairs)
+    return {name: plain_function(each) for name, each in pairs}
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
     members = [each for each in vars(module).values() if callable(each)]
-    return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
+    return {name: plain_function(each) for each in members if isinstance(name := getattr(each, _MARK, None), str)}
 
 
 def imported(name: str) -> Function:
@@ -103,7 +111,7 @@ def imported(name: str) -> Function:
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
         raise Fail("function_unknown", message, hint="name a function where it is defined, with `def`")
-    found: Function = target
+    found: Function = plain_function(target)
     return found
 
 
@@ -113,7 +121,7 @@ def path_of(name: str, function: Function) -> str:
     target: Any = sys.modules.get(str(module))
     for part in qualname.split("."):
         target = getattr(target, part, None)
-    if target is not function or module == "__main__":
+    if plain_function(target) is not function or module == "__main__":
         message = f"the function {name} cannot be imported by another process"
         raise Fail("function_not_importable", message, hint="define it at the top of a module, and not in a script")
     return f"{module}:{qualname}"
@@ -125,13 +133,18 @@ class FunctionSignature(NamedTuple):
     function: Function
     signature: inspect.Signature | None
     """None if Python cannot inspect it; then the call checks the arguments."""
+    converters: Mapping[str, Converter] = {}
+    """By parameter, where its type hint is no plain JSON."""
 
     @classmethod
     def of(cls, function: Function) -> FunctionSignature:
         try:
-            return cls(function, inspect.signature(function))
+            signature = inspect.signature(function)
         except (TypeError, ValueError):
             return cls(function, None)
+        hints = hints_of(function)
+        found = {name: converter(hint) for name, hint in hints.items() if name in signature.parameters}
+        return cls(function, signature, {name: each for name, each in found.items() if each and name != "context"})
 
     def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
         """The arguments of a call, with the context if there is a parameter for it. Raises Fail."""
@@ -148,7 +161,18 @@ class FunctionSignature(NamedTuple):
             unknown = next((arg for arg in args if arg not in known), "")
             hint = offered(unknown, [each for each in known if each != "context"])
             raise Fail("arguments_invalid", f"args do not fit {name}: {error}", hint=hint) from None
+        for name, convert in self.converters.items():
+            if name in args:
+                args[name] = self._converted(name, convert, args[name])
         return args
+
+    def _converted(self, name: str, convert: Converter, value: Any) -> Any:
+        try:
+            return convert(value)
+        except ConversionError as error:
+            message = f"`{name}` does not fit its type hint: {error}"
+            hint = "pass a value of that type, or change the hint"
+            raise Fail("arguments_invalid", message, hint=hint) from None
 
 
 # Results.
