@@ -167,7 +167,7 @@ class _Reader:
             hint = "write started>-2h, without spaces"
             self.problem("query_term_unknown", path, "`started` is compared with a time", hint)
         else:
-            hint = offered(condition, (*FLAGS, *(f"{name}:" for name in FIELDS)))
+            hint = offered(condition, (*(f"{name}:" for name in FIELDS), *FLAGS))
             self.problem("query_term_unknown", path, f"`{_short(condition)}` is no condition for runs", hint)
 
     def add_field(self, name: str, value: Any, path: str) -> None:
