@@ -48,6 +48,10 @@ class RunView:
         self.rollback = {"status": state.rollback, "undone": undone, "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
+        self.graph: Workflow | None = None
+        """What the run runs; for pictures."""
+        self.traces: dict[str, tuple[int, tuple[str, ...] | None]] = {}
+        """By node: milliseconds of work in its latest visit, and the edges it took when that ended; for pictures."""
 
     def to_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in _RUN_FIELDS}
@@ -126,6 +130,8 @@ async def view_run(
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
     outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
     view = RunView(stream.key, state, outputs, nodes)
+    view.graph = workflow
+    view.traces = {name: (visit.duration_ms, visit.edges_taken) for name, visit in state.cells.items()}
     view.outputs_missing = missing
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
     return view
