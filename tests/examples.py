@@ -40,7 +40,7 @@ class ExampleCommand(NamedTuple):
 
 
 def example_files() -> list[Path]:
-    return sorted(path for path in EXAMPLES.iterdir() if path.is_file())
+    return sorted(path for path in EXAMPLES.iterdir() if path.suffix in (".yaml", ".py"))
 
 
 def commands() -> list[ExampleCommand]:

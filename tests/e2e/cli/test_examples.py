@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.docs.pages import rows_of
 from tests.e2e.cli.golden_world import forget
 from tests.examples import ExampleCommand, commands, example_files
 from tests.fixtures.command_line import EXAMPLES, SECONDS_MAX, Ended, InProcessCli, environment, process
@@ -231,3 +232,9 @@ def test_every_example_has_a_command_that_was_tried() -> None:
     tried = {line.split()[1 if line.startswith("python") else 2] for line, _ in commands()}
     written = {f"examples/{path.name}" for path in example_files()}
     assert {name for name in written if not name.endswith("_steps.py")} == tried
+
+
+def test_every_example_is_in_the_table_once() -> None:
+    listed = [row[0].strip("`") for row in rows_of((EXAMPLES / "README.md").read_text())[1:]]
+    assert sorted(listed) == sorted(path.name for path in example_files() if not path.name.endswith("_steps.py"))
+    assert len(listed) >= 20
