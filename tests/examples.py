@@ -1,4 +1,4 @@
-"""Runs every example with exactly the commands in its header: `make examples`; the tests of the examples use the list."""
+"""Runs every example with exactly the commands in its header (`make examples`); tests use the list of commands."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def number(value: float) -> str:
 
 
 def text_at(x: float, y: float, text: str, role: str, size: float = SMALL_SIZE, more: str = "") -> str:
-    return f'<text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" class="f-{role}"{more}>{escaped(text)}</text>'
+    place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}"'
+    return f'<text {place} class="f-{role}"{more}>{escaped(text)}</text>'
 
 
 BOLD = ' font-weight="600"'
@@ -99,6 +100,7 @@ class Sign(NamedTuple):
 
 
 _CLOCK = "M0 -3.6V0.2L2.6 1.8"
+_PERSON = "M-1.8 -1.8A1.8 1.8 0 1 1 1.8 -1.8A1.8 1.8 0 1 1 -1.8 -1.8M-3.3 4A3.3 3.3 0 0 1 3.3 4"
 
 STATUS_SIGNS = {
     "COMPLETED": Sign("completed", "done", "M-3.6 0.2L-1.2 2.7L3.7 -2.6", True),
@@ -117,7 +119,7 @@ STATUS_SIGNS = {
 """In the order of the key."""
 
 KIND_SIGNS = {
-    "human": Sign("person", "soft", "M-1.8 -1.8A1.8 1.8 0 1 1 1.8 -1.8A1.8 1.8 0 1 1 -1.8 -1.8M-3.3 4A3.3 3.3 0 0 1 3.3 4"),
+    "human": Sign("person", "soft", _PERSON),
     "sleep": Sign("timer", "soft", _CLOCK),
     "wait_until": Sign("timer", "soft", _CLOCK),
     "signal": Sign("signal", "soft", "M-3.6 0.4A3.6 3.6 0 0 1 3.6 0.4M-1.7 1.4A1.7 1.7 0 0 1 1.7 1.4M0 3V3.2"),

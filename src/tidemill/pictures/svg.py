@@ -160,7 +160,7 @@ class RunState:
 
     def status(self, node: Node) -> str:
         found = self._view.nodes.get(node.id, {})
-        status = str(found.get("status", "PENDING"))
+        status: str = found.get("status", "PENDING")
         if status == "FAILED" and node.on_error != "fail" and node.id != self._view.failed_node:
             return "HANDLED"
         if status == "COMPLETED" and node.id in self._undone:
@@ -313,7 +313,7 @@ def _graph(workflow: Workflow, state: RunState | None) -> Content:
 
 
 def _links(workflow: Workflow, state: RunState | None) -> Iterator[_DrawnLink]:
-    index = {node.id: place for place, node in enumerate(workflow.nodes)}
+    index = {node.id: position for position, node in enumerate(workflow.nodes)}
     for source, node in enumerate(workflow.nodes):
         for edge in edges_of(node):
             fate: Fate = state.fate(node, edge.target) if state is not None else "error" if edge.error else "plain"
@@ -378,14 +378,16 @@ def _drawn_box(each: _NodeBox, centre: Point, state: RunState | None) -> Iterato
             yield rect_at(left + step, top + step, width, height, f"f-{fill} s-{border}", more)
     yield rect_at(left, top, width, height, f"f-{fill} s-{border}", more)
     if type_name(each.node) == "workflow":
-        yield rect_at(left + 3, top + 3, width - 6, height - 6, f"s-{border}", ' rx="5.5" fill="none" stroke-width="0.8"')
+        thin = ' rx="5.5" fill="none" stroke-width="0.8"'
+        yield rect_at(left + 3, top + 3, width - 6, height - 6, f"s-{border}", thin)
     yield sign_at(left + 19, top + 18.5, each.sign)
     yield text_at(left + 35, top + 23, each.name, "soft" if quiet else "text", TEXT_SIZE, BOLD)
-    for place, line in enumerate(each.lines):
-        is_error = place and each.status == "FAILED"
-        yield text_at(left + 35, top + 39 + 15 * place, line, "bad" if is_error else "soft")
+    for row, line in enumerate(each.lines):
+        is_error = row > 0 and each.status == "FAILED"
+        yield text_at(left + 35, top + 39 + 15 * row, line, "bad" if is_error else "soft")
     if each.loops:
-        yield _self_loop(left + width, centre.y, _LOOP if state is None or state.passes(each.node) > 1 else _LOOP_UNUSED)
+        style = _LOOP if state is None or state.passes(each.node) > 1 else _LOOP_UNUSED
+        yield _self_loop(left + width, centre.y, style)
     yield "</g>"
 
 
@@ -413,5 +415,7 @@ def _key(boxes: Sequence[_NodeBox], links: Sequence[_DrawnLink], state: RunState
     used = {each.style for each in links}
     if any(each.loops for each in boxes):
         used.add(_LOOP)
-    shown = [(line_at("M-10 0H10", style.role, style.width, style.more), word) for style, word in words.items() if style in used]
-    return [*key, *shown]
+    for style, word in words.items():
+        if style in used:
+            key.append((line_at("M-10 0H10", style.role, style.width, style.more), word))
+    return key

@@ -228,7 +228,8 @@ def _united(row: Row) -> list[Segment]:
     found: list[Segment] = []
     kinds: tuple[SegmentKind, ...] = ("waiting", "running", "failed")
     for kind in kinds:
-        spans = sorted((each.begin_ms, each.end_ms) for track in row.tracks for each in track.segments if each.kind == kind)
+        segments = [each for track in row.tracks for each in track.segments if each.kind == kind]
+        spans = sorted((each.begin_ms, each.end_ms) for each in segments)
         found += [Segment(kind, begin, end) for begin, end in merged(spans)]
     return found
 
@@ -246,9 +247,8 @@ def _segment(segment: Segment, scale: TimeScale, left: float, top: float, height
         case "retry":
             drawn = line_at(line, "wait", 1.8, DOTTED)
         case "waiting":
-            drawn = rect_at(
-                x, top + 0.6, max(end - x, BAR_WIDTH_MIN), height - 1.2, "f-wait-pale s-wait", ' rx="3" stroke-width="1.2"' + DASHED
-            )
+            more = ' rx="3" stroke-width="1.2"' + DASHED
+            drawn = rect_at(x, top + 0.6, max(end - x, BAR_WIDTH_MIN), height - 1.2, "f-wait-pale s-wait", more)
         case kind:
             role = "bad" if kind == "failed" else "busy" if segment.under_way else "done"
             width = max(end - x - 0.5, BAR_WIDTH_MIN)
@@ -261,12 +261,13 @@ def _segment(segment: Segment, scale: TimeScale, left: float, top: float, height
 
 def _key(history: History, scale: TimeScale) -> list[tuple[str, str]]:
     segments = [segment for row in history.rows for track in row.tracks for segment in track.segments]
+    at_work = any(each.under_way and each.kind in WORK for each in segments)
     kinds = {segment.kind for segment in segments if not segment.under_way or segment.kind not in WORK}
     cross = line_at("M-3 -3l6 6m0 -6l-6 6", "page", 1.6, ' stroke-linecap="round"')
     bar = ' rx="3"'
     entries = (
         ("running" in kinds, rect_at(-10, -6, 20, 12, "f-done", bar), "worked"),
-        (any(each.under_way and each.kind in WORK for each in segments), rect_at(-10, -6, 20, 12, "f-busy", bar), "is working"),
+        (at_work, rect_at(-10, -6, 20, 12, "f-busy", bar), "is working"),
         ("failed" in kinds, rect_at(-10, -6, 20, 12, "f-bad", bar) + cross, "attempt failed"),
         ("waiting" in kinds, rect_at(-10, -6, 20, 12, "f-wait-pale s-wait", bar + DASHED), "waited"),
         ("retry" in kinds, line_at("M-10 0H10", "wait", 1.8, DOTTED), "backed off"),

@@ -1,7 +1,8 @@
-"""Graphs of workflows and runs: well-formed, self-contained, the same every time, and a status is never colour alone."""
+"""Graphs of workflows and runs: well-formed, self-contained, the same every time; a status is never colour alone."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -131,8 +132,9 @@ def test_long_names_are_cut_and_told_in_full() -> None:
 async def finished(mill: Cluster) -> tuple[Any, list[dict[str, Any]]]:
     """A run with a branch, a map, a loop, a retry, a tolerated failure and a wait."""
     worker = await mill.process()
+    big = {"condition": "output > 5", "next_nodes": ["big"]}
     flow = document(
-        node("start", config=7, branch={"rules": [{"condition": "output > 5", "next_nodes": ["big"]}], "default": ["small"]}),
+        node("start", config=7, branch={"rules": [big], "default": ["small"]}),
         node("big"),
         node("small"),
         node("join", "big", "small", map={"over": [1, 2, 3]}),
@@ -179,8 +181,6 @@ async def test_a_run_that_goes_on_shows_what_it_waits_for(mill: Cluster) -> None
     run_id = await worker.start(
         document(node("a"), node("ask", "a", type="human", config={"title": "go?"}), node("b", "ask")), key="r"
     )
-    import asyncio
-
     await asyncio.sleep(5)
     view = await worker.engine.show(run_id)
     said = texts(pictures.run_svg(view, await worker.engine.events(run_id), now_ms=mill.now_ms()))
