@@ -162,7 +162,7 @@ class History:
             case "NodeWaiting":
                 track.work("running", at_ms, duration_ms)
                 track.enter("waiting", at_ms)
-            case "NodeFailed" | "CompensationFailed" if track.phase != "waiting":
+            case "NodeFailed" | "CompensationFailed" if track.phase not in (None, "waiting"):
                 track.work("failed", at_ms, duration_ms)
                 self._after_failure(event, track)
             case "NodeFailed":

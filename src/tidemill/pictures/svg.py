@@ -44,6 +44,8 @@ LOOP_ROOM = 26.0
 """On each side of a box that loops to itself."""
 EXITS = ("rejection_path", "changes_path")
 MAJORS = range(1, 100)
+NOT_REACHED = "upstream_failed"
+"""The code of a node that failed because a node before it did."""
 
 
 class RunFacts(Protocol):
@@ -161,6 +163,8 @@ class RunState:
     def status(self, node: Node) -> str:
         found = self._view.nodes.get(node.id, {})
         status: str = found.get("status", "PENDING")
+        if status == "FAILED" and (found.get("error") or {}).get("code") == NOT_REACHED:
+            return "PENDING"
         if status == "FAILED" and node.on_error != "fail" and node.id != self._view.failed_node:
             return "HANDLED"
         if status == "COMPLETED" and node.id in self._undone:
@@ -187,7 +191,7 @@ class RunState:
         facts: Iterable[str] = () if status in ("PENDING", "SKIPPED") else self.facts(node)
         lines = [" · ".join((type_name(node), *facts))]
         error = self._view.nodes.get(node.id, {}).get("error") or {}
-        if error and status != "CANCELLED":
+        if error and status not in ("CANCELLED", "PENDING"):
             lines.append(str(error.get("code", "")))
         elif status == "WAITING" and node.id in self._waits:
             what = self._waits[node.id]

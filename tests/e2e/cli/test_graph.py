@@ -135,7 +135,7 @@ def test_a_run_is_drawn_in_every_format(cli_store: CliStore, tmp_path: Path) -> 
     text = cli_store.fine("runs", "graph", run_id)
     heading, _, *lines = text.splitlines()
     assert heading.startswith("payment@1 · failed after ") and heading.endswith("· run invoice-17")
-    assert [line.split()[:2] for line in lines] == [["✓", "receive"], ["✗", "transfer"], ["✗", "book"]]
+    assert [line.split()[:2] for line in lines] == [["✓", "receive"], ["✗", "transfer"], ["○", "book"]]
     graph = cli_store.fine("runs", "graph", run_id, "--format", "svg")
     timeline = cli_store.fine("runs", "graph", run_id, "--timeline")
     assert graph.startswith("<svg ") and timeline.startswith("<svg ") and graph != timeline

@@ -195,6 +195,7 @@ async def test_a_failed_run_names_the_error(mill: Cluster) -> None:
     view = await worker.run(document(node("a", type="fail", config={"kind": "no_car"}), node("b", "a")))
     picture = pictures.run_svg(view)
     assert "no_car" in texts(picture)
+    assert "not reached" in texts(picture), "one failure is shown as one"
     assert any(text.startswith("failed after") for text in texts(picture))
 
 
