@@ -2,7 +2,8 @@
 
 1. Each box gets a rank: the longest path to it. Boxes have even ranks, the labels of links odd ones in between.
 2. A link over several ranks passes one point in each of them, so that it runs around boxes, not through them.
-3. Every layer is sorted by the mean position of its neighbours, down and up; the order with fewest crossings wins.
+3. Every layer is sorted by the mean position of its neighbours, down and up; the order with fewest crossings wins, and
+   pairs that cross less the other way round are swapped.
 4. Positions are the least-squares solution that keeps order and distances, with straight long links preferred.
 
 A link back to the entry of a loop is laid out upside down, so that the graph has no cycle. Nothing is recursive, and
@@ -21,6 +22,7 @@ POINTS_MAX = 6_000
 """Points that links may pass, besides one per box. Further links, the longest ones, run straight to their target."""
 SWEEPS, SWEEPS_LARGE = 12, 4
 ROUNDS, ROUNDS_LARGE = 10, 4
+EXCHANGES = 8
 LARGE = 1_500
 """Boxes and points from which on fewer rounds have to do."""
 
@@ -183,7 +185,37 @@ def _ordered(graph: _LayeredGraph) -> Layers:
         crossed = _crossings(graph, layers, at)
         if crossed < fewest:
             best, fewest = [layer[:] for layer in layers], crossed
+    if fewest and len(graph.sizes) < LARGE:
+        _exchange(graph, best)
     return best
+
+
+def _exchange(graph: _LayeredGraph, layers: Layers) -> None:
+    """Swap neighbours in a layer as long as that removes crossings."""
+    at = [0] * len(graph.sizes)
+    for layer in layers:
+        _note(layer, at)
+    for _ in range(EXCHANGES):
+        swapped = False
+        for layer in layers:
+            for place in range(len(layer) - 1):
+                one, other = layer[place], layer[place + 1]
+                if _crossed(graph, one, other, at) > _crossed(graph, other, one, at):
+                    layer[place], layer[place + 1] = other, one
+                    at[one], at[other] = at[other], at[one]
+                    swapped = True
+        if not swapped:
+            break
+
+
+def _crossed(graph: _LayeredGraph, left: int, right: int, at: Sequence[int]) -> int:
+    """Crossings between the links of two members if `left` is left of `right`."""
+    return sum(
+        at[one] > at[other]
+        for neighbours in (graph.above, graph.below)
+        for one, _ in neighbours[left]
+        for other, _ in neighbours[right]
+    )
 
 
 def _as_found(graph: _LayeredGraph) -> Layers:
