@@ -23,8 +23,8 @@ POINTS_MAX = 6_000
 SWEEPS, SWEEPS_LARGE = 12, 4
 ROUNDS, ROUNDS_LARGE = 10, 4
 EXCHANGES = 8
-LARGE = 1_500
-"""Boxes and points from which on fewer rounds have to do."""
+LARGE = 3_000
+"""With more boxes, points and links, fewer rounds have to do."""
 
 BOX_GAP, POINT_GAP = 28.0, 14.0
 RANK_GAP, ABOVE_LABEL, BELOW_LABEL = 40.0, 26.0, 24.0
@@ -106,6 +106,7 @@ class _LayeredGraph:
         """By link: the points it passes from top to bottom; None if it runs straight to its target."""
         for number in self._short_enough():
             self._add(number)
+        self.is_large = len(self.sizes) + len(links) > LARGE
 
     def _short_enough(self) -> list[int]:
         spans = [self.ranks[bottom] - self.ranks[top] for top, bottom in (link.ends for link in self.links)]
@@ -174,7 +175,7 @@ def _ordered(graph: _LayeredGraph) -> Layers:
     for layer in layers:
         _note(layer, at)
     best, fewest = [layer[:] for layer in layers], _crossings(graph, layers, at)
-    for sweep in range(SWEEPS if len(graph.sizes) < LARGE else SWEEPS_LARGE):
+    for sweep in range(SWEEPS_LARGE if graph.is_large else SWEEPS):
         if not fewest:
             break
         down = not sweep % 2
@@ -185,7 +186,7 @@ def _ordered(graph: _LayeredGraph) -> Layers:
         crossed = _crossings(graph, layers, at)
         if crossed < fewest:
             best, fewest = [layer[:] for layer in layers], crossed
-    if fewest and len(graph.sizes) < LARGE:
+    if fewest and not graph.is_large:
         _exchange(graph, best)
     return best
 
@@ -264,7 +265,7 @@ def _columns(graph: _LayeredGraph, layers: Layers) -> list[float]:
             middle -= distance
             x[number] = -middle
     pairs = list(zip(layers, gaps, strict=True))
-    for _ in range(ROUNDS if len(x) < LARGE else ROUNDS_LARGE):
+    for _ in range(ROUNDS_LARGE if graph.is_large else ROUNDS):
         _straighten(pairs, graph.above, x)
         _straighten(reversed(pairs), graph.below, x)
     _straighten(pairs, graph.above, x)
