@@ -83,13 +83,18 @@ class AnyNodeType(Mapping[str, Sequence[NodeType]]):
 
 
 def compiled(document: Any) -> Workflow:
-    """The workflow of a document: a mapping, its YAML or JSON text, the path of its file, or a compiled one."""
+    """The workflow of a document: a mapping, its YAML or JSON text, its file, or a compiled one.
+
+    Text without a line break that is no JSON object is the path of a file.
+    """
     from tidemill.kernel.compile.compiler import compile_document
     from tidemill.kernel.document.normalize import with_stand_ins
     from tidemill.kernel.document.reader import format_of, read_document
 
     if isinstance(document, Workflow):
         return document
+    if isinstance(document, str) and "\n" not in document and not document.lstrip().startswith("{"):
+        document = Path(document)
     if isinstance(document, Path):
         document = read_document(document.read_bytes(), format=format_of(document.suffix))
     elif isinstance(document, str):

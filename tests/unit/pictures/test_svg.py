@@ -102,7 +102,8 @@ def test_a_document_is_taken_in_every_form(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text(text)
     mapping = {"name": "flow", "nodes": [{"id": "a", "type": "value"}, node("b", "a", type="my-own@2")]}
     drawn = pictures.graph_svg(text)
-    assert drawn == pictures.graph_svg(tmp_path / "flow.yaml") == pictures.graph_svg(mapping)
+    assert drawn == pictures.graph_svg(tmp_path / "flow.yaml") == pictures.graph_svg(str(tmp_path / "flow.yaml"))
+    assert drawn == pictures.graph_svg(mapping)
     assert drawn == pictures.graph_svg(compiled(text))
     assert "my-own" in texts(drawn)
 
