@@ -168,9 +168,11 @@ def figure(heading: Heading, content: Content) -> str:
     name = f"{heading.title}: {heading.about}"
     left = MARGIN + (26.0 if heading.sign is not None else 0.0)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="tidemill" width="{number(width)}" height="{number(height)}"'
-        f' viewBox="0 0 {number(width)} {number(height)}" font-family="{FONT}" role="img"'
-        f' style="max-width:100%;height:auto" aria-label="{escaped(name)}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="tidemill" width="{number(width)}" height="{number(height)}"'
+            f' viewBox="0 0 {number(width)} {number(height)}" font-family="{FONT}" role="img"'
+            f' aria-label="{escaped(name)}">'
+        ),
         f"<title>{escaped(name)}</title>{STYLE}",
         rect_at(0.5, 0.5, width - 1, height - 1, "f-page s-frame", ' rx="12"'),
         sign_at(MARGIN + 8, 31, heading.sign) if heading.sign is not None else "",
@@ -223,7 +225,7 @@ def page(title: str, *figures: str) -> str:
     style = (
         f"body{{margin:0;padding:24px;background:{light[0]};color:{dark[0]};font-family:{FONT}}}"
         "figure{margin:0 auto 24px;max-width:max-content;overflow-x:auto}"
-        "figure svg{display:block;max-width:none!important}"
+        "figure svg{display:block}"
         f"@media(prefers-color-scheme:dark){{body{{background:{light[1]};color:{dark[1]}}}}}"
     )
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escaped(title)}</title>'

@@ -84,8 +84,9 @@ class Row(NamedTuple):
 
     @property
     def elapsed_ms(self) -> int:
-        """The time during which any of its attempts was queued, at work or waiting."""
-        spans = sorted((segment.begin_ms, segment.end_ms) for track in self.tracks for segment in track.segments)
+        """The time during which any of its attempts was at work, waiting or backing off; queues do not count."""
+        segments = (segment for track in self.tracks for segment in track.segments if segment.kind != "queued")
+        spans = sorted((segment.begin_ms, segment.end_ms) for segment in segments)
         return sum(end - begin for begin, end in merged(spans))
 
 

@@ -108,7 +108,7 @@ _MARGIN = 1.08
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """About how wide a sans-serif font of `size` pixels draws a text."""
     ems = sum(_WIDTHS.get(letter) or _letter_width(letter) for letter in text)
-    return ems * size * _MARGIN * (1.05 if bold else 1.0)
+    return ems * size * _MARGIN * (1.1 if bold else 1.0)
 
 
 def _letter_width(letter: str) -> float:

@@ -12,6 +12,7 @@ nothing is random: the same graph gives the same layout.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
@@ -29,6 +30,8 @@ LARGE = 3_000
 BOX_GAP, POINT_GAP = 28.0, 14.0
 RANK_GAP, ABOVE_LABEL, BELOW_LABEL = 40.0, 26.0, 24.0
 POINT_WIDTH = 8.0
+SNAP = 3.0
+"""A link that leaves its column by less than this is straight."""
 PORT_MAX = 36.0
 """How far from the middle of a box a link back begins or ends."""
 
@@ -81,8 +84,7 @@ def place(boxes: Sequence[Box], links: Sequence[Link]) -> Layout:
     left = min(x - size.width / 2 for x, size in zip(columns, graph.sizes, strict=True))
     right = max(x + size.width / 2 for x, size in zip(columns, graph.sizes, strict=True))
     columns = [x - left for x in columns]
-    middles = [(top + bottom) / 2 for top, bottom in zip(tops, bottoms, strict=True)]
-    centres = [Point(columns[number], middles[graph.ranks[number]]) for number in range(len(boxes))]
+    centres = [Point(columns[place], tops[graph.ranks[place]] + box.height / 2) for place, box in enumerate(boxes)]
     routes = [_route(graph, number, columns, tops, bottoms, centres) for number in range(len(links))]
     return Layout(right - left, bottoms[-1], centres, routes)
 
@@ -132,10 +134,14 @@ class _LayeredGraph:
             points.append(len(self.sizes) - 1)
         self.passed[number] = points
         path = [top, *points, bottom]
-        for one, other in zip(path, path[1:], strict=False):
+        for one, other in itertools.pairwise(path):
             both = one >= self.box_count and other >= self.box_count
             either = one >= self.box_count or other >= self.box_count
-            worth = 8.0 if both else 0.02 if link.back else 2.0 if either else 1.0
+            if link.back:
+                # It goes beside its body, which stays straight.
+                worth = 0.2 if both else 0.02
+            else:
+                worth = 8.0 if both else 2.0 if either else 1.0
             self.below[one].append((other, worth))
             self.above[other].append((one, worth))
 
@@ -275,7 +281,7 @@ def _columns(graph: _LayeredGraph, layers: Layers) -> list[float]:
 def _gaps(graph: _LayeredGraph, layer: Sequence[int]) -> list[float]:
     """The distance of each member's middle from the one before; zero for the first."""
     gaps = [0.0]
-    for one, other in zip(layer, layer[1:], strict=False):
+    for one, other in itertools.pairwise(layer):
         room = BOX_GAP if max(one, other) < graph.box_count else POINT_GAP
         gaps.append((graph.sizes[one].width + graph.sizes[other].width) / 2 + room)
     return gaps
@@ -359,7 +365,11 @@ def _route(
         if passed:
             rank = graph.ranks[passed[0]]
             label = Point(columns[passed[0]], (tops[rank] + bottoms[rank]) / 2)
-    distinct = [point for place, point in enumerate(points) if not place or point != points[place - 1]]
+    distinct = [begin]
+    for point in points[1:]:
+        x = distinct[-1].x if abs(point.x - distinct[-1].x) < SNAP else point.x
+        if (x, point.y) != distinct[-1]:
+            distinct.append(Point(x, point.y))
     return Route(tuple(reversed(distinct) if link.back else distinct), label)
 
 

@@ -38,7 +38,7 @@ from tidemill.pictures.layout import Box, Link, Point, Route, place
 
 TEXT_WIDTH_MAX = 216.0
 BOX_WIDTH_MIN = 104.0
-LABEL_WIDTH_MAX = 190.0
+LABEL_WIDTH_MAX = 240.0
 LABEL_HEIGHT = 17.0
 LOOP_ROOM = 26.0
 """On each side of a box that loops to itself."""
@@ -181,7 +181,7 @@ class RunState:
         _, went = self._view.traces.get(node.id, (0, None))
         status = self._view.nodes.get(node.id, {}).get("status")
         if edge in self._history.taken or (went is not None and target in went):
-            return "handled" if status == "FAILED" else "taken"
+            return "handled" if target in node.error_path else "taken"
         ended = status in ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
         return "dead" if edge in self._history.dead or ended else "open"
 
@@ -253,7 +253,7 @@ def _node_box(node: Node, state: RunState | None) -> _NodeBox:
     lines = [fitted(line, SMALL_SIZE, TEXT_WIDTH_MAX) for line in lines]
     text = max(text_width(name, TEXT_SIZE, bold=True), *(text_width(line, SMALL_SIZE) for line in lines))
     loops = node.loop is not None and node.loop.back_to == node.id
-    width = max(BOX_WIDTH_MIN, text + 48.0) + 2 * LOOP_ROOM * loops
+    width = max(BOX_WIDTH_MIN, text + 52.0) + 2 * LOOP_ROOM * loops
     tooltip = "\n".join([f"{node.id} · {type_name(node)}", *notes]) + (state.tooltip(node) if state else "")
     return _NodeBox(node, sign, name, lines, Box(width, 33.0 + 15.0 * len(lines)), tooltip, status, loops)
 
@@ -289,7 +289,7 @@ _LINK_STYLES: dict[Fate, _LinkStyle] = {
     "plain": _LinkStyle("link"),
     "error": _LinkStyle("bad", 1.5, DASHED),
     "taken": _LinkStyle("soft", 2.0),
-    "handled": _LinkStyle("bad", 2.0),
+    "handled": _LinkStyle("wait", 2.0),
     "dead": _LinkStyle("faint", 1.5, DASHED),
     "open": _LinkStyle("faint", 1.2),
 }
@@ -367,7 +367,7 @@ def _arrow(at: Point, tip: float, role: str) -> str:
 def _label(at: Point, drawn: _DrawnLink) -> str:
     box = drawn.link.label or Box(0, 0)
     back = rect_at(at.x - box.width / 2, at.y - box.height / 2, box.width, box.height, "f-page", ' rx="4"')
-    role = drawn.style.role if drawn.style.role in ("loop", "bad") else "soft"
+    role = drawn.style.role if drawn.style.role in ("loop", "bad", "wait") else "soft"
     return back + text_at(at.x, at.y + 4.0, drawn.label, role, more=MIDDLE)
 
 

@@ -16,7 +16,6 @@ from tidemill.pictures.figure import (
     DOTTED,
     MIDDLE,
     RIGHT,
-    SMALL_SIZE,
     STATUS_SIGNS,
     Content,
     escaped,
@@ -177,7 +176,7 @@ def _axis(scale: TimeScale, begin_ms: int, left: float, height: float) -> Iterat
 def _bands(scale: TimeScale, history: History, left: float, height: float) -> Iterator[str]:
     for begin, end in history.pauses:
         x, width = scale.x(begin), max(scale.x(end) - scale.x(begin), BAR_WIDTH_MIN)
-        yield f"<g><title>paused for {duration(end - begin)}</title>"
+        yield f"<g><title>{escaped(f'paused for {duration(end - begin)}')}</title>"
         yield rect_at(left + x, AXIS_HEIGHT - 6, width, height - AXIS_HEIGHT + 6, "f-wait-pale") + "</g>"
     for gap in scale.gaps:
         middle = left + scale.middle(gap)
@@ -240,7 +239,7 @@ def _segment(segment: Segment, scale: TimeScale, left: float, top: float, height
     line = f"M{number(x)} {number(middle)}H{number(max(end, x + 1))}"
     words = {"running": "ran", "failed": "failed", "waiting": "waited", "retry": "backed off", "queued": "queued"}
     about = f"attempt {segment.attempt} {words[segment.kind]}" if segment.attempt else words[segment.kind]
-    title = f"<title>{about}: {duration(segment.end_ms - segment.begin_ms)}</title>"
+    title = f"<title>{escaped(f'{about}: {duration(segment.end_ms - segment.begin_ms)}')}</title>"
     match segment.kind:
         case "queued":
             drawn = line_at(line, "link", 1.5)
@@ -252,7 +251,7 @@ def _segment(segment: Segment, scale: TimeScale, left: float, top: float, height
         case kind:
             role = "bad" if kind == "failed" else "busy" if segment.under_way else "done"
             width = max(end - x - 0.5, BAR_WIDTH_MIN)
-            drawn = rect_at(x, top, width, height, f"f-{role}", f' rx="{number(min(3.0, height / 3))}"')
+            drawn = rect_at(x, top, width, height, f"f-{role}", f' rx="{number(min(3.0, height / 3, width / 3))}"')
             if kind == "failed" and width > 12 and height > 10:
                 cross = f"M{number(x + width / 2 - 3)} {number(middle - 3)}l6 6m0 -6l-6 6"
                 drawn += line_at(cross, "page", 1.6, ' stroke-linecap="round"')

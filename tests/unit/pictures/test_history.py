@@ -20,7 +20,7 @@ def segments(history: History, name: str) -> list[tuple[str, int, int]]:
         if row.node == name and not row.undo
         for track in row.tracks
         for segment in track.segments
-        if segment.end_ms - segment.begin_ms >= 1000 or segment.kind in ("failed",)
+        if segment.end_ms - segment.begin_ms >= 1000 or segment.kind == "failed"
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 from xml.etree import ElementTree
 
@@ -53,7 +54,7 @@ def test_ticks_keep_their_distance() -> None:
         scale = TimeScale(0, length, [(0, length)], 620)
         places = [scale.x(tick) for tick in scale.ticks()]
         assert 1 <= len(places) <= 12
-        assert all(later - earlier >= 62 for earlier, later in zip(places, places[1:], strict=False))
+        assert all(later - earlier >= 62 for earlier, later in itertools.pairwise(places))
 
 
 async def waited(mill: Cluster) -> tuple[Any, list[dict[str, Any]]]:

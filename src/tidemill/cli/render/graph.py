@@ -270,6 +270,7 @@ def columns(lines: list[Line]) -> tuple[int, int]:
     heads = [len(line.head) for line in lines if line.kind]
     return min(max(heads, default=0), NAME_COLUMNS_MAX), max((len(line.kind) for line in lines), default=0)
 
+
 def drawing_text(heading: str, lines: list[Line]) -> str:
     return "".join(f"{line}\n" for line in (heading, "", *as_text(lines)))
 
@@ -358,7 +359,6 @@ def _with_status(line: Line, node: Node, state: RunState) -> Line:
     return line._replace(marker=_SIGNS.get(state.status(node), "●"), notes=sanitize(notes))
 
 
-
 class RunPicture(NamedTuple):
     run_id: str
     form: PictureForm
@@ -401,8 +401,6 @@ def draw_run_picture(
     if output is not None:
         print_picture(picture, output)
     return RunPicture(view.run_id, form, picture, output, drawing if output is None else None)
-
-
 
 
 class _Drawing:
