@@ -18,7 +18,7 @@ SECONDS_MAX = 200
 FAILED = 1
 
 _COMMAND = re.compile(
-    r"(?:#   )?(export [^\n]*|(?:tidemill (?:run|graph)|python) examples/[^\n(]*)(\([^\n]*)?$", re.MULTILINE
+    r"^(?:#   )?(export \w+=[^\n]*|(?:tidemill (?:run|graph)|python) examples/[^\n(]*)(\([^\n]*)?$", re.MULTILINE
 )
 """A command in the head of an example, with a remark behind it in parentheses."""
 FAILS = {"tidemill run examples/saga.yaml"}

@@ -167,12 +167,10 @@ def figure(heading: Heading, content: Content) -> str:
     height = HEADER + content.height + MARGIN + KEY * bool(key_rows) + 20.0 * max(0, len(key_rows) - 1)
     name = f"{heading.title}: {heading.about}"
     left = MARGIN + (26.0 if heading.sign is not None else 0.0)
+    size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="tidemill" width="{number(width)}" height="{number(height)}"'
-            f' viewBox="0 0 {number(width)} {number(height)}" font-family="{FONT}" role="img"'
-            f' aria-label="{escaped(name)}">'
-        ),
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tidemill" {size} font-family="{FONT}" role="img"',
+        f' aria-label="{escaped(name)}">',
         f"<title>{escaped(name)}</title>{STYLE}",
         rect_at(0.5, 0.5, width - 1, height - 1, "f-page s-frame", ' rx="12"'),
         sign_at(MARGIN + 8, 31, heading.sign) if heading.sign is not None else "",

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from math import copysign
 from typing import NamedTuple
 
-POINTS_MAX = 6_000
+POINTS_MAX = 3_000
 """Points that links may pass, besides one per box. Further links, the longest ones, run straight to their target."""
 SWEEPS, SWEEPS_LARGE = 12, 4
 ROUNDS, ROUNDS_LARGE = 10, 4
@@ -137,11 +137,10 @@ class _LayeredGraph:
         for one, other in itertools.pairwise(path):
             both = one >= self.box_count and other >= self.box_count
             either = one >= self.box_count or other >= self.box_count
+            worth = 8.0 if both else 2.0 if either else 1.0
             if link.back:
                 # It goes beside its body, which stays straight.
-                worth = 0.2 if both else 0.02
-            else:
-                worth = 8.0 if both else 2.0 if either else 1.0
+                worth /= 400
             self.below[one].append((other, worth))
             self.above[other].append((one, worth))
 

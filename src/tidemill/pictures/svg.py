@@ -268,7 +268,7 @@ def _notes(node: Node) -> Iterator[str]:
     if node.when is not None:
         yield f"only if {condition_text(node.when)}"
     if node.map is not None:
-        yield f"for each of {inline(node.map.over)}"
+        yield f"for each of {inline(node.map.over).removeprefix('{{').removesuffix('}}').strip()}"
         yield f"{node.map.max_parallel} at a time" if node.map.max_parallel is not None else ""
         yield f"{node.map.tolerate:,} may fail" if node.map.tolerate else ""
     if node.loop is not None and node.loop.back_to == node.id:

@@ -97,12 +97,13 @@ def test_an_entry_is_near_what_it_leads_to() -> None:
 def test_a_link_back_leads_up_beside_its_body() -> None:
     links = [Link(0, 1), Link(1, 2), Link(2, 0, Box(60, 16), back=True)]
     layout = place([BOX] * 3, links)
-    assert len({at.x for at in layout.boxes}) == 1, "the body stays straight"
+    assert max(at.x for at in layout.boxes) - min(at.x for at in layout.boxes) < 1, "the body stays straight"
     points = layout.routes[2].points
     assert [point.y for point in points] == sorted((point.y for point in points), reverse=True)
     assert points[0].y == layout.boxes[2].y - BOX.height / 2
     assert points[-1].y == layout.boxes[0].y + BOX.height / 2
-    assert all(abs(point.x - layout.boxes[1].x) > BOX.width / 2 for point in points[2:-2])
+    beside = [point for point in points if abs(point.y - layout.boxes[1].y) <= BOX.height / 2]
+    assert beside and all(abs(point.x - layout.boxes[1].x) > BOX.width / 2 for point in beside)
 
 
 def test_nothing_at_all_is_laid_out() -> None:
