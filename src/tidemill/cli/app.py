@@ -85,14 +85,15 @@ def validate_command(file: str, apps: Sequence[str], store: str | None, as_json:
 @options.option(
     "--format",
     "form",
-    type=click.Choice(["text", "mermaid"]),
-    about="A drawing in text, or Mermaid. Default: text on a terminal, else mermaid.",
+    type=click.Choice(["text", "mermaid", "svg", "html"]),
+    about="Text, Mermaid, or a picture. Default: by the name of -o; else text on a terminal, mermaid in a pipe.",
 )
-def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
+@options.picture_file
+def graph_command(file: str, form: Literal["text", "mermaid", "svg", "html"] | None, output: str | None) -> int:
     """Draw a workflow."""
     from tidemill.cli.commands.documents import graph
 
-    return graph(file, form=form)
+    return graph(file, form=form, output=output)
 
 
 @app.command("export")

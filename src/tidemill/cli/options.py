@@ -213,6 +213,7 @@ did_not_happen = many(
     metavar="NODE",
     about="A node whose outcome is unknown, of which you know that it did not happen.",
 )
+picture_file = option("--output", "-o", metavar="FILE", about="Write it to this file.", type=str)
 dry_run = flag("--dry-run", about="Say what would happen, and do nothing.")
 of_workflow = option("--workflow", metavar="NAME", about="Of this workflow.")
 of_run = option("--run", metavar="RUN", about="Of this run.", type=RunName())

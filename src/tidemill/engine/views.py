@@ -24,6 +24,7 @@ from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
+DRAWN_NODES_MAX = 200
 HTML_ROWS_MAX = 100
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -80,8 +81,10 @@ class RunView:
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
         self._declared = state.outputs is not None
-        self._graph: Workflow | None = None
-        """What a drawing needs; `view_run` sets it."""
+        self.graph: Workflow | None = None
+        """What the run runs; for pictures."""
+        self.traces: dict[str, tuple[int, tuple[str, ...] | None]] = {}
+        """By node: milliseconds of work in its latest visit, and the edges it took when that ended; for pictures."""
 
     @property
     def ok(self) -> bool:
@@ -229,7 +232,9 @@ async def view_run(
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
     outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
     view = RunView(stream.key, state, outputs, nodes)
-    view.outputs_missing, view._graph = missing, workflow
+    view.graph = workflow
+    view.traces = {name: (visit.duration_ms, visit.edges_taken) for name, visit in state.cells.items()}
+    view.outputs_missing = missing
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
     view.warnings = dead_ends(workflow, state)
     return view
@@ -328,8 +333,12 @@ def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
 
 
 def picture_of(run: RunView) -> str:
-    """Where the drawing of a run goes: HTML above the table of its nodes."""
-    return ""
+    """The drawing of a run above the table of its nodes; large graphs are left out."""
+    if run.graph is None or len(run.graph.nodes) > DRAWN_NODES_MAX:
+        return ""
+    from tidemill.pictures import run_svg
+
+    return f"<div>{run_svg(run)}</div>"
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

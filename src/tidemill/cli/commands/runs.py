@@ -215,6 +215,31 @@ def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) 
     return session.ask_and_print(lambda mill: mill.path(run, at=at), print_path)
 
 
+@runs.command("graph")
+@options.run
+@options.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "svg", "html"]),
+    about="Text or a picture; html has the timeline too. Default: by the name of -o, else text.",
+)
+@options.flag("--timeline", about="Draw when nodes were queued, at work and waiting instead; as svg.")
+@options.picture_file
+@options.at
+@options.on_store()
+def graph_command(session: StoreSession, run: str, **given: Any) -> int:
+    """Draw a run: its graph with statuses, times and the edges it took."""
+    from tidemill.cli.render.graph import RunPicture, draw_run_picture, print_drawing
+
+    def show(picture: RunPicture) -> None:
+        if picture.drawing is not None:
+            print_drawing(*picture.drawing)
+        elif picture.file is None:
+            print(picture.picture, end="")
+
+    return session.ask_and_print(lambda mill: draw_run_picture(mill, run, **given), show)
+
+
 runs.add_command(why_command)
 
 

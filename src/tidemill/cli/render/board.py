@@ -16,6 +16,7 @@ from tidemill.cli.render.tables import EXCEPTION
 from tidemill.cli.render.terminal import one_line
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import NOT_TAKEN
+from tidemill.pictures.labels import duration as duration
 
 Phase = Literal[
     "PENDING", "ACTIVE", "RETRYING", "WAITING",
@@ -249,19 +250,6 @@ class RunProgress:
 
 REASON_COLUMNS_MAX = 160
 SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘⊘○", strict=True))
-
-
-def duration(ms: float) -> str:
-    if ms < 1000:
-        return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
-    seconds = ms / 1000
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} m {seconds:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02d} m"
 
 
 def detail(row: NodeProgress, now_ms: int) -> str:
