@@ -14,7 +14,7 @@ import msgspec
 from tests.model.documents import random_document
 from tests.simulation.checker import check
 from tests.simulation.faults import FaultRates, FaultyStore
-from tests.simulation.loop import SimAmbient, SimLoop
+from tidemill.testing.simulated_loop import SimAmbient, SimLoop
 from tests.simulation.operators import Operators
 from tests.simulation.scripted_handlers import Ledger, Script
 from tests.simulation.waits import KID, with_waits

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import following, refuse
+from tidemill.testing.faulty_store import following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.index_rows import DEAD_LETTER, read_dead_letter_row, run_terms

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from tests.fixtures.cluster import Cluster, dying_after, dying_before, simulated
-from tests.fixtures.faulty_store import lose_reply, refuse
+from tidemill.testing.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.errors import Unavailable

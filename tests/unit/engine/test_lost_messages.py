@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.approvers import child, ended, signal, waits
 from tests.fixtures.cluster import Cluster, Process, dying_after, dying_before, simulated
-from tests.fixtures.faulty_store import following, lose_reply
+from tidemill.testing.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.kernel.events import ChildFinished, ChildStarted, RunCreated

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import following, lose_reply
+from tidemill.testing.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX, WORKFLOW

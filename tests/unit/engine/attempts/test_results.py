@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import refuse
+from tidemill.testing.faulty_store import refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import failed_by, timed_out

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, refuse
+from tidemill.testing.faulty_store import Call, FaultyStore, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, operator, pass_days, stored
 from tests.unit.engine.attempts.test_log_store import CHATTY

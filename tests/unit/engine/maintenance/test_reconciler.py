@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, bug, following, refuse
+from tidemill.testing.faulty_store import Call, bug, following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler

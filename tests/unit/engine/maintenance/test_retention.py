@@ -13,7 +13,7 @@ from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.fixtures.scripted_functions import Ledger
-from tests.simulation.loop import SimAmbient
+from tidemill.testing.simulated_loop import SimAmbient
 from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers

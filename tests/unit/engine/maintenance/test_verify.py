@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import FaultyStore, following
+from tidemill.testing.faulty_store import FaultyStore, following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, history, operator
 from tidemill.blobs.contract import PIECE_BYTES, digest_of

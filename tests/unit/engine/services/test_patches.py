@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, signal, unchanged, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import following
+from tidemill.testing.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Done, Handler, NodeContext

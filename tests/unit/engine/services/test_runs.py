@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import after_s
+from tidemill.testing.faulty_store import after_s
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.payloads import decode_value

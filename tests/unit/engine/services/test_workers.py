@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, bug, refuse
+from tidemill.testing.faulty_store import after_s, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.services.workers import WorkerView

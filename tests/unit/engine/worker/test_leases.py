@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import FaultyStore, bug, refuse
+from tidemill.testing.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Done, Handler, NodeContext

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, refuse
+from tidemill.testing.faulty_store import Call, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.bootstrap import built_in_handlers

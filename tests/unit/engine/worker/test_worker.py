@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import FaultyStore, after_s, bug, refuse
+from tidemill.testing.faulty_store import FaultyStore, after_s, bug, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
