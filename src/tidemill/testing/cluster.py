@@ -177,7 +177,7 @@ def _committed(commits: Sequence[Commit]) -> tuple[tuple[str, ...], str]:
     if len(said) > EVENTS_SHOWN_MAX:
         said = [*said[:EVENTS_SHOWN_MAX], f"{len(said) - EVENTS_SHOWN_MAX} more events"]
     if not said:
-        said = [f"{_job_name(lease.key)} settled" for commit in mine for lease in commit.acks]
+        said = [f"{_job_name(key)} settled" for commit in mine for key, _ in commit.acks]
     return tuple(dict.fromkeys(nodes)), ", ".join(said)
 
 

@@ -27,8 +27,6 @@ COMPUTING = frozenset(
 )
 """Node types that are always real: they touch nothing outside the run."""
 USER_CODE = "python"
-GRANTED = ("shell", "sql")
-"""Types whose checks ask what the operator has granted, which a simulation does not need."""
 EVERY = "*"
 
 Reach = Callable[[When, Kind, tuple[str, ...], str], Awaitable[None]]
@@ -108,10 +106,9 @@ class Fakes:
             await reach("after", "effect", (context.node,), about)
             return outcome
 
-        type_ = msgspec.structs.replace(handler.type, check=None) if handler.type.name in GRANTED else handler.type
         if not self._real and not self._is_code(handler):
-            return Handler(type_, call)
-        return replace(handler, type=type_, call=call)
+            return Handler(handler.type, call)
+        return replace(handler, call=call)
 
     def _is_code(self, handler: Handler) -> bool:
         return handler.type.name == USER_CODE or handler.type.name in self._own_types

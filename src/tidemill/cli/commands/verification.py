@@ -113,8 +113,9 @@ def print_report(report: Report, options: VerifyOptions) -> None:
     for finding in report.findings:
         _print_finding(finding, options)
     for node, times in report.keyed.items():
-        said = f"{node} was repeated in {counted(times, 'history').replace('historys', 'histories')}, under the same"
-        print_hint(f"{said} effect key: a receiver that honours it sees one effect")
+        times_said = "1 history" if times == 1 else f"{times} histories"
+        said = f"{node} was repeated in {times_said}, under the same effect key"
+        print_hint(f"{said}: a receiver that honours it sees one effect")
     _print_verdict(report, options)
 
 
@@ -167,7 +168,7 @@ def _print_verdict(report: Report, options: VerifyOptions) -> None:
     paint, seconds = Styler(), f"{report.seconds:.1f} s"
     errors = sum(each.severity == "error" for each in report.findings)
     warned = len(report.findings) - errors
-    tried = f"{counted(report.crashes, 'crash').replace('crashs', 'crashes')} in {seconds}"
+    tried = f"1 crash in {seconds}" if report.crashes == 1 else f"{report.crashes:,} crashes in {seconds}"
     if errors:
         print(f"{paint('✗', RED)} {counted(errors, 'error')}, {counted(warned, 'warning')}: {tried}")
     elif report.crashes:
