@@ -267,6 +267,10 @@ class Engine:
         if self.registry is not None:
             self.registry.announce()
 
+    def release_output(self) -> None:
+        """Stop capturing what handlers print; for a simulation that ends without closing."""
+        self._runtime.capture.remove()
+
     async def close(self) -> None:
         self.drain()
         parts = (self.schedule, self.worker, self._runtime, self.registry)

@@ -99,6 +99,8 @@ class Process:
         self.mill.buried.add(self.name)
         for task in list(self.tasks):
             task.cancel()
+        # The streams of the real process are not its own.
+        self.engine.release_output()
         if lived and self.mill.on_kill is not None:
             self.mill.on_kill(self)
 
@@ -246,7 +248,8 @@ class Cluster:
     def spawn(self, loop: Any, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
         """The loop's task factory: each task belongs to the process that started it."""
         task = asyncio.Task(coro, loop=loop, **options)
-        name = options["context"].get(_PROCESS, "") if options.get("context") else _PROCESS.get()
+        given = options.get("context")
+        name = _PROCESS.get() if given is None else given.get(_PROCESS, "")
         process = self.processes.get(name)
         if process is not None:
             process.tasks[task] = None

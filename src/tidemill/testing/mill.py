@@ -49,7 +49,7 @@ CrashPoint = Literal[
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTLE_STEPS_MAX = 100
 SETTLE_STEP_S = 0.001
-WAKES_MAX = 20_000
+WAKES_MAX = 5_000
 """How often a run may go on by time alone before it counts as endless."""
 RESTART_S = 0.1
 GRANTED = ("shell", "sql")
@@ -157,6 +157,7 @@ class SimulatedMill:
         workers: int = 1,
         plan: CrashPlan | None = None,
     ) -> None:
+        _require_no_loop()
         self._types, self._functions, self._secrets = types, functions, FakeSecrets(secrets or {})
         self._loop = SimLoop()
         # Killed processes leave tasks behind that never end; asyncio need not remark on it.
@@ -246,8 +247,8 @@ class SimulatedMill:
         """Let time pass until a run has ended. Raises `StillWaiting` if time alone does not end it."""
         for _ in range(WAKES_MAX):
             if not self.step(run_id):
-                break
-        return self._wait(self._ended(run_id))
+                return self._wait(self._ended(run_id))
+        raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may go on for ever")
 
     def step(self, run_id: str) -> bool:
         """Let time pass to the next thing that is due; False if the run has ended or nothing is due."""
@@ -302,15 +303,14 @@ class SimulatedMill:
     # In the loop
 
     def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
-        if self._closed:
-            answer.close()
-            raise RuntimeError("this simulation is closed")
         try:
-            asyncio.get_running_loop()
+            _require_no_loop()
+            if self._closed:
+                raise RuntimeError("this simulation is closed")
         except RuntimeError:
-            return self._loop.run_until_complete(answer)
-        answer.close()
-        raise RuntimeError("a simulation runs its own event loop: use it in a plain test, not in an async one")
+            answer.close()
+            raise
+        return self._loop.run_until_complete(answer)
 
     async def _publish(self, document: Mapping[str, Any] | str | bytes) -> Published:
         engine = self._client.engine
@@ -397,8 +397,10 @@ class SimulatedMill:
     async def _ended(self, run_id: str) -> RunView:
         view = await self._client.engine.show(run_id)
         if (await self._client.engine.context.entry(run_id)).state.busy:
-            waiting = ", ".join(view.waiting_for) or "nothing that has a name"
+            waiting = ", ".join(view.waiting_for) or "a worker"
             hint = "decide it, send the signal, or use clock.advance"
+            if len(self._cluster.processes) == 1:
+                hint = "no worker runs; use restart"
             raise StillWaiting(f"run {run_id} is {view.status} and waits for {waiting}: {hint}")
         return view
 
@@ -418,6 +420,14 @@ class SimulatedMill:
             # A handler that is being called may end long before its lease.
             due.append(self._cluster.now_ms() + LOOK_MS)
         return min(due, default=None)
+
+
+def _require_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("a simulation runs its own event loop: use it in a plain test, not in an async one")
 
 
 def simulated_types(

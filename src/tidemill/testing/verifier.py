@@ -27,7 +27,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.model import Json, Node, Workflow
+from tidemill.kernel.model import Compensator, Json, Node, Workflow
 from tidemill.testing.cluster import Boundary, CrashPlan
 from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
@@ -233,8 +233,8 @@ class Verifier:
         for _ in range(WAKES_MAX):
             answered = self._answer(mill)
             if not mill.step(run_id) and not answered:
-                break
-        return mill.result(run_id)
+                return mill.result(run_id)
+        raise StillWaiting(f"it has not ended after {WAKES_MAX:,} timers, and may go on for ever")
 
     def _answer(self, mill: SimulatedMill) -> bool:
         """Decide what waits for people, and send signals that nodes wait for; whether there was anything."""
@@ -376,22 +376,32 @@ class Verifier:
         return any(node.join in ("any", "quorum") for node in self.workflow.nodes)
 
     def _judge_repetitions(self, report: Report, history: History) -> None:
-        again = {
-            key for key, times in history.returned.items() if times > max(1, self.undisturbed.returned[key])
-        }
-        for name in dict.fromkeys(history.nodes[key] for key in again):
+        before = self.undisturbed.returned
+        again = [key for key, times in history.returned.items() if times > max(1, before[key])]
+        for name, undoing in dict.fromkeys((history.nodes[key], key.endswith("/undo")) for key in again):
             node = self.workflow.by_id.get(name)
+            if undoing:
+                self._judge_undoing(report, history, node)
+                continue
             if node is not None and node.delivery == "at_most_once":
                 message = f"{name} is delivered at most once, and its effect happened twice"
                 self._add(report, history.seed, "duplicate", "error", name, message, REPORT_IT)
                 continue
-            match self._repetition(node):
+            match self._repetition(node, node):
                 case "keyed":
                     report.keyed[name] = report.keyed.get(name, 0) + 1
                 case "unkeyed":
                     message = f"the effect of {name} happens twice when its worker dies after the call and before the"
                     message += " commit of its result"
                     self._add(report, history.seed, "duplicate", "warning", name, message, self._remedy(node))
+
+    def _judge_undoing(self, report: Report, history: History, node: Node | None) -> None:
+        """A compensator is called again when its worker dies: it must undo the same thing twice without harm."""
+        if node is None or self._repetition(node, node.compensator) != "unkeyed":
+            return
+        message = f"the compensator of {node.id} is called twice when its worker dies after the call"
+        hint = "let it deduplicate by `context.effect_key`; if it does no harm twice, list the node under `repeatable`"
+        self._add(report, history.seed, "duplicate", "warning", node.id, message, hint)
 
     def _remedy(self, node: Node | None) -> str:
         key = "let its receiver deduplicate by `context.effect_key`, or write `delivery: at_most_once`"
@@ -403,11 +413,11 @@ class Verifier:
             key = "write `delivery: at_most_once`"
         return f"{key}; if it does no harm twice, list it under `repeatable` in the file of fakes"
 
-    def _repetition(self, node: Node | None) -> Repetition:
-        """What it means that the effect of a node happens twice."""
-        if node is None or node.id in self._fakes.repeatable:
+    def _repetition(self, node: Node | None, called: Node | Compensator | None) -> Repetition:
+        """What it means that the effect of a node, or of its compensator, happens twice."""
+        if node is None or called is None or node.id in self._fakes.repeatable:
             return "harmless"
-        name, config = node.type.partition("@")[0], node.config if isinstance(node.config, dict) else {}
+        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
         match name:
             case "webhook" | "email":
                 return "keyed"
@@ -426,7 +436,7 @@ class Verifier:
             case "python":
                 return "keyed" if _uses_key(self._function(str(config.get("function")))) else "unkeyed"
             case _:
-                own = next((each.call for each in self._types.handlers if each.type.key == node.type), None)
+                own = next((each.call for each in self._types.handlers if each.type.key == called.type), None)
                 return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
 
     def _function(self, name: str) -> Function | None:

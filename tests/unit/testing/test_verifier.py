@@ -133,7 +133,8 @@ def test_a_decision_of_the_fakes() -> None:
     assert kinds(report) == [("undisturbed", "warning", "ask")]
 
 
-def test_a_run_that_never_ends_is_an_error() -> None:
+def test_a_run_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.verifier.WAKES_MAX", 100)
     flow = document(node("a", type="sleep", config={"seconds": 1}, loop={"condition": "true", "max_iterations": 50_000}),
                     limits={"max_visits": 60_000})  # fmt: skip
     report = Verifier(flow).verify(seeds=3)
