@@ -154,7 +154,7 @@ def run_command(**given: Any) -> int:
 @options.option("--fakes", metavar="FILE", about="What nodes return, people decide and signals carry.", type=str)
 @options.many("--real", metavar="NODE", about="A node that is called for real; * is all of them.")
 @options.option(
-    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Histories with several random crashes."
+    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Histories with random crashes."
 )
 @options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this one history and tell what happens.")
 @options.option(

@@ -285,9 +285,9 @@ def read_shapes(workflow: Workflow) -> dict[str, Json]:
     """What templates and conditions of a workflow read of each node, as values that have these parts."""
     shapes: dict[str, Json] = {}
     for node in workflow.nodes:
+        name = re.escape(node.id)
         reads = re.compile(
-            rf"""(?<![\w.-])(?:(?:ctx|nodes)\.)?(?:{re.escape(node.id)}|(?:ctx|nodes)\[["']{re.escape(node.id)}["']\])"""
-            r"((?:\.[A-Za-z_]\w*)*)"
+            rf"""(?<![\w.-])(?:(?:ctx|nodes)\.)?(?:{name}|(?:ctx|nodes)\[["']{name}["']\])((?:\.[A-Za-z_]\w*)*)"""
         )
         own = re.compile(r"(?<![\w.])output((?:\.[A-Za-z_]\w*)+)")
         shape: Json = None

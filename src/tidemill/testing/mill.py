@@ -407,14 +407,13 @@ class SimulatedMill:
     async def _awaited_signals(self) -> list[tuple[str, str]]:
         states = {row.run_id: await self._cluster.state(row.run_id) for row in await self._cluster.rows("live")}
         waits = [(run_id, act.wait) for run_id, state in states.items() for act in activations(state)]
-        return list(dict.fromkeys((run_id, wait.name) for run_id, wait in waits if wait is not None and wait.on == "signal"))
+        found = [(run_id, wait.name) for run_id, wait in waits if wait is not None and wait.on == "signal"]
+        return list(dict.fromkeys(found))
 
     async def _next_due_ms(self) -> int | None:
         """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
-        jobs = [view for row in await self._cluster.rows("live") for view in await self._cluster.jobs(row.run_id)]
-        jobs += [
-            view for row in await self._cluster.rows("rollback:running") for view in await self._cluster.jobs(row.run_id)
-        ]
+        rows = await self._cluster.rows("live") + await self._cluster.rows("rollback:running")
+        jobs = [view for row in rows for view in await self._cluster.jobs(row.run_id)]
         due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in jobs]
         if self._are_working():
             # A handler that is being called may end long before its lease.

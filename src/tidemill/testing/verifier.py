@@ -44,7 +44,7 @@ BOUNDARIES_MAX = 400
 Severity = Literal["error", "warning"]
 FindingKind = Literal["duplicate", "lost", "stuck", "different", "invariant", "unknown_outcome", "undisturbed"]
 Repetition = Literal["harmless", "keyed", "unkeyed"]
-"""What it means that an effect happens twice: nothing, nothing to a receiver that honours its key, or a second effect."""
+"""What a second call does: no harm, none at a receiver that honours its key, or a second effect."""
 
 
 class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -256,7 +256,9 @@ class Verifier:
         refusal: Rejected | None = None
         for number, principal in enumerate(people):
             kind, _, name = principal.partition(":")
-            who: dict[str, Any] = {"actor": name} if kind == "user" else {"actor": f"approver-{number}", "roles": (name,)}
+            who: dict[str, Any] = {"actor": name}
+            if kind != "user":
+                who = {"actor": f"approver-{number}", "roles": (name,)}
             try:
                 comments = str(given.get("comments", ""))
                 mill.decide(row.run_id, row.node, verb, form=form, comments=comments, **who, **place)
@@ -270,7 +272,7 @@ class Verifier:
     # Judging
 
     def verify(self, seeds: int = 20, boundaries_max: int = BOUNDARIES_MAX, progress: Progress | None = None) -> Report:
-        """Live through every boundary, or as many as are allowed, evenly spread, and through `seeds` random histories."""
+        """Live through every boundary, or as many as are allowed, and through `seeds` random histories."""
         began, total = perf_counter(), len(self.undisturbed.reached)
         chosen: Sequence[int] = range(1, total + 1)
         if 0 < boundaries_max < total:
@@ -302,7 +304,8 @@ class Verifier:
         report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, [])
         if first.view is None:
             hint = "give what it waits for with --fakes, or change the workflow"
-            self._add(report, 0, "undisturbed", "error", "", f"the run does not end without a crash: {first.stuck}", hint)
+            said = f"the run does not end without a crash: {first.stuck}"
+            self._add(report, 0, "undisturbed", "error", "", said, hint)
         elif status != "COMPLETED":
             error = first.view.error or {}
             said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
@@ -353,13 +356,13 @@ class Verifier:
             before = first.view.nodes[name]
             if node["status"] != before["status"] and racing:
                 message = f"{name} ends {node['status']} after the crash and {before['status']} without it"
-                hint = "a join with `any` or a quorum goes on with what arrives first, and a crash changes the order"
+                hint = "the order in which nodes end decides here (a join, a failure), and a crash changes it"
                 self._add(report, history.seed, "different", "warning", name, message, hint)
             elif node["status"] != before["status"]:
                 error = f": {node['error']['message']}" if node["error"] else ""
                 message = f"{name} ends {node['status']} after the crash and {before['status']} without it{error}"
                 self._add(report, history.seed, "different", "error", name, message, REPORT_IT)
-            elif node["output"] != before["output"] and not self._real:
+            elif _without_times(node["output"]) != _without_times(before["output"]) and not self._real:
                 message = f"{name} has another output after the crash than without it"
                 hint = "an output that depends on the attempt or on chance is not the same when it is made again"
                 self._add(report, history.seed, "different", "warning", name, message, hint)
@@ -373,7 +376,9 @@ class Verifier:
     @property
     def _is_racing(self) -> bool:
         """Whether the result may depend on the order in which nodes end."""
-        return any(node.join in ("any", "quorum") for node in self.workflow.nodes)
+        first = self.undisturbed.view
+        fails = first is not None and first.status != "COMPLETED"
+        return fails or any(node.join in ("any", "quorum") for node in self.workflow.nodes)
 
     def _judge_repetitions(self, report: Report, history: History) -> None:
         before = self.undisturbed.returned
@@ -457,7 +462,8 @@ class Verifier:
 
     def _place(self, node: str) -> tuple[str, int | None]:
         """Where a node is in the document, and in its text if there is one."""
-        ids = [each.get("id", each.get("node_id")) for each in self._document.get("nodes", []) if isinstance(each, dict)]
+        written = [each for each in self._document.get("nodes", []) if isinstance(each, dict)]
+        ids = [each.get("id", each.get("node_id")) for each in written]
         if not node or node not in ids:
             return "", None
         found = re.search(rf"""["']?\b(?:node_)?id["']?\s*:\s*["']?{re.escape(node)}(?![\w-])""", self._text)
@@ -485,6 +491,17 @@ def _fake_of(given: Json) -> Any:
     return given
 
 
+def _without_times(output: Json) -> Json:
+    """An output without the time of a decision, which a crash shifts."""
+    match output:
+        case dict():
+            return {key: _without_times(value) for key, value in output.items() if key != "decided_at"}
+        case list():
+            return [_without_times(value) for value in output]
+        case _:
+            return output
+
+
 def _uses_key(function: Callable[..., Any] | None) -> bool:
     """Whether the code of a function, or of a function inside it, reads `effect_key`."""
     while hasattr(function, "__wrapped__"):
@@ -510,8 +527,8 @@ def verify(
 ) -> Report:
     """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
 
-    `fakes` has the form of the command's file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that touch
-    the world, functions included, are faked unless `real` names them.
+    `fakes` has the form of the command's file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that
+    touch the world, functions included, are faked unless `real` names them.
     """
     return Verifier(
         document,

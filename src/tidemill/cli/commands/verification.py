@@ -135,7 +135,8 @@ def _print_counts(report: Report) -> None:
         print(f"  {paint(worst, colour)} {kind:<7} {what}{told}{paint(notes, DIM)}")
     tried = sum(report.boundaries.values())
     if tried < report.boundaries_reached:
-        print(paint(f"    {tried} of {report.boundaries_reached} boundaries, evenly spread; --boundaries 0 tries all", DIM))
+        said = f"{tried} of {report.boundaries_reached:,} boundaries, evenly spread; --boundaries 0 tries all"
+        print(paint(f"    {said}", DIM))
     print()
 
 
