@@ -258,6 +258,11 @@ class Cluster:
             loop.call_soon(task.cancel)
         return task
 
+    @property
+    def calls(self) -> int:
+        """How often living processes have asked the store for something."""
+        return sum(process.faulty_store.calls.total() for process in self.processes.values())
+
     # What the store holds
 
     def stream(self, run_id: str) -> Stream:

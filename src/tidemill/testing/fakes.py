@@ -177,7 +177,7 @@ class SimulatedFunctions(dict[str, Function]):
     def __bool__(self) -> bool:
         return True
 
-    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, name: str, default: Any = None) -> Any:
         return _under_simulation(self[name] if name in self else imported(name))
 
 
@@ -319,9 +319,7 @@ def _texts(value: Json) -> Iterator[str]:
                 yield from _texts(each)
 
 
-def _with_reads(
-    shape: Json, reads: re.Pattern[str], text: str, *, leaf: Json = 1, is_own: bool = False
-) -> Json:
+def _with_reads(shape: Json, reads: re.Pattern[str], text: str, *, leaf: Json = 1, is_own: bool = False) -> Json:
     for found in reads.finditer(text):
         path = found[1].split(".")[1:]
         if path[:1] == ["meta"] or not (path or "{" in text):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
@@ -30,7 +31,6 @@ from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
-from tidemill.kernel.jobs import MAINTENANCE_QUEUE
 from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
@@ -49,17 +49,18 @@ CrashPoint = Literal[
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTLE_STEPS_MAX = 100
 SETTLE_STEP_S = 0.001
+QUIET_STEPS_MAX = 5
+"""After so many steps in which no process asks the store for anything, handlers only wait."""
 WAKES_MAX = 5_000
 """How often a run may go on by time alone before it counts as endless."""
 RESTART_S = 0.1
 GRANTED = ("shell", "sql")
 """Types that check what the operator has granted."""
-LOOK_MS = 1_000
-"""How far the clock jumps at once while handlers are being called."""
 OVERDUE_MAX = 20
 """How often in a row a job may be found ready that no worker takes."""
-SLOW_MS = 600_000
-"""How often an idle worker does what is not the subject of a test: signs of life, audits, claims without work."""
+IDLE_MS = 1_000
+"""Sleeps of workers of this length or longer only look for changes: they need not wake an idle worker."""
+CLAIM_MS = 30 * 86_400_000
 
 
 class StillWaiting(TimeoutError):
@@ -165,11 +166,12 @@ class SimulatedMill:
         self._cluster = Cluster(self._loop, round((begin.timestamp() - self._loop.now) * 1000))
         self._loop.set_task_factory(self._cluster.spawn)  # type: ignore[arg-type]
         self._cluster.on_kill = self._on_kill
+        self._loop.is_busy = self._are_working
         own = {node_type.name for node_type in types.not_built_in}
         self._fakes = Fakes(self._loop, fakes or {}, real=real, real_code=real_code, own_types=own)
         self._has_real = bool(real)
         self._planned: list[_PlannedCrash] = []
-        self._plan = plan or CrashPlan(lambda boundary: any([each.is_met(boundary) for each in self._planned]))
+        self._plan = plan or CrashPlan(lambda boundary: sum(each.is_met(boundary) for each in self._planned) > 0)
         self._closed, self._restarts, self._started, self._overdue = False, True, 0, 0
         self.clock = Clock(self)
         self._client = self._wait(self._open("client"))
@@ -227,7 +229,7 @@ class SimulatedMill:
     def publish(self, document: Document) -> Published:
         """Publish a document: a mapping, YAML or JSON text, or the path of a file."""
         if isinstance(document, Path):
-            document = read_document(document.read_bytes(), format=format_of(document.suffix))
+            return self.publish(read_document(document.read_bytes(), format=format_of(document.suffix)))
         return self._wait(self._publish(document))
 
     def start(self, workflow: Document, inputs: Any = None, **options: Any) -> str:
@@ -328,16 +330,15 @@ class SimulatedMill:
                 await process.reach(when, kind, nodes, about)
 
         def engine(store: FaultyStore, ambient: SimAmbient) -> Engine:
-            options = WorkerOptions(
-                name=name, heart_thread=False, beat_ms=SLOW_MS, dead_after_ms=3 * SLOW_MS, claim_wait_ms=SLOW_MS
-            )
+            ambient.idle_from_ms = IDLE_MS
+            options = WorkerOptions(name=name, heart_thread=False, claim_wait_ms=CLAIM_MS, dead_after_ms=CLAIM_MS)
             return Engine(
                 store=store,
                 blobs=self._cluster.blobs,
                 ambient=ambient,
                 handlers=self._fakes.handlers(self._types.handlers, reach),
                 worker=options if plan is not None else None,
-                audit_every_ms=SLOW_MS,
+                maintenance=False,
                 isolation=InlineIsolation(),
                 secrets=self._secrets,
                 unusable_types=self._types.unusable_types,
@@ -369,10 +370,14 @@ class SimulatedMill:
         await self._settle()
 
     async def _settle(self) -> None:
+        calls, quiet = -1, 0
         for _ in range(SETTLE_STEPS_MAX):
             await asyncio.sleep(SETTLE_STEP_S)
-            backlog = [each for each in await self._cluster.store.backlog() if each.queue != MAINTENANCE_QUEUE]
-            if not self._are_working() and not any(each.ready for each in backlog):
+            if not self._are_working() and not any(each.ready for each in await self._cluster.store.backlog()):
+                return
+            before, calls = calls, self._cluster.calls
+            quiet = quiet + 1 if calls == before else 0
+            if quiet > QUIET_STEPS_MAX:
                 return
 
     def _are_working(self) -> bool:
@@ -414,10 +419,12 @@ class SimulatedMill:
         """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
         rows = await self._cluster.rows("live") + await self._cluster.rows("rollback:running")
         jobs = [view for row in rows for view in await self._cluster.jobs(row.run_id)]
-        due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in jobs]
-        if self._are_working():
-            # A handler that is being called may end long before its lease.
-            due.append(self._cluster.now_ms() + LOOK_MS)
+        # A live worker renews its leases: there it is the handler that ends, by a timer of its own.
+        views = [view for view in jobs if view.owner not in self._cluster.processes]
+        due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in views]
+        timer = self._loop.next_timer() if len(views) < len(jobs) else None
+        if timer is not None:
+            due.append(math.ceil(timer * 1000) + self._cluster.epoch_ms)
         return min(due, default=None)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import random
 import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from typing import Any
 
 REAL_SECONDS_MAX = 120.0
@@ -44,10 +46,13 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.calls = 0
         """Handlers that are being called and may wait for the world."""
         self._runnable: deque[Callable[[], None]] = deque()
+        self._idle_sleeps: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._idle_slept = 0
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether work is in progress, so that idle sleeps end in time."""
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
-        # After years of simulated time a smaller step is lost in the rounding, and a due timer would never be due.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
@@ -66,14 +71,39 @@ class SimLoop(asyncio.SelectorEventLoop):
         if has_sockets and self.calls:
             began = time.monotonic()
             events = poll(REAL_SECONDS_MAX if timeout is None else min(timeout, REAL_SECONDS_MAX))
-            self.now += time.monotonic() - began
+            self._move(time.monotonic() - began)
             return events
+        if self._idle_sleeps and (timeout is None or self.is_busy()):
+            first = max(0.0, self._idle_sleeps[0][0] - self.now)
+            timeout = first if timeout is None else min(timeout, first)
         if timeout is None:
             raise RuntimeError("deadlock: every task waits for something that will never happen")
-        self.now += timeout
+        self._move(timeout)
         return []
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def _move(self, seconds: float) -> None:
+        """Let time pass, and end the idle sleeps that are over."""
+        self.now += seconds
+        # After centuries a smaller step is lost in the rounding, and a due timer would never be due.
+        self._clock_resolution = max(1e-6, 4 * math.ulp(self.now))
+        while self._idle_sleeps and self._idle_sleeps[0][0] <= self.now:
+            _, _, over = heappop(self._idle_sleeps)
+            if not over.done():
+                over.set_result(None)
+
+    async def sleep_idly(self, seconds: float) -> None:
+        """Sleep at least so long. In an idle loop that does not move the clock: a jump of hours ends it once."""
+        over = self.create_future()
+        self._idle_slept += 1
+        heappush(self._idle_sleeps, (self.now + seconds, self._idle_slept, over))
+        await over
+
+    def next_timer(self) -> float | None:
+        """When the next timer is due; idle sleeps are none."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return min((handle.when() for handle in scheduled if not handle.cancelled()), default=None)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Do at once what would be done in a thread."""
         future = self.create_future()
         try:
@@ -167,6 +197,8 @@ class SimAmbient:
         self._loop, self._rng, self._name = loop, rng, name
         self._ids = 0
         self.skew_ms = 0
+        self.idle_from_ms = math.inf
+        """Sleeps of this length or longer are those of an idle process."""
 
     def now_ms(self) -> int:
         return int(self._loop.now * 1000) + self.skew_ms
@@ -175,7 +207,7 @@ class SimAmbient:
         return self._loop.now * 1000
 
     async def sleep(self, ms: float) -> None:
-        await asyncio.sleep(ms / 1000)
+        await (asyncio.sleep(ms / 1000) if ms < self.idle_from_ms else self._loop.sleep_idly(ms / 1000))
 
     def new_id(self) -> str:
         self._ids += 1

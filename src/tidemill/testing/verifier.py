@@ -8,6 +8,7 @@ that is stuck. What the document allows is a warning that names the line to chan
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 import warnings
@@ -504,9 +505,7 @@ def _without_times(output: Json) -> Json:
 
 def _uses_key(function: Callable[..., Any] | None) -> bool:
     """Whether the code of a function, or of a function inside it, reads `effect_key`."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
+    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
     return isinstance(code, CodeType) and _reads_key(code)
 
 
@@ -538,4 +537,3 @@ def verify(
         functions=function_registry(functions),
         handlers=handlers,
     ).verify(seeds)
-

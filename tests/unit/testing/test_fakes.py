@@ -73,7 +73,11 @@ def test_what_a_workflow_reads_of_a_node(reader: dict[str, Any], shape: Any) -> 
 
 
 def test_what_a_branch_reads_of_its_own_node() -> None:
-    branch = {"type": "conditional", "rules": [{"condition": "output.score > 5", "next_nodes": ["b"]}], "default": ["c"]}
+    branch = {
+        "type": "conditional",
+        "rules": [{"condition": "output.score > 5", "next_nodes": ["b"]}],
+        "default": ["c"],
+    }
     nodes = (node("a", config=1, branch=branch), node("b", "a"), node("c", "a"))
     flow = compile_document(document(*nodes), built_in_types()).workflow
     assert read_shapes(flow)["test.a"] == {"score": 1}

@@ -84,7 +84,7 @@ def test_at_most_once_fails_visibly_and_never_repeats() -> None:
         ("http", {"url": "https://x.example"}, False),
         ("http", {"url": "https://x.example", "method": "POST"}, False),
         ("http", {"url": "https://x.example", "method": "POST", "idempotency_header": False}, True),
-        ("shell", {"command": ["true"]}, True),
+        ("shell", {"argv": ["true"]}, True),
         ("sql", {"database": "crm", "statement": "SELECT 1"}, False),
         ("sql", {"database": "crm", "statement": "INSERT INTO t VALUES (1)"}, True),
         ("sql", {"database": "crm", "statement": "INSERT INTO t VALUES (:effect_key)"}, False),
@@ -135,8 +135,9 @@ def test_a_decision_of_the_fakes() -> None:
 
 def test_a_run_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemill.testing.verifier.WAKES_MAX", 100)
-    flow = document(node("a", type="sleep", config={"seconds": 1}, loop={"condition": "true", "max_iterations": 50_000}),
-                    limits={"max_visits": 60_000})  # fmt: skip
+    loop = {"condition": "true", "max_iterations": 50_000}
+    limits = {"max_visits": 60_000}
+    flow = document(node("a", type="sleep", config={"seconds": 1}, loop=loop), limits=limits)
     report = Verifier(flow).verify(seeds=3)
     assert not report.ok
     assert kinds(report) == [("undisturbed", "error", "")]

@@ -181,4 +181,3 @@ def _print_verdict(report: Report, options: VerifyOptions) -> None:
         print(f"{paint('✓', GREEN)} {said}{more}: {tried}")
     else:
         print(f"{paint('✓', GREEN)} no worker was killed: {seconds}")
-

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, InlineIsolation, simulated
-from tidemill.testing.faulty_store import after_s, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
@@ -20,6 +19,7 @@ from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import Node, NodeType
+from tidemill.testing.faulty_store import after_s, refuse
 
 
 def _type(name: str, function: Any) -> Handler:
