@@ -53,7 +53,7 @@ QUIET_STEPS_MAX = 5
 """After so many steps in which no process asks the store for anything, handlers only wait."""
 WAKES_MAX = 5_000
 """How often a run may go on by time alone before it counts as endless."""
-RESTART_S = 0.1
+RESTART_S = 0.01
 GRANTED = ("shell", "sql")
 """Types that check what the operator has granted."""
 OVERDUE_MAX = 20
@@ -172,7 +172,7 @@ class SimulatedMill:
         self._has_real = bool(real)
         self._planned: list[_PlannedCrash] = []
         self._plan = plan or CrashPlan(lambda boundary: sum(each.is_met(boundary) for each in self._planned) > 0)
-        self._closed, self._restarts, self._started, self._overdue = False, True, 0, 0
+        self._closed, self._restarts, self._started, self._restarting, self._overdue = False, True, 0, 0, 0
         self.clock = Clock(self)
         self._client = self._wait(self._open("client"))
         for _ in range(workers):
@@ -356,10 +356,12 @@ class SimulatedMill:
 
     def _on_kill(self, process: Process) -> None:
         if self._restarts and process is not self._client:
+            self._restarting += 1
 
             async def restart() -> None:
                 await asyncio.sleep(RESTART_S)
                 await self._start_worker()
+                self._restarting -= 1
 
             # The task must not belong to the process that was killed.
             self._loop.create_task(restart(), context=contextvars.Context())
@@ -373,11 +375,15 @@ class SimulatedMill:
         calls, quiet = -1, 0
         for _ in range(SETTLE_STEPS_MAX):
             await asyncio.sleep(SETTLE_STEP_S)
-            if not self._are_working() and not any(each.ready for each in await self._cluster.store.backlog()):
+            if (
+                not self._are_working()
+                and not self._restarting
+                and not any(each.ready for each in await self._cluster.store.backlog())
+            ):
                 return
             before, calls = calls, self._cluster.calls
             quiet = quiet + 1 if calls == before else 0
-            if quiet > QUIET_STEPS_MAX:
+            if quiet > QUIET_STEPS_MAX and not self._restarting:
                 return
 
     def _are_working(self) -> bool:
@@ -385,7 +391,6 @@ class SimulatedMill:
         return any(worker is not None and worker.held_jobs for worker in workers)
 
     async def _step(self, run_id: str) -> bool:
-        await self._settle()
         if not (await self._client.engine.context.entry(run_id)).state.busy:
             return False
         due_ms = await self._next_due_ms()
