@@ -422,8 +422,8 @@ class SimulatedMill:
 
     async def _next_due_ms(self) -> int | None:
         """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
-        rows = await self._cluster.rows("live") + await self._cluster.rows("rollback:running")
-        jobs = [view for row in rows for view in await self._cluster.jobs(row.run_id)]
+        # A run that has ended may still have to report to its parent, or be rolled back.
+        jobs = [view for row in await self._cluster.rows() for view in await self._cluster.jobs(row.run_id)]
         # A live worker renews its leases: there it is the handler that ends, by a timer of its own.
         views = [view for view in jobs if view.owner not in self._cluster.processes]
         due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in views]
