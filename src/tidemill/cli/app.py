@@ -172,6 +172,29 @@ def run_command(**given: Any) -> int:
     return run(RunOptions(**given))
 
 
+@app.command("verify")
+@options.file
+@options.given
+@options.many("--with", "others", metavar="FILE", about="Another workflow, which this one starts.", type=str)
+@options.option("--fakes", metavar="FILE", about="What nodes return, people decide and signals carry.", type=str)
+@options.many("--real", metavar="NODE", about="A node that is called for real; * is all of them.")
+@options.option(
+    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Histories with random crashes."
+)
+@options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this one history and tell what happens.")
+@options.option(
+    "--boundaries", metavar="N", type=options.Integers(0), default=400, about="The most boundaries to try; 0 is all."
+)
+@options.flag("--strict", about="Warnings count as errors.")
+@options.apps
+@options.as_json
+def verify_command(**given: Any) -> int:
+    """Kill the worker at every commit, send and effect, in a simulator, and report what goes wrong."""
+    from tidemill.cli.commands.verification import VerifyOptions, verify
+
+    return verify(VerifyOptions(**given))
+
+
 @app.command("publish")
 @options.file
 @options.message

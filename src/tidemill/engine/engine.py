@@ -71,6 +71,7 @@ def _home(function: Function) -> str:
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
+    Without `maintenance` the store is left as it is: for simulations, in which an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them.
 
@@ -147,6 +148,7 @@ class Engine:
         tenant: str = "default",
         user: str = "",
         audit_every_ms: int = 10_000,
+        maintenance: bool = True,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         input_bytes_max: int = 1_048_576,
@@ -177,7 +179,7 @@ class Engine:
         )
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=worker is None)
+        self.runs = RunService(self.context, user, begins_maintenance=maintenance and worker is None)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
@@ -193,6 +195,8 @@ class Engine:
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
             self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
+        if self.worker is not None and not maintenance:
+            self.schedule = self.worker.maintenance = None
 
     def _add_worker(
         self,
@@ -383,6 +387,10 @@ class Engine:
             self.worker.drain()
         if self.registry is not None:
             self.registry.announce()
+
+    def release_output(self) -> None:
+        """Stop capturing what handlers print; for a simulation that ends without closing."""
+        self._runtime.capture.remove()
 
     async def close(self) -> None:
         self.drain()

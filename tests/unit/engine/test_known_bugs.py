@@ -10,7 +10,6 @@ import asyncio
 import pytest
 
 from tests.fixtures.cluster import Cluster, dying_after, dying_before, simulated
-from tests.fixtures.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.errors import Unavailable
@@ -24,6 +23,7 @@ from tidemill.kernel.events import (
     NodeScheduled,
 )
 from tidemill.stores.contract import Claim, Commit
+from tidemill.testing.faulty_store import lose_reply, refuse
 
 KILLS = {"right before": dying_before, "right after": dying_after}
 

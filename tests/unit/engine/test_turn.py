@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
@@ -17,6 +16,7 @@ from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Cancel
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.stores.contract import Claim
+from tidemill.testing.faulty_store import Call, after_s, following, lose_reply, refuse
 
 
 @simulated

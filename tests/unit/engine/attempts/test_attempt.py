@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Cluster, Here, simulated
-from tests.fixtures.faulty_store import after_s, refuse
+from tests.fixtures.cluster import Cluster, InlineIsolation, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
@@ -20,6 +19,7 @@ from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import Node, NodeType
+from tidemill.testing.faulty_store import after_s, refuse
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -425,7 +425,7 @@ async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Clu
     assert ledger.count("a") == 1
 
 
-class Noted(Here):
+class Noted(InlineIsolation):
     """Takes notes of what a real engine would do in a child process."""
 
     def __init__(self) -> None:

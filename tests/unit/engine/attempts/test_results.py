@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import failed_by, guarded, timed_out
@@ -34,6 +33,7 @@ from tidemill.handlers.contract import (
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import Error, NodeFailed
 from tidemill.kernel.model import NodeType
+from tidemill.testing.faulty_store import refuse
 
 
 class HostileStr(Exception):

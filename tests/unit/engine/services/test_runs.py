@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import after_s
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine import turn
 from tidemill.errors import Rejected
 from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
+from tidemill.testing.faulty_store import after_s
 
 SCHEMA = {
     "type": "object",

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import FaultyStore, after_s, bug, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
@@ -26,6 +25,7 @@ from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.memory import MemoryStore
+from tidemill.testing.faulty_store import FaultyStore, after_s, bug, refuse
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 10])
