@@ -195,8 +195,12 @@ class Engine:
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
             self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
-        if self.worker is not None and not maintenance:
-            self.schedule = self.worker.maintenance = None
+            if not maintenance:
+                self._remove_maintenance()
+
+    def _remove_maintenance(self) -> None:
+        assert self.worker is not None, "the worker does it"
+        self.schedule = self.worker.maintenance = None
 
     def _add_worker(
         self,
