@@ -57,7 +57,10 @@ def list_command(
     after: str | None,
     **given: Any,
 ) -> int:
-    """List runs, newest first; child runs are counted beside their parents."""
+    """List runs, newest first.
+
+    Child runs are counted beside their parents; --children lists them.
+    """
     from tidemill.cli.inputs import read_pairs
     from tidemill.cli.render.lists import list_runs
 
