@@ -249,8 +249,9 @@ class _Decorator:
             loop["break_path"] = list(normal) if self._chance(0.5) else self._some(normal)
         if normal and self._chance(0.4):
             loop["timeout_path"] = self._some(normal)
-        if self._chance(0.2):
-            loop["delay_seconds"] = self.rng.choice((0.01, 2))
+        delays = random.Random(f"{node} {loop}")
+        if delays.random() < 0.2:
+            loop["delay_seconds"] = delays.choice((0.01, 2))
         written["loop"] = loop
 
     def _branch(self, normal: list[str]) -> dict[str, Json]:

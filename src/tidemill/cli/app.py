@@ -266,12 +266,17 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.keep_runs
 @options.option(
     "--log-level",
+    metavar="LEVEL",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
     about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
 )
 @options.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", about="json: one JSON object per line."
+    "--log-format",
+    metavar="FORMAT",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    about="text, or json: one JSON object per line.",
 )
 @options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:

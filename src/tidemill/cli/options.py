@@ -340,7 +340,7 @@ class CommandGroup(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            meant = None if error.possibilities else _meant(ctx, error.command_name)
+            meant = _meant(ctx, error.command_name)
             if meant is None:
                 raise
             message = f"No such command {error.command_name!r}. Did you mean `tidemill {meant}`?"

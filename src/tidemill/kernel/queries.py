@@ -193,7 +193,8 @@ def dead_ends(flow: Workflow, state: State) -> tuple[str, ...]:
 def _dead_end(state: State, node: Node) -> str:
     visit = state.peek(node.id)
     if visit.status == "SKIPPED" and visit.why != NOT_TAKEN:
-        skipped = f"no terminal node completed: {node.id} was skipped ({visit.why})"
+        why = f" ({visit.why})" if visit.why else ""
+        skipped = f"no terminal node completed: {node.id} was skipped{why}"
         looping = next((name for name in node.loops if state.peek(name).status == "SKIPPED"), None)
         if looping is None:
             return skipped

@@ -150,6 +150,7 @@ def test_inputs_are_json_where_they_parse_as_json(inside: InProcessCli, folder: 
 def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, float]:
     """Start a run that hangs in a thread nothing can stop, interrupt it, and see how long it takes to end."""
     marker = folder / "marker"
+    marker.unlink(missing_ok=True)
     file = document(
         folder,
         f"""

@@ -167,7 +167,9 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     assert mill.result(start(mill, calls("work")), timeout_s=20).status == "COMPLETED"
     worker.tell()
     assert worker.end() == main.OK
-    assert [each["event"] for each in worker.said] == ["ready", "store_lost", "store_back", "draining", "drained"]
+    assert [each["event"] for each in worker.said] == [
+        *("ready", "store_lost", "store_back", "node_completed", "draining", "drained"),
+    ]
 
 
 def test_a_worker_whose_file_is_removed_ends(here: Here) -> None:

@@ -188,7 +188,8 @@ DECISION_UNREACHABLE = (
 )
 SIGNAL_UNREACHABLE = "a memory:// store is private to this process: run it with --store"
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
-_INTERRUPTED: dict[str, Literal["cancel", "detach", "watch"]] = {"c": "cancel", "d": "detach", "w": "watch"}
+Interrupted = Literal["cancel", "detach", "watch"]
+_INTERRUPTED: dict[str, Interrupted] = {"c": "cancel", "d": "detach", "w": "watch"}
 
 
 class Prompter:
@@ -199,6 +200,7 @@ class Prompter:
         self._actor, self._roles = options.actor, options.roles
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
         self._talks = terminal and not options.silent and options.file != STDIN
+        self._asks = False
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -209,22 +211,26 @@ class Prompter:
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
-    def on_interrupt(self, run_id: str) -> Literal["cancel", "detach", "watch"]:
+    def on_interrupt(self, run_id: str) -> Interrupted:
         """What an interrupt means. The person says it; without one the run is left to those who go on with it."""
         if self._session.is_private_store:
             return "cancel"
         if not self._talks:
             return "detach"
-        self._watcher.leave()
         question = f"\n  run {run_id}: [d]etach and leave it as it is, [c]ancel it, or go on [w]atching? "
         try:
-            answer = _INTERRUPTED.get(Typed(lambda: True).line(question).lower()[:1], "detach")
+            self._asks = True
+            self._watcher.leave()
+            return _INTERRUPTED.get(Typed(lambda: True).line(question).lower()[:1], "detach")
         except (KeyboardInterrupt, QuestionOver):
             print()
             return "detach"
-        if answer != "detach":
+
+    def watch_again(self) -> None:
+        """Draw again after a question about an interrupt."""
+        if self._asks:
             self._watcher.enter()
-        return answer
+            self._asks = False
 
     def _decision(self, run_id: str, event: Mapping[str, Any]) -> None:
         index = event.get("index", NOT_AN_ITEM)
@@ -394,9 +400,15 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
 
 def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Prompter, *, live: bool) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
+    answer: Interrupted = "watch"
     with watcher:
-        while True:
+        while answer != "detach":
             try:
+                if answer == "cancel":
+                    # A refusal means that it ended by itself a moment ago; its end is still to be seen.
+                    with suppress(Rejected):
+                        mill.cancel(board.run_id, reason="interrupted")
+                prompter.watch_again()
                 for event in mill.follow(board.run_id, after=board.seq, live=live):
                     watcher.see(event)
                     prompter.see(board.run_id, event)
@@ -404,10 +416,4 @@ def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Promp
             except KeyboardInterrupt:
                 answer = prompter.on_interrupt(board.run_id)
                 board.interrupted = board.interrupted or answer != "watch"
-                if answer == "detach":
-                    board.detached = True
-                    return
-                if answer == "cancel":
-                    # A refusal means that it ended by itself a moment ago; its end is still to be seen.
-                    with suppress(Rejected):
-                        mill.cancel(board.run_id, reason="interrupted")
+        board.detached = True

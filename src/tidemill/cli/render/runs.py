@@ -227,7 +227,8 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
     print()
     whys = {step["node"]: step["why"] for step in details.path}
     undone = {key.rsplit("/", 2)[0] for key in view.rollback["undone"]}
-    _print_nodes(shown["nodes"], whys | {name: dotted(whys.get(name, ""), "undone") for name in undone})
+    whys |= {name: dotted(whys.get(name, ""), "undone") for name in undone}
+    _print_nodes(shown["nodes"], whys, past=details.past)
     print_traceback(view.error)
     if view.status == "COMPLETED":
         print()
@@ -278,14 +279,14 @@ def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
         yield "last change", moment(last)
 
 
-def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
+def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str], *, past: bool) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
         chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
     heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
     lines = [
-        Line((SIGNS.get(_status(node), " "), name, _status(node), _about(node, whys.get(name, ""))))
+        Line((SIGNS.get(_status(node), " "), name, _status(node), _about(node, whys.get(name, ""), past=past)))
         for name, node in chosen
     ]
     print_table(heads, lines[:NODES_SHOWN_MAX])
@@ -298,7 +299,7 @@ def _status(node: Mapping[str, Any]) -> str:
     return UNREACHED if unreached else str(node["status"])
 
 
-def _about(node: Mapping[str, Any], why: str) -> str:
+def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
     items, result = "", ""
     if counts := node.get("items"):
         failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
@@ -316,7 +317,7 @@ def _about(node: Mapping[str, Any], why: str) -> str:
         items,
         f"visit {node['visits']}" if node["visits"] > 1 else "",
         f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
-        f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") else "",
+        f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") and not past else "",
         f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
         result,
     )
