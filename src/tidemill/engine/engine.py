@@ -61,7 +61,7 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
-    Without `maintenance` the store is left as it is: for simulations, in which an idle worker must have nothing to do.
+    Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
@@ -135,8 +135,7 @@ class Engine:
         worker: WorkerOptions | None = None,
         tenant: str = "default",
         user: str = "",
-        audit_every_ms: int = 10_000,
-        maintenance: bool = True,
+        audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         input_bytes_max: int = 1_048_576,
@@ -163,7 +162,7 @@ class Engine:
         )
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=maintenance and worker is None)
+        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
@@ -179,15 +178,13 @@ class Engine:
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
             self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
-        if self.worker is not None and not maintenance:
-            self.schedule = self.worker.maintenance = None
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
         offers: Sequence[NodeType],
-        audit_every_ms: int,
+        audit_every_ms: int | None,
         descendants_max: int,
         has_archive: bool,
     ) -> None:
@@ -217,6 +214,8 @@ class Engine:
             limits=context.limits,
             offers=offers,
         )
+        if audit_every_ms is None:
+            return
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
         self.reconciler = Reconciler(
