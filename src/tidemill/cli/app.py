@@ -189,7 +189,10 @@ def run_command(**given: Any) -> int:
 @options.apps
 @options.as_json
 def verify_command(**given: Any) -> int:
-    """Kill the worker at every commit, send and effect, in a simulator, and report what goes wrong."""
+    """Prove that a workflow survives crashes.
+
+    In a simulator, its worker is killed at every commit, send and effect; what goes wrong is explained.
+    """
     from tidemill.cli.commands.verification import VerifyOptions, verify
 
     return verify(VerifyOptions(**given))

@@ -71,7 +71,7 @@ def _home(function: Function) -> str:
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
-    Without `maintenance` the store is left as it is: for simulations, in which an idle worker must have nothing to do.
+    Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them.
 
@@ -147,8 +147,7 @@ class Engine:
         worker: WorkerOptions | None = None,
         tenant: str = "default",
         user: str = "",
-        audit_every_ms: int = 10_000,
-        maintenance: bool = True,
+        audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         input_bytes_max: int = 1_048_576,
@@ -179,7 +178,7 @@ class Engine:
         )
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=maintenance and worker is None)
+        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
@@ -195,19 +194,13 @@ class Engine:
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
             self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
-            if not maintenance:
-                self._remove_maintenance()
-
-    def _remove_maintenance(self) -> None:
-        assert self.worker is not None, "the worker does it"
-        self.schedule = self.worker.maintenance = None
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
         offers: Sequence[NodeType],
-        audit_every_ms: int,
+        audit_every_ms: int | None,
         descendants_max: int,
         has_archive: bool,
     ) -> None:
@@ -237,6 +230,8 @@ class Engine:
             limits=context.limits,
             offers=offers,
         )
+        if audit_every_ms is None:
+            return
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
         self.reconciler = Reconciler(

@@ -338,7 +338,7 @@ class SimulatedMill:
                 ambient=ambient,
                 handlers=self._fakes.handlers(self._types.handlers, reach),
                 worker=options if plan is not None else None,
-                maintenance=False,
+                audit_every_ms=None,
                 isolation=InlineIsolation(),
                 secrets=self._secrets,
                 unusable_types=self._types.unusable_types,

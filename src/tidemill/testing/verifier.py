@@ -24,13 +24,13 @@ import msgspec
 from tidemill.bootstrap import NodeTypes
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import Compensator, Json, Node, Workflow
 from tidemill.testing.cluster import Boundary, CrashPlan
-from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value
+from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, read_shapes
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
 from tidemill.testing.simulated_loop import Overdue
 
@@ -171,12 +171,14 @@ class Verifier:
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         self._require_known({*self._real} - {EVERY}, "--real")
         self._inputs = {**_made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
+        self._payloads = _made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
         self._undisturbed: History | None = None
 
     def _require_known(self, nodes: set[str], option: str) -> None:
         for name in sorted(nodes - self.workflow.by_id.keys()):
-            raise rejected("node_unknown", f"{option} {name}: the workflow has no such node", hint="name a node's id")
+            hint = offered(name, list(self.workflow.by_id))
+            raise rejected("node_unknown", f"{option} {name}: the workflow has no such node", hint=hint)
 
     @property
     def undisturbed(self) -> History:
@@ -244,7 +246,7 @@ class Verifier:
             self._decide(mill, row)
         signals = mill.awaited_signals() if self._has_signals else []
         for run_id, name in signals:
-            mill.signal(run_id, name, self._fakes.signals.get(name))
+            mill.signal(run_id, name, self._fakes.signals.get(name, self._payloads.get(name)))
         return bool(pending or signals)
 
     def _decide(self, mill: SimulatedMill, row: ApprovalRow) -> None:
@@ -397,8 +399,7 @@ class Verifier:
                 case "keyed":
                     report.keyed[name] = report.keyed.get(name, 0) + 1
                 case "unkeyed":
-                    message = f"the effect of {name} happens twice when its worker dies after the call and before the"
-                    message += " commit of its result"
+                    message = f"the effect of {name} happens twice when its worker dies before the result is committed"
                     self._add(report, history.seed, "duplicate", "warning", name, message, self._remedy(node))
 
     def _judge_undoing(self, report: Report, history: History, node: Node | None) -> None:
@@ -406,18 +407,18 @@ class Verifier:
         if node is None or self._repetition(node, node.compensator) != "unkeyed":
             return
         message = f"the compensator of {node.id} is called twice when its worker dies after the call"
-        hint = "let it deduplicate by `context.effect_key`; if it does no harm twice, list the node under `repeatable`"
+        hint = "let it deduplicate by `context.effect_key`"
         self._add(report, history.seed, "duplicate", "warning", node.id, message, hint)
 
     def _remedy(self, node: Node | None) -> str:
-        key = "let its receiver deduplicate by `context.effect_key`, or write `delivery: at_most_once`"
-        if node is not None and node.type.startswith("http@"):
-            key = "leave `idempotency_header` on, or write `delivery: at_most_once`"
-        elif node is not None and node.type.startswith("sql@"):
-            key = "deduplicate by `:effect_key` in the statement, or write `delivery: at_most_once`"
-        elif node is not None and node.type.startswith("shell@"):
-            key = "write `delivery: at_most_once`"
-        return f"{key}; if it does no harm twice, list it under `repeatable` in the file of fakes"
+        keys = {
+            "http": "leave `idempotency_header` on",
+            "sql": "deduplicate by `:effect_key` in the statement",
+            "shell": "",
+        }
+        name = "" if node is None else node.type.partition("@")[0]
+        key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
+        return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
 
     def _repetition(self, node: Node | None, called: Node | Compensator | None) -> Repetition:
         """What it means that the effect of a node, or of its compensator, happens twice."""
@@ -484,6 +485,14 @@ def _made_inputs(schema: Json) -> dict[str, Any]:
     known = {key: each for key, each in (schema.get("properties") or {}).items() if key in required}
     made = fake_value({**schema, "type": "object", "properties": known})
     return made if isinstance(made, dict) else {}
+
+
+def _made_payloads(workflow: Workflow) -> dict[str, Json]:
+    """Payloads of signals, by name, with the parts that the workflow reads."""
+    shapes = read_shapes(workflow)
+    waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
+    names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
+    return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
 
 
 def _fake_of(given: Json) -> Any:

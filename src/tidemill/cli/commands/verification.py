@@ -22,7 +22,9 @@ from tidemill.cli.render.terminal import (
     RED,
     YELLOW,
     Styler,
+    columns,
     counted,
+    folded,
     print_json,
     report_problems,
     reserve_stdout,
@@ -112,6 +114,8 @@ def print_report(report: Report, options: VerifyOptions) -> None:
         _print_counts(report)
     for finding in report.findings:
         _print_finding(finding, options)
+    if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
+        print_hint("a node that does no harm twice is listed under `repeatable` in the file of --fakes")
     for node, times in report.keyed.items():
         times_said = "1 history" if times == 1 else f"{times} histories"
         said = f"{node} was repeated in {times_said}, under the same effect key"
@@ -128,11 +132,10 @@ def _print_counts(report: Report) -> None:
         mine = [each for each in report.findings if any(report.kinds.get(seed) == kind for seed in each.seeds)]
         worst = "✗" if any(each.severity == "error" for each in mine) else "!" if mine else "✓"
         colour = {"✗": RED, "!": YELLOW, "✓": GREEN}[worst]
-        crashes = sum(report.kinds.get(seed) == kind for each in mine for seed in each.seeds)
-        what = f"{number} histories with several crashes" if kind == "random" else f"{number} crashes before or after"
-        told = "" if kind == "random" else f" a {kind}" if kind != "effect" else " an effect"
-        notes = f"  {crashes} with findings" if crashes else ""
-        print(f"  {paint(worst, colour)} {kind:<7} {what}{told}{paint(notes, DIM)}")
+        found = {seed for each in mine for seed in each.seeds if report.kinds.get(seed) == kind}
+        what = "histories with several crashes" if kind == "random" else "crashes"
+        notes = f"  {len(found)} with a finding" if found else ""
+        print(f"  {paint(worst, colour)} {kind:<7} {number:>5} {what}{paint(notes, DIM)}")
     tried = sum(report.boundaries.values())
     if tried < report.boundaries_reached:
         said = f"{tried} of {report.boundaries_reached:,} boundaries, evenly spread; --boundaries 0 tries all"
@@ -147,7 +150,8 @@ def _print_finding(finding: CrashFinding, options: VerifyOptions) -> None:
     name = "standard input" if options.file == STDIN else sanitize(options.file)
     place = f"  {name}:{finding.line}" if finding.line else f"  {finding.path}" if finding.path else ""
     print(f"{mark} {paint(sanitize(finding.message), BOLD)}{paint(place, DIM)}")
-    print(f"  → {sanitize(finding.hint)}")
+    for number, line in enumerate(folded(sanitize(finding.hint), columns() - 4)):
+        print(f"  {'→' if number == 0 else ' '} {line}")
     if options.seed is None and finding.seeds != [0]:
         shown = ", ".join(str(seed) for seed in finding.seeds[:SEEDS_SHOWN_MAX])
         more = len(finding.seeds) - SEEDS_SHOWN_MAX
@@ -174,9 +178,7 @@ def _print_verdict(report: Report, options: VerifyOptions) -> None:
         print(f"{paint('✗', RED)} {counted(errors, 'error')}, {counted(warned, 'warning')}: {tried}")
     elif report.crashes:
         ends = "every run ended" if options.seed is None else "the run ended"
-        said = f"{ends}, and no effect was lost" if warned else f"{ends} as without a crash, each effect happened once"
-        if report.keyed and not warned:
-            said = f"{ends} as without a crash, and no effect was lost"
+        said = f"{ends}, and no effect was lost" if warned else f"{ends} as without a crash, and no effect was lost"
         more = f", {counted(warned, 'warning')}" if warned else ""
         print(f"{paint('✓', GREEN)} {said}{more}: {tried}")
     else:
