@@ -174,7 +174,9 @@ def figure(heading: Heading, content: Content) -> str:
         f"<title>{escaped(name)}</title>{STYLE}",
         rect_at(0.5, 0.5, width - 1, height - 1, "f-page s-frame", ' rx="12"'),
         sign_at(MARGIN + 8, 31, heading.sign) if heading.sign is not None else "",
-        text_at(left, 36.5, fitted(heading.title, TITLE_SIZE, width - left - MARGIN), "text", TITLE_SIZE, BOLD),
+        text_at(
+            left, 36.5, fitted(heading.title, TITLE_SIZE, width - left - MARGIN, bold=True), "text", TITLE_SIZE, BOLD
+        ),
         text_at(MARGIN, 56, fitted(heading.about, 12, width - 2 * MARGIN), "soft", 12),
         f'<g transform="translate({number(MARGIN + (inner - content.width) / 2)} {number(HEADER)})">',
         *content.parts,
