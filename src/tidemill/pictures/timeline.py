@@ -18,6 +18,7 @@ from tidemill.pictures.figure import (
     RIGHT,
     STATUS_SIGNS,
     Content,
+    TableRow,
     escaped,
     figure,
     line_at,
@@ -25,10 +26,11 @@ from tidemill.pictures.figure import (
     page,
     rect_at,
     sign_at,
+    table,
     text_at,
 )
 from tidemill.pictures.history import WORK, EventData, History, Row, Segment, SegmentKind, merged
-from tidemill.pictures.labels import duration, fitted, text_width
+from tidemill.pictures.labels import duration, fitted, text_width, type_name
 from tidemill.pictures.svg import RunFacts, RunState, run_figure, run_heading
 
 AXIS_WIDTH = 620.0
@@ -53,10 +55,20 @@ def timeline_svg(view: RunFacts, events: Iterable[EventData], *, now_ms: int | N
 
 
 def run_html(view: RunFacts, events: Iterable[EventData], *, now_ms: int | None = None) -> str:
-    """An HTML page with the graph of a run and its timeline."""
+    """An HTML page with the graph of a run, its timeline and a table of its nodes."""
     history = History(events, now_ms if view.ended_ms is None else None)
     title = f"{view.workflow}@{view.version} {view.run_id}"
-    return page(title, run_figure(view, history, now_ms), _timeline_figure(view, history, now_ms))
+    drawn = run_figure(view, history, now_ms), _timeline_figure(view, history, now_ms)
+    return page(title, *drawn, table(("Node", "Type", "Status", "", "Error"), _table_rows(view, history)))
+
+
+def _table_rows(view: RunFacts, history: History) -> Iterator[TableRow]:
+    state = RunState(view, history)
+    for node in view.graph.nodes if view.graph is not None else ():
+        error = view.nodes.get(node.id, {}).get("error") or {}
+        said = f"{error.get('message', '')} [{error.get('code', '')}]" if error else ""
+        facts = " · ".join(state.facts(node))
+        yield TableRow(STATUS_SIGNS[state.status(node)], (node.id, type_name(node), state.word(node), facts, said))
 
 
 def _timeline_figure(view: RunFacts, history: History, now_ms: int | None) -> str:

@@ -95,11 +95,14 @@ async def test_a_night_of_waiting_and_some_seconds_of_work(mill: Cluster) -> Non
 
 
 @simulated
-async def test_a_page_has_graph_and_timeline(mill: Cluster) -> None:
+async def test_a_page_has_graph_timeline_and_table(mill: Cluster) -> None:
     view, events = await waited(mill)
     page = pictures.run_html(view, events)
     assert page.startswith("<!doctype html>")
-    assert page.count("<figure>") == page.count("<svg ") == 2
+    assert page.count("<figure>") == 3
+    assert page.count("<svg xmlns") == 2
+    assert page.count("<tr>") == 1 + len(view.nodes)
+    assert "<td>flaky</td><td>fail</td><td>completed</td><td>2 attempts · 2.0 s</td><td></td>" in page
 
 
 @simulated
