@@ -174,7 +174,9 @@ def figure(heading: Heading, content: Content) -> str:
         f"<title>{escaped(name)}</title>{STYLE}",
         rect_at(0.5, 0.5, width - 1, height - 1, "f-page s-frame", ' rx="12"'),
         sign_at(MARGIN + 8, 31, heading.sign) if heading.sign is not None else "",
-        text_at(left, 36.5, fitted(heading.title, TITLE_SIZE, width - left - MARGIN), "text", TITLE_SIZE, BOLD),
+        text_at(
+            left, 36.5, fitted(heading.title, TITLE_SIZE, width - left - MARGIN, bold=True), "text", TITLE_SIZE, BOLD
+        ),
         text_at(MARGIN, 56, fitted(heading.about, 12, width - 2 * MARGIN), "soft", 12),
         f'<g transform="translate({number(MARGIN + (inner - content.width) / 2)} {number(HEADER)})">',
         *content.parts,
@@ -217,15 +219,36 @@ def _key_row(row: Sequence[KeyEntry], y: float) -> Iterable[str]:
         x += _key_width(entry)
 
 
-def page(title: str, *figures: str) -> str:
-    """An HTML page that holds pictures and needs nothing else."""
-    light, dark = _COLOURS["plain"], _COLOURS["text"]
+class TableRow(NamedTuple):
+    sign: Sign
+    cells: tuple[str, ...]
+
+
+def table(names: Sequence[str], rows: Iterable[TableRow]) -> str:
+    """An HTML table with a sign before each row, for a page that holds a picture."""
+    head = "".join(f"<th>{escaped(name)}</th>" for name in names)
+    small = 'class="tidemill" width="18" height="18" viewBox="-9 -9 18 18"'
+    body = "".join(
+        f"<tr><td><svg {small}>{sign_at(0, 0, row.sign)}</svg></td>"
+        + "".join(f"<td>{escaped(cell)}</td>" for cell in row.cells)
+        + "</tr>\n"
+        for row in rows
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>\n"
+
+
+def page(title: str, *parts: str) -> str:
+    """An HTML page that holds pictures and tables and needs nothing else."""
+    back, text, line, soft = (_COLOURS[role] for role in ("plain", "text", "frame", "soft"))
     style = (
-        f"body{{margin:0;padding:24px;background:{light[0]};color:{dark[0]};font-family:{FONT}}}"
+        f"body{{margin:0;padding:24px;background:{back[0]};color:{text[0]};font:13px/1.5 {FONT}}}"
         "figure{margin:0 auto 24px;max-width:max-content;overflow-x:auto}"
-        "figure svg{display:block}"
-        f"@media(prefers-color-scheme:dark){{body{{background:{light[1]};color:{dark[1]}}}}}"
+        "figure svg,td svg{display:block}table{border-collapse:collapse}"
+        f"th,td{{padding:5px 14px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid {line[0]}}}"
+        f"th{{color:{soft[0]};font-weight:600}}"
+        f"@media(prefers-color-scheme:dark){{body{{background:{back[1]};color:{text[1]}}}"
+        f"th,td{{border-color:{line[1]}}}th{{color:{soft[1]}}}}}"
     )
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escaped(title)}</title>'
-    body = "".join(f"<figure>\n{each}</figure>\n" for each in figures)
+    body = "".join(f"<figure>\n{each}</figure>\n" for each in parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{style}</style></head>\n<body>\n{body}</body></html>\n'

@@ -274,6 +274,8 @@ def _columns(graph: _LayeredGraph, layers: Layers) -> list[float]:
         _straighten(pairs, graph.above, x)
         _straighten(reversed(pairs), graph.below, x)
     _straighten(pairs, graph.above, x)
+    # Labels are above what they lead to.
+    _straighten([pair for rank, pair in enumerate(pairs) if rank in graph.label_layers], graph.below, x)
     return x
 
 

@@ -18,6 +18,7 @@ from tidemill.pictures.figure import (
     RIGHT,
     STATUS_SIGNS,
     Content,
+    TableRow,
     escaped,
     figure,
     line_at,
@@ -25,10 +26,11 @@ from tidemill.pictures.figure import (
     page,
     rect_at,
     sign_at,
+    table,
     text_at,
 )
 from tidemill.pictures.history import WORK, EventData, History, Row, Segment, SegmentKind, merged
-from tidemill.pictures.labels import duration, fitted, text_width
+from tidemill.pictures.labels import duration, fitted, text_width, type_name
 from tidemill.pictures.svg import RunFacts, RunState, run_figure, run_heading
 
 AXIS_WIDTH = 620.0
@@ -53,10 +55,20 @@ def timeline_svg(view: RunFacts, events: Iterable[EventData], *, now_ms: int | N
 
 
 def run_html(view: RunFacts, events: Iterable[EventData], *, now_ms: int | None = None) -> str:
-    """An HTML page with the graph of a run and its timeline."""
+    """An HTML page with the graph of a run, its timeline and a table of its nodes."""
     history = History(events, now_ms if view.ended_ms is None else None)
     title = f"{view.workflow}@{view.version} {view.run_id}"
-    return page(title, run_figure(view, history, now_ms), _timeline_figure(view, history, now_ms))
+    drawn = run_figure(view, history, now_ms), _timeline_figure(view, history, now_ms)
+    return page(title, *drawn, table(("Node", "Type", "Status", "", "Error"), _table_rows(view, history)))
+
+
+def _table_rows(view: RunFacts, history: History) -> Iterator[TableRow]:
+    state = RunState(view, history)
+    for node in view.graph.nodes if view.graph is not None else ():
+        error = view.nodes.get(node.id, {}).get("error") or {}
+        said = f"{error.get('message', '')} [{error.get('code', '')}]" if error else ""
+        facts = " · ".join(state.facts(node))
+        yield TableRow(STATUS_SIGNS[state.status(node)], (node.id, type_name(node), state.word(node), facts, said))
 
 
 def _timeline_figure(view: RunFacts, history: History, now_ms: int | None) -> str:
@@ -105,21 +117,19 @@ class TimeScale:
     def middle(self, gap: Gap) -> float:
         return (self.x(gap.begin_ms) + self.x(gap.end_ms)) / 2
 
-    def ticks(self) -> Iterator[int]:
-        """Round times since the beginning, outside of gaps and not too close."""
-        first = self._times[0]
+    def ticks(self) -> Iterator[tuple[int, str]]:
+        """Round times and their words, not too close: since the beginning, and after a gap since its end."""
         step = next((step for step in _STEPS_MS if self.drawn_ms / step <= TICKS_MAX), _STEPS_MS[-1])
         last_x = -TICK_DISTANCE_MIN
-        at = first
+        begin_ms, sign = self._times[0], ""
         for gap in (*self.gaps, Gap(self._times[-1] + 1, 0)):
-            tick = first + -(-(at - first) // step) * step
-            while tick < gap.begin_ms:
-                x = self.x(tick)
+            for at_ms in range(begin_ms + (step if sign else 0), gap.begin_ms, step):
+                x = self.x(at_ms)
                 if x - last_x >= TICK_DISTANCE_MIN and all(abs(x - self.middle(each)) > 52 for each in self.gaps):
                     last_x = x
-                    yield tick
-                tick += step
-            at = gap.end_ms
+                    since = sign + duration(at_ms - begin_ms).replace(".0 s", " s")
+                    yield at_ms, since if at_ms > begin_ms else "0"
+            begin_ms, sign = gap.end_ms, "+"
 
 
 def _drawn_in_full(total_ms: int, idle: Sequence[int]) -> tuple[int, int]:
@@ -155,7 +165,7 @@ def _timeline(history: History, state: RunState, known: dict[str, Node]) -> Cont
     names = [_name(row) for row in history.rows]
     left = 28.0 + min(NAME_WIDTH_MAX, max((text_width(name, NAME_SIZE) for name in names), default=0.0)) + 12.0
     height = AXIS_HEIGHT + ROW_HEIGHT * len(names)
-    parts = [*_axis(scale, begin_ms, left, height), *_bands(scale, history, left, height)]
+    parts = [*_axis(scale, left, height), *_bands(scale, history, left, height)]
     for place, (row, name) in enumerate(zip(history.rows, names, strict=True)):
         parts += _row(row, name, state, known, scale, left, AXIS_HEIGHT + ROW_HEIGHT * place)
     return Content(left + AXIS_WIDTH + TOTAL_WIDTH, height, parts, _key(history, scale))
@@ -165,11 +175,10 @@ def _name(row: Row) -> str:
     return f"undo {row.node}" if row.undo else row.node
 
 
-def _axis(scale: TimeScale, begin_ms: int, left: float, height: float) -> Iterator[str]:
-    for tick in scale.ticks():
-        x = left + scale.x(tick)
+def _axis(scale: TimeScale, left: float, height: float) -> Iterator[str]:
+    for at_ms, words in scale.ticks():
+        x = left + scale.x(at_ms)
         yield line_at(f"M{number(x)} {number(AXIS_HEIGHT - 6)}V{number(height)}", "frame", 1)
-        words = duration(tick - begin_ms).replace(".0 s", " s") if tick > begin_ms else "0"
         yield text_at(x, 12, words, "soft", more=MIDDLE)
 
 
@@ -180,8 +189,8 @@ def _bands(scale: TimeScale, history: History, left: float, height: float) -> It
         yield rect_at(left + x, AXIS_HEIGHT - 6, width, height - AXIS_HEIGHT + 6, "f-wait-pale") + "</g>"
     for gap in scale.gaps:
         middle = left + scale.middle(gap)
-        zigzag = "l4 5l-8 5" * int((height - AXIS_HEIGHT) // 10)
-        for x in (middle - 3, middle + 3):
+        zigzag = "l4 5l-4 5" * int((height - AXIS_HEIGHT) // 10)
+        for x in (middle - 5, middle + 1):
             yield line_at(f"M{number(x)} {number(AXIS_HEIGHT)}{zigzag}", "frame", 1.2)
         yield text_at(middle, 12, f"⋯ {duration(gap.length_ms)}", "soft", more=MIDDLE)
 

@@ -150,7 +150,7 @@ def test_a_run_is_drawn_in_every_format(cli_store: CliStore, tmp_path: Path) -> 
         "format": "html",
         "file": str(file),
     }
-    assert file.read_text().count("<svg ") == 2
+    assert file.read_text().count("<svg xmlns") == 2
 
 
 def test_a_run_on_a_terminal_has_colours(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def titles(picture: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(picture).iter(f"{SVG}title")]
 
 
-@pytest.mark.parametrize("name", ["branches", "loops", "approval", "children", "showcase"])
+@pytest.mark.parametrize("name", ["showcase", "payment-retry"])
 def test_the_graph_of_an_example(name: str) -> None:
     check_golden(f"{name}.svg", pictures.graph_svg(EXAMPLES / f"{name}.yaml"))
 
@@ -64,9 +64,7 @@ def test_every_node_is_a_box_and_every_edge_an_arrow(shape: str) -> None:
     assert len(titles(picture)) == 1 + len(workflow.nodes)
     assert sorted(text for text in texts(picture) if re.fullmatch(r"n\d+", text)) == sorted(workflow.by_id)
     arrows = sum(element.get("d", "").endswith("Z") for element in ElementTree.fromstring(picture).iter(f"{SVG}path"))
-    signs = len(workflow.nodes)
     assert arrows == sum(len(each.outbound) for each in workflow.nodes)
-    assert signs
 
 
 def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:

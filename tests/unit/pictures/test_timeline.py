@@ -21,7 +21,7 @@ def test_a_scale_without_gaps_is_even() -> None:
     scale = TimeScale(1_000, 2_000, [(1_000, 2_000)], 500)
     assert scale.gaps == []
     assert [scale.x(at) for at in (1_000, 1_500, 2_000, 3_000)] == [0, 250, 500, 500]
-    assert list(scale.ticks())[:3] == [1_000, 1_200, 1_400]
+    assert list(scale.ticks())[:3] == [(1_000, "0"), (1_200, "200 ms"), (1_400, "400 ms")]
 
 
 def test_a_long_idle_time_is_drawn_short() -> None:
@@ -32,8 +32,9 @@ def test_a_long_idle_time_is_drawn_short() -> None:
     assert scale.x(1_000) == pytest.approx(360)
     assert scale.x(day + 1_000) == pytest.approx(540)
     assert scale.x(day + 2_000) == pytest.approx(900)
-    ticks = list(scale.ticks())
-    assert ticks[0] == 0 and ticks[-1] > day
+    ticks = dict(scale.ticks())
+    assert ticks[0] == "0"
+    assert ticks[day + 1_500] == "+500 ms", "after a gap, time is counted from its end"
     assert not any(begin < tick < end for tick in ticks)
 
 
@@ -52,7 +53,7 @@ def test_places_never_go_back() -> None:
 def test_ticks_keep_their_distance() -> None:
     for length in (3, 17, 999, 12_345, 600_000, 9_000_000, 10**9, 10**12):
         scale = TimeScale(0, length, [(0, length)], 620)
-        places = [scale.x(tick) for tick in scale.ticks()]
+        places = [scale.x(tick) for tick, _ in scale.ticks()]
         assert 1 <= len(places) <= 12
         assert all(later - earlier >= 62 for earlier, later in itertools.pairwise(places))
 
@@ -94,11 +95,14 @@ async def test_a_night_of_waiting_and_some_seconds_of_work(mill: Cluster) -> Non
 
 
 @simulated
-async def test_a_page_has_graph_and_timeline(mill: Cluster) -> None:
+async def test_a_page_has_graph_timeline_and_table(mill: Cluster) -> None:
     view, events = await waited(mill)
     page = pictures.run_html(view, events)
     assert page.startswith("<!doctype html>")
-    assert page.count("<figure>") == page.count("<svg ") == 2
+    assert page.count("<figure>") == 3
+    assert page.count("<svg xmlns") == 2
+    assert page.count("<tr>") == 1 + len(view.nodes)
+    assert "<td>flaky</td><td>fail</td><td>completed</td><td>2 attempts · 2.0 s</td><td></td>" in page
 
 
 @simulated
