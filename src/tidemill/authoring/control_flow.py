@@ -7,9 +7,11 @@ a step runs when everything that it needs is there, and what it merely accepts m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 
-from tidemill.authoring.reference import MISSING, Condition, Json, Place, cel_of, condition_of
+from tidemill.authoring.reference import MISSING, Condition, Expression, Json, Place, cel_of, condition_of
 from tidemill.errors import Rejected, rejected
 
 APPROVAL_TYPE = "human"
@@ -72,9 +74,13 @@ class Step:
         """Steps whose results may be missing."""
         self.leaves = False
         """There is a block for one of its exits."""
+        self.conditions: list[Condition] = []
+        """Conditions under which it runs, in the order in which they are evaluated."""
         self.exits: dict[str, list[str]] = {}
         self.inbound: dict[str, bool] = {}
         """The edges that lead to it, by source; whether it needs what comes over it."""
+        self.moved: dict[str, None] = {}
+        """Steps that it needs, but whose edge leads elsewhere, because of a loop."""
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -99,6 +105,18 @@ def inserted(steps: dict[str, Step], step: Step, before: Step | None = None) -> 
     return {**ordered, step.id: step}
 
 
+def surely_happens(steps: Mapping[str, Step], name: str, guards: Iterable[Block] = ()) -> bool:
+    """Whether a step, and everything that it needs, is in no other guarded block than these, and has no exits."""
+    allowed, seen, waiting = set(guards), {name}, [name]
+    while waiting:
+        each = steps.get(waiting.pop())
+        if each is None or each.leaves or each.exact or not allowed.issuperset(each.guards):
+            return False
+        waiting += each.needs.keys() - seen
+        seen |= each.needs.keys()
+    return True
+
+
 class NodeWriter:
     """Writes the nodes of a document; `next_id` gives the id of a step that has to be added."""
 
@@ -114,7 +132,7 @@ class NodeWriter:
             for name in step.accepts:
                 self._link(name, step, needed=False)
         dying: set[str] = set()
-        for step in self.steps.values():
+        for step in list(self.steps.values()):
             self._join(step, dying)
         return [self._node(step) for step in self.steps.values()]
 
@@ -122,7 +140,6 @@ class NodeWriter:
         """Give a step the guards of its blocks that nothing it needs has passed already."""
         guards = step.guards
         passed = max((self._depth(name, guards) for name in step.needs), default=0)
-        conditions: list[Condition] = []
         for depth in range(len(guards), 0, -1):
             guard = guards[depth - 1]
             if isinstance(guard, Exit):
@@ -131,46 +148,32 @@ class NodeWriter:
                     step.needs[guard.holder] = None
                     passed = max(passed, self._depth(guard.holder, guards))
             elif isinstance(guard, Guarded) and depth > passed:
-                conditions.insert(0, guard.condition)
+                step.conditions.insert(0, guard.condition)
                 read = [place for place in guard.condition.places() if place.node in self.steps]
                 for place in read:
                     target = step.needs if place.default is MISSING else step.accepts
                     target.setdefault(str(place.node))
                 passed = max([passed, *(self._depth(str(p.node), guards) for p in read if p.default is MISSING)])
-        for condition in conditions:
-            self._add_condition(step, condition)
-        if step.accepts and not step.needs and not step.exact:
-            self._anchor(step)
 
     def _depth(self, name: str, guards: list[Block]) -> int:
         """How many of these guards a step has passed when another one has."""
         other = self.steps.get(name)
         return 0 if other is None else len([guard for guard in other.guards if guard in guards])
 
-    def _anchor(self, step: Step) -> None:
-        """Let a step whose values may all be missing depend on something that always happens."""
-        for name in list(step.accepts):
-            for guard in self.steps[name].guards if name in self.steps else ():
-                read = guard.condition.places() if isinstance(guard, Guarded) else ()
-                for place in read:
-                    if place.node in self.steps and self._always_happens(str(place.node)):
-                        step.needs[str(place.node)] = None
-        if not step.needs:
-            if self._start is None:
-                self._start = Step(self._next_id("start"), "value", None, {}, exact=False)
-                self.steps = inserted(self.steps, self._start, before=next(iter(self.steps.values())))
-            step.needs[self._start.id] = None
-
-    def _always_happens(self, name: str) -> bool:
-        """Whether a step, and everything that it needs, is in no block, and has no exits."""
-        seen, waiting = {name}, [name]
-        while waiting:
-            each = self.steps.get(waiting.pop())
-            if each is None or each.guards or each.leaves or each.exact:
-                return False
-            waiting += each.needs.keys() - seen
-            seen |= each.needs.keys()
-        return True
+    def _anchor(self, step: Step) -> str:
+        """A step that always happens where this one does, whose values may all be missing."""
+        for loop in reversed(step.loops):
+            if loop.entry is not None and loop.entry is not step:
+                return loop.entry.id
+        guards = [guard for name in step.accepts if name in self.steps for guard in self.steps[name].guards]
+        read = [place.node for guard in guards if isinstance(guard, Guarded) for place in guard.condition.places()]
+        for name in read:
+            if name in self.steps and not self.steps[name].loops and surely_happens(self.steps, name):
+                return name
+        if self._start is None:
+            self._start = Step(self._next_id("start"), "value", None, {}, exact=False)
+            self.steps = inserted(self.steps, self._start, before=next(iter(self.steps.values())))
+        return self._start.id
 
     def _link(self, name: str, step: Step, *, needed: bool) -> None:
         """Add an edge; one into the body of a loop leads to its entry, one out of it begins at its exit."""
@@ -184,26 +187,40 @@ class NodeWriter:
         for loop in reversed(source.loops if source is not None else []):
             if loop not in step.blocks and loop.exit is not None:
                 source = loop.exit
+        key = name if source is None else source.id
+        moved = target is not step or key != name
+        if moved and needed:
+            step.moved[name] = None
         if source is not target:
-            key = name if source is None else source.id
-            target.inbound[key] = target.inbound.get(key, False) or needed
+            target.inbound[key] = target.inbound.get(key, False) or (needed and not moved)
 
     def _join(self, step: Step, dying: set[str]) -> None:
         """Skip a step when one that it needs was skipped; `dying` are steps whose edges may be dead."""
         risky = [name for name in step.inbound if name in dying]
-        chooses = step.exits or step.keys.keys() & {"when", "branch"} or isinstance(step.keys.get("on_error"), dict)
-        if risky or chooses:
+        unsure = [name for name in step.moved if name in dying]
+        chooses = (
+            step.exits
+            or step.conditions
+            or step.keys.keys() & {"when", "branch"}
+            or isinstance(step.keys.get("on_error"), dict)
+        )
+        if risky or unsure or chooses:
             dying.add(step.id)
-        if step.exact or not risky or len(step.inbound) < 2:
+        if step.exact:
             return
-        if all(step.inbound.values()):
-            step.keys["join"] = "strict"
-            return
-        for name in risky:
+        if risky and len(risky) == len(step.inbound) and not any(step.inbound.values()):
+            step.inbound[self._anchor(step)] = True
+        if len(step.inbound) < 2:
+            risky = []
+        elif risky and all(step.inbound.values()):
+            step.keys["join"], risky = "strict", []
+        for name in dict.fromkeys((*risky, *unsure)):
             taken = self._exit_to(name, step)
-            condition = self._taken(self.steps[name], taken) if taken else self._went_on(name, step.inbound[name])
+            needed = name in unsure or step.inbound[name]
+            condition = self._taken(self.steps[name], taken) if taken else self._went_on(name, needed)
             if condition:
-                self._add_condition(step, condition_of(condition))
+                # First, because the others may read what is missing.
+                step.conditions.insert(0, Expression(condition))
 
     def _taken(self, step: Step, key: str) -> str:
         """CEL that tells whether a step has taken one of its exits."""
@@ -228,10 +245,6 @@ class NodeWriter:
             raise _unclear(step)
         return f'{output.removesuffix("output")}meta.status == "COMPLETED"' if step.exits else f"has({output})"
 
-    def _add_condition(self, step: Step, condition: Condition) -> None:
-        before = step.keys.get("when")
-        step.keys["when"] = (condition if before is None else condition_of(before) & condition).render()
-
     def _node(self, step: Step) -> dict[str, Json]:
         config, keys = step.config, dict(step.keys)
         for key, targets in step.exits.items():
@@ -241,6 +254,9 @@ class NodeWriter:
                 keys["loop"] = {**keys["loop"], key: targets}
             else:
                 config = {**(config or {}), key: targets}
+        if step.conditions:
+            written = [condition_of(keys["when"])] if "when" in keys else []
+            keys["when"] = reduce(operator.and_, [*step.conditions, *written]).render()
         sources = [name for name in step.inbound if not self._exit_to(name, step)]
         node: dict[str, Json] = {"id": step.id, "type": step.type}
         if sources:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.authoring.control_flow import Block, Exit, Guarded, Loop, NodeWriter, Step, inserted
+from tidemill.authoring.control_flow import Block, Exit, Guarded, Loop, NodeWriter, Step, inserted, surely_happens
 from tidemill.authoring.reference import (
     BEGIN,
     END,
@@ -69,6 +69,8 @@ class DocumentBuilder:
         """Steps with an `on_error` block."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        """The last numbers in ids, by name."""
         self._gates: list[Step] = []
         self._closed: Guarded | None = None
         """The `when` that ended last; a step in between forgets it."""
@@ -133,10 +135,12 @@ class DocumentBuilder:
         """The id that the next step of this name gets."""
         base = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "step"
         base = f"_{base}" if not re.match("[A-Za-z_]", base) else base
-        number, found = 1, f"{base}_1" if base in RESERVED else base
+        found = f"{base}_1" if base in RESERVED else base
+        number = self._numbers.get(base, 1)
         while found in self.steps:
             number += 1
             found = f"{base}_{number}"
+        self._numbers[base] = max(1, number - 1)
         return found
 
     def _depend_on(self, step: Step, other: Any) -> None:
@@ -303,11 +307,14 @@ class DocumentBuilder:
         first = [step for step in body if not reads[step.id]]
         last = [step for step in body if not any(step.id in found for found in reads.values())]
         loop.entry, loop.exit = first[0], last[0]
-        if len(first) > 1 or first[0].block is not loop:
+        around = [block for block in loop.chain if not isinstance(block, Loop)]
+        if len(first) > 1 or first[0].block is not loop or not surely_happens(self.steps, first[0].id, around):
             loop.entry = self._insert("begin", loop, before=body[0])
-            for step in first:
+            names.add(loop.entry.id)
+        for step in body:
+            if step is not loop.entry and names.isdisjoint(step.needs):
                 step.needs[loop.entry.id] = None
-        if len(last) > 1 or last[0].block is not loop:
+        if len(last) > 1 or last[0].block is not loop or not surely_happens(self.steps, last[0].id, around):
             loop.exit = self._insert("end", loop)
             loop.exit.needs[loop.entry.id] = None
             loop.exit.accepts |= dict.fromkeys(step.id for step in last)
