@@ -153,7 +153,12 @@ class AsyncTidemill:
         """Add functions that nodes of type `python` call by name, or replace them; also a decorator. Not awaited."""
         return self._engine.register(*functions, **named)
 
-    async def close(self, *, timeout: float | None = None, timeout_s: float | None = None) -> None:
+    async def close(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> None:
         """Let running attempts finish (at most `timeout` seconds), then let go of the store; idempotent."""
         if self._open:
             self._open, self._closed = False, True

@@ -477,11 +477,8 @@ def engine_at(
     from tidemill.engine.worker.worker import WorkerOptions
 
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
-    # Only a worker has processes for what is too much for its own.
-    processes = SandboxPool() if work else None
-    settings = _settings_of(settings or read_settings(), work=work)
-    # Shared by the handler and by `register`.
-    registry = function_registry(functions)
+    processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
+    settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
     types.log_broken()
     if work and settings.shell:

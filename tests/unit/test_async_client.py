@@ -67,7 +67,7 @@ async def test_it_can_be_awaited_and_closed() -> None:
 async def test_before_it_is_open_a_verb_says_so_instead_of_waiting_for_ever() -> None:
     mill = tidemill.aopen("memory://")
     assert repr(mill) == "<AsyncTidemill memory:// not open>"
-    with pytest.raises(RuntimeError, match="async with tidemill.aopen"):
+    with pytest.raises(RuntimeError, match=r"async with tidemill\.aopen"):
         await mill.start("double")
 
 

@@ -325,7 +325,7 @@ class Engine:
         *,
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> RunView:

@@ -187,8 +187,7 @@ def run_terms(
 def waiting_terms(waiting_for: Sequence[str]) -> tuple[str, ...]:
     """The terms by which a run is found by what it waits for.
 
-    They are no part of `run_terms`: a row that was written without them, by an older version or while the run was busy,
-    is right too, and the reconciler adds them.
+    A row without them is right too: an older version wrote it, or the run was busy. The reconciler adds them.
     """
     kinds = dict.fromkeys(each.partition(" ")[0] for each in waiting_for)
     return tuple(f"waiting:{WAITS[kind]}" for kind in kinds if kind in WAITS)

@@ -167,7 +167,7 @@ class _Reader:
             hint = "write started>-2h, without spaces"
             self.problem("query_term_unknown", path, "`started` is compared with a time", hint)
         else:
-            hint = offered(condition, (*FLAGS, *(f"{name}:" for name in FIELDS)))
+            hint = offered(condition, (*(f"{name}:" for name in FIELDS), *FLAGS))
             self.problem("query_term_unknown", path, f"`{_short(condition)}` is no condition for runs", hint)
 
     def add_field(self, name: str, value: Any, path: str) -> None:
@@ -259,7 +259,7 @@ class _Reader:
 
 def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
     """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
-    given = terms.split() if isinstance(terms, str) else list(terms)
+    given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
     problems = [
         Problem(
             code="query_term_unknown",

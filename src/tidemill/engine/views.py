@@ -87,8 +87,10 @@ class RunView:
 
     @property
     def output(self) -> Any:
-        """What the run returned: its declared outputs; without a declaration the output of its last node, or all
-        `outputs` if there are several.
+        """What the run returned.
+
+        These are its declared outputs; without a declaration the output of its last node, or all `outputs` if several
+        have one.
         """
         if self._declared or not isinstance(self.outputs, dict) or len(self.outputs) != 1:
             return self.outputs

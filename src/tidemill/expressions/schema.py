@@ -187,7 +187,9 @@ def _encoded_and_compiled(schema: Json) -> Schema | tuple[Problem, ...]:
 
 def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     source = msgspec.json.decode(encoded)
-    wrong = tuple(_schema_problem(error) for error in islice(_dialect().iter_errors(source), PROBLEMS_MAX))
+    # A schema of schemas says some things once per vocabulary.
+    errors = islice(_dialect().iter_errors(source), PROBLEMS_MAX)
+    wrong = tuple(dict.fromkeys(_schema_problem(error) for error in errors))
     if wrong:
         return wrong
     found = cost_bound(source, frozenset({DIALECT}))
@@ -332,15 +334,14 @@ def _type_problem(error: ValidationError, place: str) -> Problem | None:
     return _invalid(f"`{shorten(name, 60)}` is no type", place, hint or f"the types are {', '.join(_KINDS)}")
 
 
-_KEYWORDS = frozenset(
-    """
+_KEYWORD_NAMES = """
     type enum const title description default deprecated readOnly writeOnly examples format required
     properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentRequired
     dependentSchemas dependencies unevaluatedProperties items prefixItems contains minContains maxContains minItems
     maxItems uniqueItems unevaluatedItems allOf anyOf oneOf not if then else minLength maxLength pattern multipleOf
     minimum maximum exclusiveMinimum exclusiveMaximum contentEncoding contentMediaType contentSchema definitions
-    """.split()
-)
+"""
+_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
 
 
 def check_names_typed(schema: Json, path: str) -> list[Problem]:

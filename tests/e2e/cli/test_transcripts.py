@@ -226,7 +226,14 @@ TABLE: dict[str, list[Row]] = {
         ),
         *rows("runs list --limit x --json", "runs list --after nonsense", "runs list -l nothing", "runs list --term x"),
         *rows("runs list --limit", "runs list extra", "runs list --status", "runs list --limt 3"),
+        *rows(
+            "runs list status:failed 'started>-2h'", "runs list waiting:approval --since 2h", "runs list status:faild x"
+        ),
         *rows("runs list --store sqlite:///nope.db", "runs list --store memory://"),
+    ],
+    "runs count": [
+        *both("runs count status:failed"),
+        *rows("runs count", "runs count statuss:failed", "runs count --since soon", "runs count --limit 3"),
     ],
     "runs show": [
         *[row for run in ("hi-1", "pay-1", "rel-1", "batch-1", "rel-3") for row in both(f"runs show {run}")],

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
@@ -145,6 +147,7 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
         warn_of_ignored_config(source.folder)
         with source.located():
             published = mill.publish(source.published, author=author, message=message)
+        published = msgspec.structs.replace(published, warnings=source.with_places(published.warnings))
         views.extend(mill.node_types() if published.from_workers else ())
         return published
 

@@ -38,6 +38,7 @@ from tidemill.engine.index_rows import (
     rows_along,
     run_row,
     run_terms,
+    waiting_terms,
 )
 from tidemill.engine.turn import NODES_LOOKED_AT_MAX
 from tidemill.engine.versions import WORKFLOW, History, Record, decode_record, read_history, read_workflow_row
@@ -120,7 +121,13 @@ def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
     """A run's row as the commit that led to this state writes it."""
     quiet = state.live and not state.in_flight and len(workflow.nodes) <= NODES_LOOKED_AT_MAX
     waits = waiting_for(workflow, state) if quiet else ()
-    return run_row(stream, state, run_terms(state, retention=workflow.retention), waiting_for=waits)
+    terms = (*run_terms(state, retention=workflow.retention), *waiting_terms(waits))
+    return run_row(stream, state, terms, waiting_for=waits)
+
+
+def _lasting(terms: Sequence[str]) -> set[str]:
+    """The terms without what a run waits for: that is also added by the reconciler, and older rows lack it."""
+    return {term for term in terms if not term.startswith("waiting:")}
 
 
 def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
@@ -146,16 +153,14 @@ def _agrees(present: Row, expected: Row, state: State) -> bool:
     shown, meant = read_run_row(present), read_run_row(expected)
     assert shown is not None and meant is not None, "a row of a newer version is not compared"
     added = {"stuck": shown.stuck, "idle": shown.idle, "suspect": bool(shown.suspect)}
-    terms = {*expected.terms, *(name for name, there in added.items() if there)}
+    terms = {*_lasting(expected.terms), *(name for name, there in added.items() if there)}
     lags = state.in_flight > 0 and shown.events <= meant.events
     mine: dict[str, Any] = {"stuck": False, "idle": False, "suspect": "", "stuck_reason": "", "waiting_for": ()}
     if lags:
         names = ("last_event_ms", "counter", "events", "started_ms", "tolerated", "dead_letters", "late_results")
         mine |= {name: getattr(meant, name) for name in names}
     same = msgspec.structs.replace(shown, **mine) == msgspec.structs.replace(meant, **mine)
-    # What it waits for is added when the run comes to rest, or by the reconciler.
-    listed = {term for term in present.terms if not term.startswith("waiting:")}
-    return same and listed == terms
+    return same and _lasting(present.terms) == terms
 
 
 async def all_streams(store: Store, kind: str) -> AsyncIterator[Stream]:
@@ -185,7 +190,7 @@ async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = 
 
 async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
     """The row with the key and the terms of another, if there is one; rows are sorted newest first."""
-    async for row in all_rows(store, tenant, expected.kind, expected.terms):
+    async for row in all_rows(store, tenant, expected.kind, sorted(_lasting(expected.terms))):
         if row.key == expected.key:
             return row
         if row.sort < expected.sort:

@@ -115,7 +115,13 @@ class RunService:
             message = f"key {stream.key} belongs to a run with other inputs"
             raise rejected("key_reused", message, hint="use a new key for a new request")
 
-    async def result(self, run_id: str, *, timeout: float | None = None, timeout_s: float | None = None) -> RunView:
+    async def result(
+        self,
+        run_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> RunView:
         """Wait until the run has ended and show it.
 
         After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError; the run continues all the same.

@@ -296,7 +296,7 @@ def _break(mill: Cluster, digest: str, how: str) -> None:
 
 
 async def _as_input(worker: Process) -> str:
-    return await worker.start(document(node("a"), inputs={"file": {"type": "object"}}), {"file": FILE})
+    return await worker.start(document(node("a"), inputs={"properties": {"file": {"type": "object"}}}), {"file": FILE})
 
 
 async def _in_a_large_output(worker: Process) -> str:
