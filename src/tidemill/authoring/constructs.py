@@ -15,16 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable, Seconds, seconds
-from tidemill.authoring.document_builder import (
-    APPROVAL_TYPE,
-    DocumentBuilder,
-    Exit,
-    Guarded,
-    Loop,
-    Otherwise,
-    required_builder,
-)
+from tidemill.authoring.document_builder import DocumentBuilder, required_builder
 from tidemill.authoring.reference import (
     MISSING,
     Condition,
@@ -159,6 +152,7 @@ def on_exhausted(loop: LoopBlock) -> Iterator[None]:
     last = loop._loop.exit
     if last is None:
         raise rejected("loop_incomplete", "on_exhausted stands inside its loop", hint="write it below the loop's block")
+    last.leaves = True
     with builder.inside(Exit(builder.block, last.id, "timeout_path")):
         yield
 
@@ -261,6 +255,7 @@ def _exit(what: str, result: object, key: str) -> Iterator[str]:
         raise rejected("result_expected", f"tidemill.{what}(…) is given {result!r}", hint="give it a task's result")
     if key != "on_error" and builder.steps[node].type != APPROVAL_TYPE:
         raise rejected("result_expected", f"tidemill.{what}(…): `{node}` is no approval", hint="see tidemill.approve")
+    builder.steps[node].leaves = True
     with builder.inside(Exit(builder.block, node, key)):
         yield node
 

@@ -2,8 +2,7 @@
 
 Every call is a `Step`. A step depends on the steps whose results it is given, so the graph is the flow of data; a
 *gate* (an approval, a pause) also waits for everything above it, and everything below waits for it. Blocks (`when`,
-`on_error`, `loop` …) guard the steps inside: the first steps of a guarded block carry its condition, or are targets of
-its exit, and a step is skipped when one that it needs was skipped. All problems of a function are collected.
+`on_error`, `loop` …) guard the steps inside. All problems of a function are collected.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.authoring.control_flow import Block, Exit, Guarded, Loop, NodeWriter, Step, inserted, surely_happens
 from tidemill.authoring.reference import (
     BEGIN,
     END,
@@ -29,8 +29,6 @@ from tidemill.authoring.reference import (
     Place,
     Reference,
     Text,
-    cel_of,
-    condition_of,
     not_known,
     place_of,
     recorder_of,
@@ -42,82 +40,6 @@ from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED
 from tidemill.expressions.templates.syntax import has_syntax
 from tidemill.handlers.python.conversion import ConversionError, to_json
-
-APPROVAL_TYPE = "human"
-APPROVED = '{0}.decision == "approve"'
-
-
-class Block:
-    """A part of a workflow function whose steps run under a guard, or in a loop."""
-
-    def __init__(self, outer: Block | None) -> None:
-        self.outer = outer
-        self.chain: tuple[Block, ...] = () if outer is None else (*outer.chain, outer)
-        """The blocks around it, the outermost first."""
-
-
-class Guarded(Block):
-    """Its steps run if a condition holds."""
-
-    def __init__(self, outer: Block | None, condition: Condition) -> None:
-        super().__init__(outer)
-        self.condition = condition
-
-
-class Otherwise(Guarded):
-    """Its steps run if the condition of the block before did not hold."""
-
-
-class Exit(Block):
-    """Its steps run if a node takes one of its exits, such as `rejection_path`."""
-
-    def __init__(self, outer: Block | None, holder: str, key: str) -> None:
-        super().__init__(outer)
-        self.holder, self.key = holder, key
-
-
-class Loop(Block):
-    """Its steps are the body of a loop."""
-
-    def __init__(self, outer: Block | None, max_iterations: int | str, delay: float | None) -> None:
-        super().__init__(outer)
-        self.max_iterations, self.delay = max_iterations, delay
-        self.condition: Condition | None = None
-        self.entry: Step | None = None
-        self.exit: Step | None = None
-
-
-class Step:
-    """One node of the graph, as the function called it."""
-
-    def __init__(self, name: str, type_: str, block: Block | None, keys: Mapping[str, Json], *, exact: bool) -> None:
-        self.id, self.type, self.block = name, type_, block
-        self.keys = dict(keys)
-        self.exact = exact
-        """Written out by the author, so its join is not derived."""
-        self.number = 0
-        """Its place in the order of calls."""
-        self.config: Json = None
-        self.needs: dict[str, None] = {}
-        """Steps without whose results it is skipped."""
-        self.accepts: dict[str, None] = {}
-        """Steps whose results may be missing."""
-        self.exits: dict[str, list[str]] = {}
-        self.inbound: dict[str, bool] = {}
-        """The edges that lead to it, by source; whether it needs what comes over it."""
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return () if self.block is None else (*self.block.chain, self.block)
-
-    @property
-    def guards(self) -> list[Block]:
-        return [block for block in self.blocks if not isinstance(block, Loop)]
-
-    @property
-    def loops(self) -> list[Loop]:
-        return [block for block in self.blocks if isinstance(block, Loop)]
-
 
 _CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)
 
@@ -147,10 +69,11 @@ class DocumentBuilder:
         """Steps with an `on_error` block."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        """The last numbers in ids, by name."""
         self._gates: list[Step] = []
         self._closed: Guarded | None = None
         """The `when` that ended last; a step in between forgets it."""
-        self._start: Step | None = None
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -212,10 +135,12 @@ class DocumentBuilder:
         """The id that the next step of this name gets."""
         base = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "step"
         base = f"_{base}" if not re.match("[A-Za-z_]", base) else base
-        number, found = 1, f"{base}_1" if base in RESERVED else base
+        found = f"{base}_1" if base in RESERVED else base
+        number = self._numbers.get(base, 1)
         while found in self.steps:
             number += 1
             found = f"{base}_{number}"
+        self._numbers[base] = max(1, number - 1)
         return found
 
     def _depend_on(self, step: Step, other: Any) -> None:
@@ -342,7 +267,10 @@ class DocumentBuilder:
         """Refuse a value that may be missing here, because it is made in a block that may not run."""
         found = self.steps.get(place.node or "")
         optional = optional or place.default is not MISSING
-        failed = place.node in self.handled and place.path[:1] != ("error",) and outputs
+        inside = any(
+            isinstance(block, Exit) and (block.holder, block.key) == (place.node, "on_error") for block in around
+        )
+        failed = place.node in self.handled and place.path[:1] != ("error",) and (outputs or inside)
         if found is not None and not optional and (failed or any(guard not in around for guard in found.guards)):
             where = "may fail, as its `on_error` block says" if failed else "is called in a block that may not run"
             message = f"`{place.node}` {where}, and its result is used where it may be missing"
@@ -379,11 +307,14 @@ class DocumentBuilder:
         first = [step for step in body if not reads[step.id]]
         last = [step for step in body if not any(step.id in found for found in reads.values())]
         loop.entry, loop.exit = first[0], last[0]
-        if len(first) > 1 or first[0].block is not loop:
+        around = [block for block in loop.chain if not isinstance(block, Loop)]
+        if len(first) > 1 or first[0].block is not loop or not surely_happens(self.steps, first[0].id, around):
             loop.entry = self._insert("begin", loop, before=body[0])
-            for step in first:
+            names.add(loop.entry.id)
+        for step in body:
+            if step is not loop.entry and names.isdisjoint(step.needs):
                 step.needs[loop.entry.id] = None
-        if len(last) > 1 or last[0].block is not loop:
+        if len(last) > 1 or last[0].block is not loop or not surely_happens(self.steps, last[0].id, around):
             loop.exit = self._insert("end", loop)
             loop.exit.needs[loop.entry.id] = None
             loop.exit.accepts |= dict.fromkeys(step.id for step in last)
@@ -395,17 +326,9 @@ class DocumentBuilder:
         delay = {} if loop.delay is None else {"delay_seconds": loop.delay}
         loop.exit.keys["loop"] = {"condition": loop.condition.render(loop.exit.id), **keys, **delay}
 
-    def _insert(self, name: str, block: Block | None, before: Step | None = None) -> Step:
+    def _insert(self, name: str, block: Block, before: Step | None = None) -> Step:
         step = Step(self.next_id(name), "value", block, {}, exact=False)
-        if before is None:
-            self.steps[step.id] = step
-            return step
-        ordered: dict[str, Step] = {}
-        for each in self.steps.values():
-            if each is before:
-                ordered[step.id] = step
-            ordered[each.id] = each
-        self.steps = ordered
+        self.steps = inserted(self.steps, step, before)
         return step
 
     # The document.
@@ -415,130 +338,8 @@ class DocumentBuilder:
         outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
         if self._problems:
             raise Rejected(self._problems)
-        for step in list(self.steps.values()):
-            self._guard(step)
-            for name in step.needs:
-                self._link(name, step, needed=True)
-            for name in step.accepts:
-                self._link(name, step, needed=False)
-        dying: set[str] = set()
-        for step in self.steps.values():
-            self._join(step, dying)
-        return {"name": self.name, **head, "nodes": [self._node(step) for step in self.steps.values()], **outputs}
-
-    def _guard(self, step: Step) -> None:
-        """Give a step the guards of its blocks that nothing it needs has passed already."""
-        if not step.needs and step.accepts and not step.exact:
-            self._anchor(step)
-        guards = step.guards
-        passed = max((self._depth(name, guards) for name in step.needs), default=0)
-        conditions: list[Condition] = []
-        for depth in range(len(guards), 0, -1):
-            guard = guards[depth - 1]
-            if isinstance(guard, Exit):
-                if depth > passed or guard.holder in step.needs:
-                    self.steps[guard.holder].exits.setdefault(guard.key, []).append(step.id)
-                    step.needs[guard.holder] = None
-                    passed = max(passed, self._depth(guard.holder, guards))
-            elif isinstance(guard, Guarded) and depth > passed:
-                conditions.insert(0, guard.condition)
-                read = [place for place in guard.condition.places() if place.node in self.steps]
-                for place in read:
-                    target = step.needs if place.default is MISSING else step.accepts
-                    target.setdefault(str(place.node))
-                passed = max([passed, *(self._depth(str(p.node), guards) for p in read if p.default is MISSING)])
-        for condition in conditions:
-            self._add_condition(step, condition)
-
-    def _depth(self, name: str, guards: list[Block]) -> int:
-        """How many of these guards a step has passed when another one has."""
-        other = self.steps.get(name)
-        return 0 if other is None else len([guard for guard in other.guards if guard in guards])
-
-    def _anchor(self, step: Step) -> None:
-        """Let a step whose values may all be missing depend on something that always happens."""
-        around = set(step.blocks)
-        for name in list(step.accepts):
-            for guard in self.steps[name].guards if name in self.steps else ():
-                if isinstance(guard, Guarded) and guard not in around:
-                    for place in guard.condition.places():
-                        found = self.steps.get(str(place.node))
-                        if found is not None and place.default is MISSING and set(found.guards) <= around:
-                            step.needs[found.id] = None
-        if not step.needs:
-            if self._start is None:
-                self._start = self._insert("start", None, before=next(iter(self.steps.values())))
-            step.needs[self._start.id] = None
-
-    def _link(self, name: str, step: Step, *, needed: bool) -> None:
-        """Add an edge; one into the body of a loop leads to its entry, one out of it begins at its exit."""
-        source, target = self.steps.get(name), step
-        if self._is_exit(name, step):
-            step.inbound[name] = True
-            return
-        for loop in reversed(step.loops):
-            if source is not None and loop not in source.blocks and loop.entry is not None:
-                target = loop.entry
-        for loop in reversed(source.loops if source is not None else []):
-            if loop not in step.blocks and loop.exit is not None:
-                source = loop.exit
-        if source is not target:
-            key = name if source is None else source.id
-            target.inbound[key] = target.inbound.get(key, False) or needed
-
-    def _join(self, step: Step, dying: set[str]) -> None:
-        """Skip a step when one that it needs was skipped; `dying` are steps whose edges may be dead."""
-        risky = [name for name in step.inbound if name in dying]
-        chooses = step.exits or step.keys.keys() & {"when", "branch"} or isinstance(step.keys.get("on_error"), dict)
-        if risky or chooses:
-            dying.add(step.id)
-        if step.exact or not risky or len(step.inbound) < 2:
-            return
-        if all(step.inbound.values()):
-            step.keys["join"] = "strict"
-            return
-        for name in risky:
-            condition = self._went_on(self.steps[name], needed=step.inbound[name])
-            if condition:
-                self._add_condition(step, condition_of(condition))
-
-    def _went_on(self, step: Step, *, needed: bool) -> str:
-        """CEL that tells whether a step that may be skipped has taken its plain edges."""
-        output = cel_of(Place(step.id))
-        if step.exits.keys() & {"rejection_path", "changes_path"}:
-            approved = APPROVED.format(output)
-            return f"has({output}) && {approved}" if needed else f"!has({output}) || {approved}"
-        if not needed:
-            return ""
-        if "timeout_path" in step.exits:
-            message = f"a step needs what comes after the loop at `{step.id}`, beside values that may be missing"
-            raise rejected("join_unclear", message, hint="make it two steps")
-        return f'{output.removesuffix("output")}meta.status == "COMPLETED"' if step.exits else f"has({output})"
-
-    def _add_condition(self, step: Step, condition: Condition) -> None:
-        before = step.keys.get("when")
-        step.keys["when"] = (condition if before is None else condition_of(before) & condition).render()
-
-    def _node(self, step: Step) -> dict[str, Json]:
-        config, keys = step.config, dict(step.keys)
-        for key, targets in step.exits.items():
-            if key == "on_error":
-                keys["on_error"] = {"route": targets}
-            elif key == "timeout_path":
-                keys["loop"] = {**keys["loop"], key: targets}
-            else:
-                config = {**(config or {}), key: targets}
-        sources = [name for name in step.inbound if not self._is_exit(name, step)]
-        node: dict[str, Json] = {"id": step.id, "type": step.type}
-        if sources:
-            node["dependencies"] = sources
-        if config is not None:
-            node["config"] = config
-        return {**node, **keys}
-
-    def _is_exit(self, name: str, step: Step) -> bool:
-        source = self.steps.get(name)
-        return source is not None and any(step.id in targets for targets in source.exits.values())
+        nodes = NodeWriter(self.steps, self.next_id).nodes()
+        return {"name": self.name, **head, "nodes": nodes, **outputs}
 
 
 def _guard_reads(step: Step, loop: Loop) -> set[str]:

@@ -383,6 +383,19 @@ class Written(Condition):
         yield from map(Place, sorted(self._nodes))
 
 
+class Expression(Condition):
+    """CEL that Tidemill itself has written."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def render(self, own: str | None = None) -> Json:
+        return self._text
+
+    def places(self) -> Iterator[Place]:
+        yield from ()
+
+
 class Joined(Condition):
     def __init__(self, operator: str, *parts: Condition) -> None:
         self._operator, self._parts = operator, parts

@@ -7,6 +7,7 @@ blocking callers.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -273,7 +274,8 @@ class Engine:
         if flow is None:
             assert not isinstance(document, Workflow)
             return await self.workflows.publish(document, author=author, message=message)
-        self._add_functions(flow.functions)
+        # The workflow function is called, which may take a while.
+        self._add_functions(await asyncio.to_thread(lambda: flow.functions))
         for each in flow.family():
             published = await self.workflows.publish(each.document(), author=author, message=message)
         self._published[flow] = f"{published.name}@{published.version}"

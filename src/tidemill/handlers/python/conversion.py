@@ -121,6 +121,8 @@ def fields_of(hint: Any) -> Mapping[str, Any] | None:
     if dataclasses.is_dataclass(kind):
         hints = hints_of_class(kind)
         return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(kind)}
+    if is_model(kind) and isinstance(fields := getattr(kind, "model_fields", None), dict):
+        return {name: getattr(each, "annotation", Any) for name, each in fields.items()}
     if typing.is_typeddict(kind):
         return hints_of_class(kind)
     return None

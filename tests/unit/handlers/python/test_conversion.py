@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, NewType, Optional, TypedDict
 from uuid import UUID
 
 import msgspec
+import pydantic
 import pytest
 
 import tidemill
@@ -22,6 +23,7 @@ from tidemill.handlers.python.conversion import (
     conversion_of,
     convert,
     converter,
+    fields_of,
     hints_of,
     json_kinds,
     to_json,
@@ -225,3 +227,29 @@ def test_plain_hints_change_nothing() -> None:
     with tidemill.open("memory://", functions=[loose]) as mill:
         args = {"n": "3", "items": {"a": 1}, "other": {"b": 2}}
         assert mill.run(flow("loose", args)).outputs == {"a": ["3", {"a": 1}, {"b": 2}]}
+
+
+class Line(pydantic.BaseModel):
+    sku: str
+    count: int = pydantic.Field(default=1, gt=0)
+
+
+class Basket(pydantic.BaseModel):
+    at: datetime
+    lines: list[Line]
+
+
+def counted(basket: Basket, more: list[Line], last: Line | None = None) -> Basket:
+    assert isinstance(basket, Basket) and all(isinstance(line, Line) for line in more) and last is None
+    return Basket(at=basket.at, lines=[*basket.lines, *more])
+
+
+def test_pydantic_models_go_both_ways() -> None:
+    basket = {"at": "2026-01-02T03:04:05Z", "lines": [{"sku": "a"}]}
+    with tidemill.open("memory://", functions=[counted]) as mill:
+        run = mill.run(flow("counted", {"basket": basket, "more": [{"sku": "b", "count": 2}]}))
+        assert run.outputs == {"a": {**basket, "lines": [{"sku": "a", "count": 1}, {"sku": "b", "count": 2}]}}
+        run = mill.run(flow("counted", {"basket": basket, "more": [{"sku": "b", "count": 0}]}))
+    assert run.error is not None and run.error["code"] == "arguments_invalid"
+    assert "greater than 0" in run.error["message"]
+    assert fields_of(Basket) == {"at": datetime, "lines": list[Line]}
