@@ -303,6 +303,8 @@ class _DrawnLink(NamedTuple):
     style: _LinkStyle
     label: str
     layer: int
+    said: str = ""
+    """The label in full, where it was cut."""
 
 
 def _graph(workflow: Workflow, state: RunState | None) -> Content:
@@ -328,7 +330,8 @@ def _links(workflow: Workflow, state: RunState | None) -> Iterator[_DrawnLink]:
             fate: Fate = state.fate(node, edge.target) if state is not None else "error" if edge.error else "plain"
             label = fitted(edge.label, SMALL_SIZE, LABEL_WIDTH_MAX)
             link = Link(source, index[edge.target], _label_box(label))
-            yield _DrawnLink(link, _LINK_STYLES[fate], label, _ORDER.index(fate))
+            said = edge.label if label.endswith("…") else ""
+            yield _DrawnLink(link, _LINK_STYLES[fate], label, _ORDER.index(fate), said)
         loop = node.loop
         if loop is not None and loop.back_to != node.id:
             again = 0 if state is None else state.passes(node) - 1
@@ -368,7 +371,8 @@ def _label(at: Point, drawn: _DrawnLink) -> str:
     box = drawn.link.label or Box(0, 0)
     back = rect_at(at.x - box.width / 2, at.y - box.height / 2, box.width, box.height, "f-page", ' rx="4"')
     role = drawn.style.role if drawn.style.role in ("loop", "bad", "wait") else "soft"
-    return back + text_at(at.x, at.y + 4.0, drawn.label, role, more=MIDDLE)
+    text = back + text_at(at.x, at.y + 4.0, drawn.label, role, more=MIDDLE)
+    return f"<g><title>{escaped(drawn.said)}</title>{text}</g>" if drawn.said else text
 
 
 _PALE = {"done": "done-pale", "bad": "bad-pale", "busy": "busy-pale", "wait": "wait-pale"}

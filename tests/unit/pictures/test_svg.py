@@ -126,6 +126,11 @@ def test_long_names_are_cut_and_told_in_full() -> None:
     assert any(name in title for title in titles(picture))
     width = float(ElementTree.fromstring(picture).get("width", "0"))
     assert width < 600
+    condition = " && ".join(f"output.number != {number}" for number in range(40))
+    branch = {"rules": [{"condition": condition, "next_nodes": ["b"]}], "default": ["b"]}
+    picture = pictures.graph_svg(document(node("a", branch=branch), node("b")))
+    assert any(text.startswith("if output.number") and text.endswith("…") for text in texts(picture))
+    assert any(condition in title for title in titles(picture))
 
 
 async def finished(mill: Cluster) -> tuple[Any, list[dict[str, Any]]]:
