@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tidemill.engine.maintenance.reindex import Reindexed
     from tidemill.engine.maintenance.retention import SweepResult
     from tidemill.engine.maintenance.verify import AuditReport
+    from tidemill.engine.services.bulk import BulkOutcome
     from tidemill.engine.services.concurrency import ConcurrencyLimit
     from tidemill.engine.services.dead_letters import Reprocessed
     from tidemill.engine.services.inspection import Comparison, LogLine
@@ -116,6 +117,7 @@ _HOMES = {
     "Reindexed": "tidemill.engine.maintenance.reindex",
     "Rejected": "tidemill.errors",
     "Reprocessed": "tidemill.engine.services.dead_letters",
+    "BulkOutcome": "tidemill.engine.services.bulk",
     "Return": "tidemill.handlers.contract",
     "RunDocument": "tidemill.engine.services.patches",
     "RunFailed": "tidemill.errors",
@@ -172,6 +174,7 @@ __all__ = [
     "AuditReport",
     "Blob",
     "BlobInfo",
+    "BulkOutcome",
     "Cancelled",
     "Capabilities",
     "ChildRun",

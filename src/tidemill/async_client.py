@@ -106,6 +106,7 @@ class AsyncTidemill:
     fork = _verb(Engine.fork)
     rollback = _verb(Engine.rollback)
     relabel = _verb(Engine.relabel)
+    bulk = _verb(Engine.bulk)
     signal = _verb(Engine.signal)
     approvals = _verb(service_verb("approvals", ApprovalService.find))
     approval = _verb(Engine.approval)

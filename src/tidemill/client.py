@@ -196,6 +196,7 @@ class Tidemill:
     fork = _blocking(Engine.fork)
     rollback = _blocking(Engine.rollback)
     relabel = _blocking(Engine.relabel)
+    bulk = _blocking(Engine.bulk)
     signal = _blocking(Engine.signal)
     approvals = _blocking(service_verb("approvals", ApprovalService.find))
     approval = _blocking(Engine.approval)

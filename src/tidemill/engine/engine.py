@@ -28,6 +28,7 @@ from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
+from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -95,6 +96,7 @@ class Engine:
     override = service_verb("runs", RunService.override)
     rollback = service_verb("runs", RunService.rollback)
     relabel = service_verb("runs", RunService.relabel)
+    bulk = service_verb("many", BulkService.bulk)
     signal = service_verb("runs", RunService.signal)
     document = service_verb("patches", PatchService.document)
     patch = service_verb("patches", PatchService.patch)
@@ -180,6 +182,7 @@ class Engine:
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
+        self.many = BulkService(self.runs)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.cli_store import PAYMENT, RELEASE, CliStore
 from tests.fixtures.command_line import EXAMPLES, process
 from tidemill.cli import main
+from tidemill.errors import Rejected
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -258,3 +259,35 @@ def test_a_traceback_is_shown_wherever_a_failure_is(cli_store: CliStore) -> None
     assert "1 failed, 1 not reached" in shown and matches(r"^○  b  not reached  node a failed$", shown)
     assert matches(r"^error +a: JSONDecodeError: .* \[exception\]$", shown)
     assert "in loads" in cli_store.json("runs", "show", run_id)["nodes"]["a"]["error"]["traceback"]
+
+
+# Many runs at once
+
+
+def test_an_action_on_all_runs_of_a_query(cli_store: CliStore) -> None:
+    for key in ("pay-1", "pay-2"):
+        cli_store.failed(key=key)
+    cli_store.asking(key="ask-1")
+    planned = cli_store.json("runs", "bulk", "retry", "status:failed", "workflow:payment", "--dry-run")
+    assert sorted((run["run_id"], run["result"]) for run in planned["runs"]) == [
+        ("pay-1", "would be done"),
+        ("pay-2", "would be done"),
+    ]
+    (problem,) = cli_store.refused("runs", "bulk", "cancel", "live")
+    assert problem["code"] == "confirmation_missing" and "--yes" in problem["hint"]
+    assert cli_store.mill.show("ask-1").status == "RUNNING"
+    told = cli_store.fine("runs", "bulk", "cancel", "live", "--yes", "--reason", "closing time")
+    assert "ask-1" in told and told.endswith("cancel: 1 of 1 run done\n")
+    assert cli_store.mill.show("ask-1").status == "CANCELLED"
+    refused = cli_store("runs", "bulk", "pause", "status:cancelled", "-y")
+    assert refused.code == 2 and "refused" in refused.out
+    assert cli_store.fine("runs", "bulk", "cancel", "workflow:nothing", "-y").startswith("nothing was done")
+    (problem,) = cli_store.refused("runs", "bulk", "cancel", "statuss:failed", "-y")
+    assert "did you mean `status`?" in problem["hint"]
+
+
+def test_a_query_and_a_known_action_are_needed(cli_store: CliStore) -> None:
+    for action, query, code in (("cancel", " ", "query_empty"), ("explode", "live", "action_unknown")):
+        with pytest.raises(Rejected) as refused:
+            cli_store.mill.bulk(action, query)  # type: ignore[arg-type]
+        assert refused.value.code == code

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from tidemill.cli import options
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
+    from tidemill.engine.services.bulk import BulkAction, BulkOutcome
     from tidemill.engine.services.patches import PatchOutcome
+
+
+BULK = ("cancel", "pause", "resume", "retry", "rollback")
 
 
 def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = "") -> int:
@@ -248,5 +253,46 @@ def fork_command(
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))
 
 
-ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)
+@click.command("bulk")
+@options.argument("action", "ACTION", "cancel, pause, resume, retry or rollback.", type=click.Choice(BULK))
+@options.argument(
+    "query", "QUERY...", "Which runs: status:failed workflow:billing 'started>-2h'.", nargs=-1, required=True
+)
+@options.dry_run
+@options.flag("--yes", "-y", about="Do not ask.")
+@options.option(
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1_000, about="The most runs to act on."
+)
+@options.reason
+@options.actor
+@options.on_store()
+def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ...], yes: bool, **given: Any) -> int:
+    """Act on all runs that a query finds.
+
+    --dry-run lists them. Else the command asks first, and without a terminal needs --yes.
+    """
+    import sys
+
+    from tidemill.cli import main
+    from tidemill.cli.render.runs import print_bulk
+    from tidemill.errors import rejected
+
+    def ask(mill: Tidemill) -> BulkOutcome:
+        text = " ".join(query)
+        if not (given["dry_run"] or yes):
+            found = mill.bulk(action, text, **{**given, "dry_run": True})
+            if session.as_json or not sys.stdin.isatty():
+                message = f"{action} would act on {len(found.runs)} runs"
+                raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
+            if not found.runs or not click.confirm(f"{action} {len(found.runs)} runs?"):
+                return msgspec.structs.replace(found, runs=()) if found.runs else found
+        return mill.bulk(action, text, **given)
+
+    def ends(outcome: BulkOutcome) -> int:
+        return main.REFUSED if outcome.runs and not outcome.done else main.OK
+
+    return session.ask_and_print(ask, print_bulk, ends=ends)
+
+
+ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command, bulk_command)
 """All of them, in the order in which the help lists them."""

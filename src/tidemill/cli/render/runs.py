@@ -51,6 +51,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
+from tidemill.engine.services.bulk import BulkOutcome
 from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
@@ -370,6 +371,24 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
+    if outcome.more:
+        print_hint("there are more: the same command again, or a higher --limit")
+
+
+def print_bulk(outcome: BulkOutcome) -> None:
+    runs = outcome.runs
+    if not runs:
+        print("nothing was done: no run matches, or you said no")
+        return
+    columns = (
+        Column("RUN", "run_id"),
+        Column("WORKFLOW", "workflow"),
+        Column("WAS", "status"),
+        Column("RESULT", "result"),
+    )
+    print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
+    done = "would be done" if any(run.result == "would be done" for run in runs) else "done"
+    print_hint(f"{outcome.action}: {outcome.done} of {counted(len(runs), 'run')} {done}")
     if outcome.more:
         print_hint("there are more: the same command again, or a higher --limit")
 
