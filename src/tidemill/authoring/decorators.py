@@ -183,7 +183,8 @@ class Recordable(Generic[P, R]):
             names = [each.name for each in parameters]
             unknown = next((name for name in kwargs if name not in names), "")
             hint = offered(unknown, names) if unknown else f"it takes {signature}"
-            builder.problem("arguments_invalid", f"{self.__name__}(…): {error}", hint)
+            message = f" has no parameter `{unknown}`" if unknown else f": {error}"
+            builder.problem("arguments_invalid", f"{self.__name__}(…){message}", hint)
             return {}
         found: dict[str, Any] = {}
         for name, value in bound.arguments.items():

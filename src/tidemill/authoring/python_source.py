@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 
 from tidemill.authoring.reference import Json, Place, template_of
@@ -92,9 +92,11 @@ class _Writer:
         body = [self._node(node) for node in document["nodes"]]
         if "outputs" in document:
             body.append("    return " + self._written(document["outputs"], 4, outputs=True))
+        called = ", ".join(sorted(set(_registered(document["nodes"]))))
         lines = [
             "import tidemill",
             "",
+            *([f"# It calls registered functions: {called}.", ""] if called else []),
             "",
             f"@tidemill.workflow({self._arguments(head, 0)})",
             f"def {function}({', '.join(self._parameters)}):",
@@ -189,6 +191,16 @@ class _Writer:
             found = f"{base}_{number}"
         self._taken.add(found)
         return found
+
+
+def _registered(nodes: list[Json]) -> Iterator[str]:
+    """The functions that nodes call by the names under which they are registered."""
+    for node in nodes:
+        for each in (node, node.get("compensator") or {}):
+            config = each.get("config")
+            name = config.get("function") if isinstance(config, dict) else None
+            if str(each.get("type")).partition("@")[0] == "python" and isinstance(name, str) and ":" not in name:
+                yield name
 
 
 def _path(text: str) -> tuple[str | int, ...] | None:

@@ -147,5 +147,7 @@ def test_a_workflow_in_python_is_exported_too(tmp_path: Path) -> None:
         return tidemill.default(twice, f"{n} is small")
 
     original = compiled(flow.document())
-    exported = imported(python_source(original.document), tmp_path)
+    source = python_source(original.document)
+    assert "# It calls registered functions: double.\n" in source
+    exported = imported(source, tmp_path)
     assert compiled(exported.document()).workflow.digest == original.workflow.digest
