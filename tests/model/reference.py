@@ -202,6 +202,7 @@ class Reference:
         """Report how an activation ended."""
         if self.status in OVER:
             return
+        outcome = Done() if self.delayed(act) else outcome
         self._refuse_nonsense(act, outcome)
         if act.phase == "outputs":
             self._finish_outputs(outcome)

@@ -84,7 +84,7 @@ async def test_instant_items_share_commits_too(mill: Cluster) -> None:
 @simulated
 async def test_commits_of_many_runs_share_one_call(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work})
-    reference = await worker.publish(document(call("a", args={"seconds": 4})))
+    reference = await worker.publish(document(call("a", args={"seconds": 0.3})))
     runs = [await worker.start(reference) for _ in range(20)]
     await mill.until(lambda: ledger.running == 20)
     await asyncio.sleep(1)  # Their starts are recorded.
