@@ -87,7 +87,6 @@ async def test_commits_of_many_runs_share_one_call(mill: Cluster, ledger: Ledger
     reference = await worker.publish(document(call("a", args={"seconds": 0.3})))
     runs = [await worker.start(reference) for _ in range(20)]
     await mill.until(lambda: ledger.running == 20)
-    await asyncio.sleep(1)  # Their starts are recorded.
     calls, commits = worker.faulty_store.calls["commit"], len(worker.faulty_store.commits)
     await asyncio.gather(*(worker.end(run_id) for run_id in runs))
     assert len(worker.faulty_store.commits) - commits == 20
