@@ -19,7 +19,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-long test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,26 @@ $(RUN_READY): pyproject.toml $(RUN_LOCKED)
 
 run: $(RUN_READY) ## Run the showcase workflow
 	@$(BIN)/tidemill run examples/showcase.yaml
+
+examples: setup ## Run every example with the commands in its own header
+	@$(BIN)/python -m tests.examples
+
+# Workflows whose graphs the documentation shows, and a store for the run whose picture README shows.
+FIGURES = approval branches children errors invoices loops polling quotes trial
+FIGURE_STORE = sqlite:///.cache/pictures.db
+
+pictures: setup ## Draw the pictures of README and the documentation
+	@rm -rf .cache/pictures.db* && mkdir -p .cache docs/assets
+	@for name in $(FIGURES); do $(BIN)/tidemill graph examples/$$name.yaml -o docs/assets/$$name.svg || exit 1; done
+	@$(BIN)/tidemill publish examples/showcase.yaml --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill start order-fulfilment --key order-1001 --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill run examples/showcase.yaml --resume order-1001 --quiet --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill runs graph order-1001 -o docs/assets/run.svg --store $(FIGURE_STORE)
+	@$(BIN)/tidemill runs graph order-1001 --timeline -o docs/assets/timeline.svg --store $(FIGURE_STORE)
+	@$(BIN)/tidemill publish examples/saga.yaml --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill start saga --key trip-7 --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill run examples/saga.yaml --resume trip-7 --quiet --store $(FIGURE_STORE) 2>/dev/null || true # it fails, and is rolled back
+	@$(BIN)/tidemill runs graph trip-7 -o docs/assets/rollback.svg --store $(FIGURE_STORE)
 
 test: setup ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)

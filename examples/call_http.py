@@ -1,4 +1,4 @@
-"""Call an API that comes in pages and is busy at first, then tell a receiver what was found, signed.
+"""Call an API that is paginated and busy at first, then send a signed webhook with the result.
 
 python examples/call_http.py
 """

@@ -1,4 +1,4 @@
-"""Decide an approval from Python: find what waits for you, send it back once, then approve it.
+"""Decide an approval from Python: find what is pending for a role, request changes once, then approve.
 
 python examples/decide_approval.py
 """

@@ -1,4 +1,4 @@
-"""Run a command, and send what it printed by mail, to a server on this machine that takes everything.
+"""Run a command and mail its output, through an SMTP server on this machine that accepts everything.
 
 python examples/mail_report.py
 """

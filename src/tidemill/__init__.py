@@ -16,6 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemill.async_client import AsyncTidemill, aopen
+    from tidemill.authoring.constructs import (
+        Approval,
+        approve,
+        default,
+        loop,
+        node,
+        not_,
+        on_changes,
+        on_error,
+        on_exhausted,
+        on_reject,
+        otherwise,
+        signal,
+        sleep,
+        template,
+        when,
+    )
+    from tidemill.authoring.decorators import Task, Workflow, task, workflow
     from tidemill.blobs.contract import BlobInfo
     from tidemill.client import Tidemill, diagnose
     from tidemill.client import open as open  # noqa: A004
@@ -27,6 +45,7 @@ if TYPE_CHECKING:
     from tidemill.engine.maintenance.reindex import Reindexed
     from tidemill.engine.maintenance.retention import SweepResult
     from tidemill.engine.maintenance.verify import AuditReport
+    from tidemill.engine.services.bulk import BulkOutcome
     from tidemill.engine.services.concurrency import ConcurrencyLimit
     from tidemill.engine.services.dead_letters import Reprocessed
     from tidemill.engine.services.inspection import Comparison, LogLine
@@ -59,6 +78,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "Approval": "tidemill.authoring.constructs",
     "ApprovalRequest": "tidemill.handlers.contract",
     "ApprovalRow": "tidemill.engine.index_rows",
     "ApprovalView": "tidemill.engine.views",
@@ -97,6 +117,7 @@ _HOMES = {
     "Reindexed": "tidemill.engine.maintenance.reindex",
     "Rejected": "tidemill.errors",
     "Reprocessed": "tidemill.engine.services.dead_letters",
+    "BulkOutcome": "tidemill.engine.services.bulk",
     "Return": "tidemill.handlers.contract",
     "RunDocument": "tidemill.engine.services.patches",
     "RunFailed": "tidemill.errors",
@@ -109,22 +130,41 @@ _HOMES = {
     "SweepResult": "tidemill.engine.maintenance.retention",
     "TagMoved": "tidemill.engine.versions",
     "Tagged": "tidemill.engine.catalog",
+    "Task": "tidemill.authoring.decorators",
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
     "Version": "tidemill.engine.versions",
     "Wait": "tidemill.handlers.contract",
     "WorkerView": "tidemill.engine.services.workers",
+    "Workflow": "tidemill.authoring.decorators",
     "WorkflowRow": "tidemill.engine.versions",
     "__version__": "tidemill.version",
     "aopen": "tidemill.async_client",
+    "approve": "tidemill.authoring.constructs",
+    "default": "tidemill.authoring.constructs",
     "diagnose": "tidemill.client",
     "function": "tidemill.handlers.python.functions",
+    "loop": "tidemill.authoring.constructs",
+    "node": "tidemill.authoring.constructs",
     "node_type": "tidemill.handlers.contract",
+    "not_": "tidemill.authoring.constructs",
+    "on_changes": "tidemill.authoring.constructs",
+    "on_error": "tidemill.authoring.constructs",
+    "on_exhausted": "tidemill.authoring.constructs",
+    "on_reject": "tidemill.authoring.constructs",
     "open": "tidemill.client",
+    "otherwise": "tidemill.authoring.constructs",
+    "signal": "tidemill.authoring.constructs",
+    "sleep": "tidemill.authoring.constructs",
+    "task": "tidemill.authoring.decorators",
+    "template": "tidemill.authoring.constructs",
+    "when": "tidemill.authoring.constructs",
+    "workflow": "tidemill.authoring.decorators",
 }
 
 __all__ = [
+    "Approval",
     "ApprovalRequest",
     "ApprovalRow",
     "ApprovalView",
@@ -134,6 +174,7 @@ __all__ = [
     "AuditReport",
     "Blob",
     "BlobInfo",
+    "BulkOutcome",
     "Cancelled",
     "Capabilities",
     "ChildRun",
@@ -171,18 +212,36 @@ __all__ = [
     "SweepResult",
     "TagMoved",
     "Tagged",
+    "Task",
     "Tidemill",
     "TidemillError",
     "Unavailable",
     "Version",
     "Wait",
     "WorkerView",
+    "Workflow",
     "WorkflowRow",
     "__version__",
     "aopen",
+    "approve",
+    "default",
     "diagnose",
     "function",
+    "loop",
+    "node",
     "node_type",
+    "not_",
+    "on_changes",
+    "on_error",
+    "on_exhausted",
+    "on_reject",
+    "otherwise",
+    "signal",
+    "sleep",
+    "task",
+    "template",
+    "when",
+    "workflow",
 ]
 """`open` is public too, but a star import must not hide the built-in one."""
 

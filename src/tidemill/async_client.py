@@ -78,6 +78,7 @@ class AsyncTidemill:
 
     publish = _verb(Engine.publish)
     start = _verb(Engine.start)
+    start_many = _verb(Engine.start_many)
     result = _verb(Engine.result)
     run = _verb(Engine.run)
     show = _verb(Engine.show)
@@ -93,6 +94,7 @@ class AsyncTidemill:
     find = _verb(Engine.find)
     runs = _verb(service_verb("runs", RunService.iterate))
     count = _verb(Engine.count)
+    resolve = _verb(Engine.resolve)
     cancel = _verb(Engine.cancel)
     pause = _verb(Engine.pause)
     resume = _verb(Engine.resume)
@@ -104,6 +106,7 @@ class AsyncTidemill:
     fork = _verb(Engine.fork)
     rollback = _verb(Engine.rollback)
     relabel = _verb(Engine.relabel)
+    bulk = _verb(Engine.bulk)
     signal = _verb(Engine.signal)
     approvals = _verb(service_verb("approvals", ApprovalService.find))
     approval = _verb(Engine.approval)

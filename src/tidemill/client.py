@@ -170,6 +170,7 @@ class Tidemill:
 
     publish = _blocking(Engine.publish)
     start = _blocking(Engine.start)
+    start_many = _blocking(Engine.start_many)
     result = _blocking(Engine.result)
     run = _blocking(Engine.run)
     show = _blocking(Engine.show)
@@ -183,6 +184,7 @@ class Tidemill:
     find = _blocking(Engine.find)
     runs = _iterating(service_verb("runs", RunService.iterate))
     count = _blocking(Engine.count)
+    resolve = _blocking(Engine.resolve)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
     resume = _blocking(Engine.resume)
@@ -194,6 +196,7 @@ class Tidemill:
     fork = _blocking(Engine.fork)
     rollback = _blocking(Engine.rollback)
     relabel = _blocking(Engine.relabel)
+    bulk = _blocking(Engine.bulk)
     signal = _blocking(Engine.signal)
     approvals = _blocking(service_verb("approvals", ApprovalService.find))
     approval = _blocking(Engine.approval)

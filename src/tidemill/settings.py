@@ -32,6 +32,12 @@ SECRET_GRANTS_VARIABLE = "TIDEMILL_SECRET_GRANTS"
 SHELL_VARIABLE = "TIDEMILL_SHELL"
 SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
+VARIABLES = (
+    *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
+    *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
+)
+PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_", "TIDEMILL_TEST_")
+"""What variables begin with that hold a database, a secret, or a server for tests."""
 DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
 REFERENCE = "reference/configuration.md"
@@ -158,6 +164,20 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
     )
     problems.refuse()
     return settings
+
+
+def unknown_variables() -> list[Problem]:
+    """A warning for every `TIDEMILL_*` variable that nothing reads."""
+    return [
+        Problem(
+            code="variable_unknown",
+            message=f"{name} is not a variable of Tidemill, and is ignored",
+            path=name,
+            hint=offered(name, VARIABLES),
+        )
+        for name in sorted(os.environ)
+        if name.startswith("TIDEMILL_") and name not in VARIABLES and not name.startswith(PREFIXES)
+    ]
 
 
 def ignored_config(*folders: Path) -> Path | None:

@@ -238,11 +238,13 @@ ENTRIES = frozenset(
     [
         "src/tidemill/cli/commands/approvals.py",
         "src/tidemill/cli/commands/dead_letters.py",
+        "src/tidemill/cli/commands/project.py",
         "src/tidemill/cli/commands/runs.py",
         "src/tidemill/handlers/python/child.py",
+        "src/tidemill/testing/plugin.py",
     ]
 )
-"""Modules that are loaded by name: groups of commands, and the program of a child process."""
+"""Modules that are loaded by name: groups of commands, the program of a child process, the pytest plugin."""
 ASSERTING = re.compile(r"raises|warns|fail|assert\w*")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

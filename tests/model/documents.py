@@ -249,6 +249,9 @@ class _Decorator:
             loop["break_path"] = list(normal) if self._chance(0.5) else self._some(normal)
         if normal and self._chance(0.4):
             loop["timeout_path"] = self._some(normal)
+        delays = random.Random(f"{node} {loop}")
+        if delays.random() < 0.2:
+            loop["delay_seconds"] = delays.choice((0.01, 2))
         written["loop"] = loop
 
     def _branch(self, normal: list[str]) -> dict[str, Json]:
@@ -429,6 +432,7 @@ def _translate_loop(at: str, written: dict[str, Json], shape: Shape) -> Loop:
         timeout_path=tuple(written.get("timeout_path", ())),
         body=tuple(node for node in shape.nodes if node in body),
         escapes=tuple(edge for edge in shape.edges if edge[0] in body and edge[1] not in body and edge[0] != at),
+        delay_ms=round(1000 * written.get("delay_seconds", 0)),
     )
 
 

@@ -123,6 +123,8 @@ class Lockstep:
         outcome = self.script.outcome(act)
         if act.phase == "wait" and isinstance(outcome, ref.Failed):
             outcome = ref.TimedOut()
+        if self.model.delayed(act):
+            outcome = ref.Done()
         if act.phase in ("expand", "assemble", "route") and isinstance(outcome, ref.Failed):
             outcome = ref.Failed(outcome.code, retryable=False)
         if act.phase == "outputs" and isinstance(outcome, ref.Lost):

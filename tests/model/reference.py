@@ -28,6 +28,7 @@ Edges
  C2  After LoopContinued the edges into the body are undecided again, except those into `loop_back_to` and those that
      leave the body; the looping node's own edges were never decided.
  C3  A break does not wait for other visits of the body. They go on, and an outer loop waits for them.
+ C4  A delay begins with the end of the looping visit. The next pass begins when a look after it finds the body quiet.
 Attempts
  E1  A lost call counts in `attempts` ["an attempt that ended worker_lost"] but not against `max_attempts`. Lost
      `expand`, `assemble` and `route` count in no `attempts`, yet all losses in a row of one activation count to five.
@@ -245,6 +246,10 @@ class Reference:
             found.append(Activation("", 1, -1, "outputs"))
         return sorted(found)
 
+    def delayed(self, act: Activation) -> bool:
+        """Whether an activation is the delay between two passes, which nothing but time ends."""
+        return act.phase == "wait" and bool(self.now[act.node]["again"])
+
     @property
     def counter(self) -> int:
         """Tokens emitted and not consumed."""
@@ -356,6 +361,10 @@ class Reference:
         node = self.by_id[act.node]
         if act.index >= 0:
             self._item_ended(act)
+        elif self.delayed(act):
+            # The delay before the next pass is over; while the body is busy, it goes on.
+            if not self._busy_body(act.node):
+                self.now[act.node]["slots"] = {}
         elif act.phase == "wait" and node.routed:
             self._again_as(self.now[act.node]["slots"][-1], "route")
         else:
@@ -452,7 +461,8 @@ class Reference:
             breaks = () if node.loop is None else node.loop.break_path
             self._end(node.id, "COMPLETED", {*node.plain, *breaks, *(done.branch or ())})
         elif node.loop.max_iterations is None or self.passes[node.id] < node.loop.max_iterations:
-            self.now[node.id].update(status="WAITING", again=True, slots={}, map=None)
+            slots = {-1: _slot("wait", live=True)} if node.loop.delay_ms else {}
+            self.now[node.id].update(status="WAITING", again=True, slots=slots, map=None)
         elif node.loop.timeout_path:
             self._end(node.id, "COMPLETED", node.loop.timeout_path)
         else:
@@ -601,10 +611,13 @@ class Reference:
                 closed = True
         return closed
 
+    def _busy_body(self, at: str) -> bool:
+        return any(self.now[to]["held"] for to in self._body(at) if to != at)
+
     def _continue_a_loop(self) -> bool:
         """Continue the innermost loop whose looping visit wants it and whose body is quiet."""
         for at in sorted(self.loops, key=lambda at: len(self._body(at))):
-            if self.now[at]["again"] and not any(self.now[to]["held"] for to in self._body(at) if to != at):
+            if self.now[at]["again"] and not self.now[at]["slots"] and not self._busy_body(at):
                 self._continue_loop(at)
                 return True
         return False

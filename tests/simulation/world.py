@@ -14,7 +14,6 @@ import msgspec
 from tests.model.documents import random_document
 from tests.simulation.checker import check
 from tests.simulation.faults import FaultRates, FaultyStore
-from tests.simulation.loop import SimAmbient, SimLoop
 from tests.simulation.operators import Operators
 from tests.simulation.scripted_handlers import Ledger, Script
 from tests.simulation.waits import KID, with_waits
@@ -32,6 +31,7 @@ from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
 from tidemill.stores.memory import MemoryStore
+from tidemill.testing.simulated_loop import SimAmbient, SimLoop
 
 TENANT = "default"
 LEASE_MS = 3_000

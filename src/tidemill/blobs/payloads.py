@@ -18,8 +18,16 @@ class NotJson(ValueError):
     """A value cannot be written as JSON."""
 
 
+def as_builtin(value: Any) -> Any:
+    """What a value of a foreign type is in JSON: a Pydantic model writes itself. Raises TypeError for others."""
+    dump = getattr(type(value), "model_dump", None)
+    if dump is None:
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return dump(value, mode="json")
+
+
 _CONTAINERS = (dict, list, tuple)
-_ENCODER = msgspec.json.Encoder()
+_ENCODER = msgspec.json.Encoder(enc_hook=as_builtin)
 _DECODER = msgspec.json.Decoder()
 
 
@@ -91,7 +99,7 @@ def _refuse_nan(value: Any, path: str, depth: int) -> None:
         for index, inner in enumerate(value):
             _refuse_nan(inner, f"{path}/{index}", depth + 1)
     elif not isinstance(value, (str, int, type(None), bytes)):
-        _refuse_nan(msgspec.to_builtins(value), path, depth + 1)
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=as_builtin), path, depth + 1)
 
 
 def decode_value(text: bytes) -> Any:

@@ -85,14 +85,37 @@ def validate_command(file: str, apps: Sequence[str], store: str | None, as_json:
 @options.option(
     "--format",
     "form",
-    type=click.Choice(["text", "mermaid"]),
-    about="A drawing in text, or Mermaid. Default: text on a terminal, else mermaid.",
+    type=click.Choice(["text", "mermaid", "svg", "html"]),
+    about="Text, Mermaid, or a picture. Default: by the name of -o; else text on a terminal, mermaid in a pipe.",
 )
-def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
+@options.picture_file
+def graph_command(file: str, form: Literal["text", "mermaid", "svg", "html"] | None, output: str | None) -> int:
     """Draw a workflow."""
     from tidemill.cli.commands.documents import graph
 
-    return graph(file, form=form)
+    return graph(file, form=form, output=output)
+
+
+@app.command("export")
+@options.argument(
+    "source", "FILE|WORKFLOW", "A document or Python file, or a published workflow: name, name@3.", type=str
+)
+@options.option(
+    "--as",
+    "form",
+    type=click.Choice(["yaml", "json", "python"]),
+    default="yaml",
+    about="The form to print.",
+)
+@options.store
+def export_command(source: str, form: Literal["yaml", "json", "python"], store: str) -> int:
+    """Print a workflow as YAML, JSON or Python.
+
+    Each form has the digest of the original.
+    """
+    from tidemill.cli.commands.documents import export
+
+    return export(source, form, store)
 
 
 @app.command("eval")
@@ -102,6 +125,7 @@ def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
 @options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
 @options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
 @options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads it.", type=str)
+@options.given
 @options.option("--iteration", metavar="N", type=options.Integers(0), default=0, about="The pass of the loop, from 0.")
 @options.store
 @options.as_json
@@ -120,12 +144,13 @@ def eval_command(**given: Any) -> int:
 @options.option(
     "--scope", metavar="JSON", default="{}", about="What it sees: inputs, nodes by their ids; @file reads it.", type=str
 )
+@options.given
 @options.as_json
-def render_command(template: str, scope: str, as_json: bool) -> int:
+def render_command(template: str, scope: str, given: Sequence[str], as_json: bool) -> int:
     """Fill in a template here and now."""
     from tidemill.cli.commands.evaluate import render
 
-    return render(template, scope, as_json=as_json)
+    return render(template, scope, given, as_json=as_json)
 
 
 @app.command("run")
@@ -138,13 +163,39 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.roles
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
-@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier.")
+@options.option("--resume", metavar="RUN", about="Carry on a run: its id, the beginning of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
     from tidemill.cli.commands.run import RunOptions, run
 
     return run(RunOptions(**given))
+
+
+@app.command("verify")
+@options.file
+@options.given
+@options.many("--with", "others", metavar="FILE", about="Another workflow, which this one starts.", type=str)
+@options.option("--fakes", metavar="FILE", about="What nodes return, people decide and signals carry.", type=str)
+@options.many("--real", metavar="NODE", about="A node that is called for real; * is all of them.")
+@options.option(
+    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Histories with random crashes."
+)
+@options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this one history and tell what happens.")
+@options.option(
+    "--boundaries", metavar="N", type=options.Integers(0), default=400, about="The most boundaries to try; 0 is all."
+)
+@options.flag("--strict", about="Warnings count as errors.")
+@options.apps
+@options.as_json
+def verify_command(**given: Any) -> int:
+    """Prove that a workflow survives crashes.
+
+    In a simulator, its worker is killed at every commit, send and effect; what goes wrong is explained.
+    """
+    from tidemill.cli.commands.verification import VerifyOptions, verify
+
+    return verify(VerifyOptions(**given))
 
 
 @app.command("publish")
@@ -216,7 +267,21 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.archive
 @options.retention_days
 @options.keep_runs
-@options.flag("--json", "as_json", about="Print one JSON object per line.")
+@options.option(
+    "--log-level",
+    metavar="LEVEL",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+)
+@options.option(
+    "--log-format",
+    metavar="FORMAT",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    about="text, or json: one JSON object per line.",
+)
+@options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
 

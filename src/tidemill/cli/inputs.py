@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +23,11 @@ from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml, with_places
 
 if TYPE_CHECKING:
+    from tidemill.authoring.decorators import Workflow
     from tidemill.client import Tidemill
 
 STDIN = "-"
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 FILE_ENDINGS = (".json", ".yaml", ".yml")
 """By which a value is taken for the name of a file."""
 
@@ -90,6 +93,13 @@ class Source(NamedTuple):
     document: Any
     folder: Path | None
     text: bytes = b""
+    workflow: Workflow[..., Any] | None = None
+    """What it was made from, if it is written in Python."""
+
+    @property
+    def published(self) -> Any:
+        """What is published: a workflow in Python brings its functions along."""
+        return self.document if self.workflow is None else self.workflow
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -100,15 +110,31 @@ class Source(NamedTuple):
             raise Rejected(self.with_places(refusal.problems)) from None
 
     def with_places(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
-        return with_places(problems, self.text)
+        return with_places(problems, self.text) if self.text else tuple(problems)
 
 
 def read_source(name: str) -> Source:
-    """Read and parse a document; `-` is standard input. Raises Rejected."""
+    """Read and parse a document; `-` is standard input, and Python is imported. Raises Rejected."""
+    if is_python(name):
+        from tidemill.cli.user_code import workflow_at
+
+        file = name.partition(":")[0]
+        is_file = file.endswith(".py")
+        if is_file:
+            read_bytes(file)
+        flow = workflow_at(name)
+        return Source(name, flow.document(), Path(file).absolute().parent if is_file else None, workflow=flow)
     text = read_bytes(name)
     path = Path(name)
     document = read_document(text, format=None if name == STDIN else format_of(path.suffix))
     return Source(name, document, None if name == STDIN else path.absolute().parent, text)
+
+
+def is_python(name: str) -> bool:
+    """Whether a name means a workflow written in Python: a file, or `module:workflow`."""
+    if name.partition(":")[0].endswith(".py"):
+        return True
+    return _MODULE.fullmatch(name) is not None and not Path(name).exists()
 
 
 def read_bytes(name: str) -> bytes:
@@ -153,17 +179,27 @@ def _nearby(name: str) -> str:
 
 
 def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]:
-    """Read options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
+    """Read options in their order: `name=value`, or a JSON object or `@file.json` for many. Raises Rejected."""
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     for text in given:
         try:
-            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(option, text)
+            found |= _read_input(option, text)
         except Rejected as refusal:
             problems.extend(refusal.problems)
     if problems:
         raise Rejected(problems)
     return found
+
+
+def _read_input(option: str, text: str) -> dict[str, Any]:
+    if text.startswith("@"):
+        return _from_file(text[1:])
+    if not text.lstrip().startswith("{"):
+        return _from_pair(option, text)
+    value = read_exact(option, text)
+    assert isinstance(value, dict), "it begins with a brace, and was read"
+    return value
 
 
 def _from_file(name: str) -> dict[str, Any]:
@@ -226,7 +262,7 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 def _from_pair(option: str, text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        hint = "write name=value, or @file.json"
+        hint = "write name=value, a JSON object, or @file.json"
         raise rejected("input_invalid", f"{option} {text!r} is not name=value", hint=hint)
     try:
         text.encode()

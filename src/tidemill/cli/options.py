@@ -44,6 +44,12 @@ class Text(click.ParamType[str]):
 TEXT = Text()
 
 
+class RunName(Text):
+    """The id of a run, the beginning of one, or `@last`; the command is given the id."""
+
+    name = "run"
+
+
 class Integers(click.IntRange):
     name = "integer"
 
@@ -102,8 +108,10 @@ def acting(name: str | None) -> str:
         return ""
 
 
-file = argument("file", "FILE", "A YAML or JSON document; - reads standard input.", type=str)
-run = argument("run", "RUN", "The id of a run.")
+file = argument(
+    "file", "FILE", "A YAML or JSON document, flow.py or module:workflow; - reads standard input.", type=str
+)
+run = argument("run", "RUN", "The id of a run, the beginning of it, or @last.", type=RunName())
 node = argument("node", "NODE", "The id of a node.")
 reference = argument("reference", "WORKFLOW", "A published workflow: name, name@3 or name:stable.")
 patch_file = argument(
@@ -190,7 +198,7 @@ given = many(
     "-i",
     "given",
     metavar="NAME=VALUE",
-    about="An input; VALUE is JSON where it parses as JSON, else a string. @file.json gives many.",
+    about="An input; VALUE is JSON where it parses as JSON, else a string. A JSON object or @file.json gives many.",
     type=str,
 )
 labels = many("--label", "-l", "labels", metavar="KEY=VALUE", about="A label of the run.")
@@ -205,9 +213,10 @@ did_not_happen = many(
     metavar="NODE",
     about="A node whose outcome is unknown, of which you know that it did not happen.",
 )
+picture_file = option("--output", "-o", metavar="FILE", about="Write it to this file.", type=str)
 dry_run = flag("--dry-run", about="Say what would happen, and do nothing.")
 of_workflow = option("--workflow", metavar="NAME", about="Of this workflow.")
-of_run = option("--run", metavar="RUN", about="Of this run.")
+of_run = option("--run", metavar="RUN", about="Of this run.", type=RunName())
 archive = option(
     "--archive",
     metavar="PLACE",
@@ -244,7 +253,10 @@ def on_store(*, creates: bool = False) -> Decorator:
         ) -> int:
             from tidemill.cli.session import StoreSession
 
-            return command(StoreSession(store, as_json, archive, creates=creates, apps=apps), **rest)
+            session = StoreSession(store, as_json, archive, creates=creates, apps=apps)
+            parameters = click.get_current_context().command.params
+            runs = [str(each.name) for each in parameters if isinstance(each.type, RunName)]
+            return session.with_runs(runs, command, rest)
 
         return together(store, as_json)(called)
 
@@ -267,8 +279,11 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
+    "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
+    "init": "Begin a project: a workflow, its functions and a test.",
+    "watch": "Watch a run that workers execute, until it ends.",
     "why": "Explain what a run or a node waits for, or why it ended.",
     "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
@@ -281,8 +296,26 @@ MODULES = {
     "nodes": "documents",
     **dict.fromkeys(("workers", "concurrency"), "worker"),
     "why": "runs",
+    **dict.fromkeys(("init", "watch", "config"), "project"),
 }
 """The module in `commands` that defines a group or command, where it is not called like the group."""
+
+
+_APPROVE, _REJECT = (f"approvals decide RUN NODE {verb}" for verb in ("approve", "reject"))
+SYNONYMS = {
+    **dict.fromkeys(("approve", "approvals approve", "approvals accept"), _APPROVE),
+    **dict.fromkeys(("reject", "approvals reject", "approvals deny"), _REJECT),
+    **dict.fromkeys(("kill", "stop", "abort", "runs kill", "runs stop", "runs abort"), "runs cancel RUN"),
+    **dict.fromkeys(("rerun", "restart", "runs rerun", "runs restart"), "runs retry RUN"),
+    **dict.fromkeys(("status", "inspect", "runs status", "runs inspect", "runs get", "runs describe"), "runs show RUN"),
+    **dict.fromkeys(("dlq replay", "dlq reprocess", "dlq requeue"), "dlq retry"),
+    **dict.fromkeys(("dlq delete", "dlq drop", "dlq purge"), "dlq discard RUN NODE"),
+    **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
+    **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
+    **dict.fromkeys(("ps", "list", "ls"), "runs list"),
+    **dict.fromkeys(("serve", "agent", "workers start"), "worker"),
+}
+"""Words of other tools for commands of this one."""
 
 
 class LazyCommand(click.Command):
@@ -304,8 +337,27 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            meant = _meant(ctx, error.command_name)
+            if meant is None:
+                raise
+            message = f"No such command {error.command_name!r}. Did you mean `tidemill {meant}`?"
+            raise click.UsageError(message, ctx) from None
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+def _meant(context: click.Context, name: str) -> str | None:
+    """What a command is called here that other tools call otherwise, or that stands in another group."""
+    root = context.find_root().command
+    assert isinstance(root, click.Group), "the root has all commands"
+    place = "" if context.command is root else f"{context.info_name} "
+    known = SYNONYMS.get(f"{place}{name}")
+    if known is not None or context.command is not root:
+        return known or (name if name in root.commands else None)
+    loaded = {group: LazyCommand(group).load() for group in GROUPS}
+    return next((f"{group} {name}" for group, each in loaded.items() if name in getattr(each, "commands", ())), None)
 
 
 def new_group(name: str, **more: Any) -> CommandGroup:

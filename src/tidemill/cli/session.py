@@ -7,10 +7,11 @@ problems and exit code 2. A session runs no nodes; that is left to workers and t
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,6 +34,8 @@ CLOSE_SECONDS_MAX = 0.3
 PRIVATE_STORE = "memory://"
 ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
+_FULL_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""An id that the engine has made; no other begins with it but those of its children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,27 @@ class StoreSession:
     """How long finished runs stay, where old ones are asked about."""
     apps: tuple[str, ...] = ()
     """The user's own code, for requests about its node types."""
+    mill: Tidemill | None = None
+    """An open engine to ask, instead of one for each request."""
+
+    def with_runs(self, names: Sequence[str], command: Callable[..., int], given: dict[str, Any]) -> int:
+        """Call a command with the ids of the runs that these arguments of it name."""
+        unclear = {name: text for name in names if (text := given.get(name)) and not _FULL_ID.fullmatch(text)}
+        if not unclear:
+            return command(self, **given)
+
+        def ask(mill: Tidemill) -> int:
+            ids = {name: mill.resolve(text) for name, text in unclear.items()}
+            return command(replace(self, mill=mill), **{**given, **ids})
+
+        try:
+            return self.asked(ask)
+        except Rejected as refusal:
+            return self.refused(refusal)
+
+    def run_id(self, text: str) -> str:
+        """The id of a run that is named by it, by the beginning of it, or by @last. Raises `Rejected`."""
+        return text if _FULL_ID.fullmatch(text) else self.asked(lambda mill: mill.resolve(text))
 
     def ask_and_print(
         self, ask: Callable[[Tidemill], T], show: Callable[[T], None], *, ends: Callable[[T], int] | None = None
@@ -72,6 +96,8 @@ class StoreSession:
 
     def asked(self, ask: Callable[[Tidemill], T]) -> T:
         """The engine's answer; raises `Rejected`."""
+        if self.mill is not None:
+            return _or_refused(ask, self.mill)
         if not self.creates:
             require_store_exists(self.store)
         with importable() if self.apps else nullcontext():
@@ -86,10 +112,7 @@ class StoreSession:
             )
             main.start_collector()
             try:
-                return ask(mill)
-            except StoreUnusable as error:
-                # A command does not wait for a repair, so the caller gets a refusal.
-                raise Rejected(error.problem) from error
+                return _or_refused(ask, mill)
             finally:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
@@ -112,6 +135,14 @@ class StoreSession:
         elsewhere = self.archive is not None and self.archive != os.environ.get(ARCHIVE_VARIABLE)
         archive = ("--archive", self.archive or "") if elsewhere else ()
         return shlex.join(("tidemill", *words, *archive, *store))
+
+
+def _or_refused(ask: Callable[[Tidemill], T], mill: Tidemill) -> T:
+    try:
+        return ask(mill)
+    except StoreUnusable as error:
+        # A command does not wait for a repair, so the caller gets a refusal.
+        raise Rejected(error.problem) from error
 
 
 def plain(value: Any) -> Any:

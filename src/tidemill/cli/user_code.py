@@ -1,8 +1,9 @@
-"""`--app`: imports the user's code and finds the functions and node types that it offers.
+"""Imports the user's code: functions and node types for `--app`, and workflows written in Python.
 
 An app is a Python file or module, or an object in it, with `functions` (a mapping from names to functions, or a list of
 them, for nodes of type `python`), `handlers` (a list of node types), or both. Functions of a module that are marked
-with `@tidemill.function` count too, and so do its node types if it has no `handlers`. Every fault is a refusal.
+with `@tidemill.function` or `@tidemill.task` count too, those of its workflows, and its node types if it has no
+`handlers`. Every fault is a refusal.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from tidemill.authoring.decorators import Workflow
 from tidemill.cli.render.terminal import sanitize
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler, NodeClass
@@ -58,39 +60,72 @@ def load_apps(names: Sequence[str]) -> App:
     functions: dict[str, Callable[..., Any]] = {}
     handlers: list[Handler | NodeClass] = []
     for name in names:
-        found = _offered(name, _target(name))
+        found = _offered(name, _target(name, f"--app {name}"))
         functions |= found.functions
         handlers += found.handlers
     return App(functions, handlers)
 
 
-def _target(name: str) -> Any:
+def workflow_at(name: str) -> Workflow[..., Any]:
+    """The workflow that `path.py`, `path.py:workflow` or `module:workflow` names. Raises Rejected."""
+    with importable():
+        target = _target(name, name)
+    if isinstance(target, Workflow):
+        _build(target, name)
+        return target
+    members = vars(target).items() if isinstance(target, ModuleType) else ()
+    found = {key: each for key, each in members if isinstance(each, Workflow) and each.__module__ == target.__name__}
+    for each in found.values():
+        _build(each, name)
+    started = {id(other.function) for each in found.values() for other in each.family() if other is not each}
+    roots = [each for each in found.values() if id(each.function) not in started]
+    if len(roots) == 1:
+        return roots[0]
+    if not found:
+        message = f"{name} holds no workflow"
+        raise rejected("workflow_invalid", message, hint="decorate a function with @tidemill.workflow")
+    place = name.partition(":")[0]
+    hint = f"name one: {', '.join(f'{place}:{key}' for key in found)}"
+    raise rejected("workflow_invalid", f"{name} holds several workflows", hint=hint)
+
+
+def _build(flow: Workflow[..., Any], said: str) -> None:
+    """Build a workflow; what its function raises is the user's fault."""
+    try:
+        flow.family()
+    except Rejected:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{said}: the function of the workflow {flow.name} has raised {type(error).__name__}: {error}"
+        raise rejected("workflow_invalid", message, hint=f"see {last.filename}, line {last.lineno}") from error
+
+
+def _target(name: str, said: str) -> Any:
     place, _, attribute = name.partition(":")
     try:
-        target: Any = _of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        target: Any = _of_file(Path(place), said) if place.endswith(".py") else importlib.import_module(place)
     except Rejected:
         raise
     except (Exception, SystemExit) as error:
-        raise _unimportable(name, place, error) from error
+        raise _unimportable(said, place, error) from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(target, part):
-            raise rejected("app_unknown", f"--app {name}: there is no {attribute} in {place}", hint=HOW)
+            raise rejected("app_unknown", f"{said}: there is no {attribute} in {place}", hint=HOW)
         target = getattr(target, part)
     return target
 
 
-def _of_file(path: Path) -> ModuleType:
+def _of_file(path: Path, said: str) -> ModuleType:
     """Import a file under its own name, so that `module:function` finds the same functions."""
     path = path.absolute()
     if not path.is_file():
-        raise rejected("app_unknown", f"--app {path.name}: there is no file {path}", hint=HOW)
+        raise rejected("app_unknown", f"{said}: there is no file {path}", hint=HOW)
     known = sys.modules.get(path.stem)
     if known is not None:
         if getattr(known, "__file__", None) == str(path):
             return known
-        raise rejected(
-            "app_invalid", f"--app {path.name}: another module is called {path.stem} too", hint="rename the file"
-        )
+        raise rejected("app_invalid", f"{said}: another module is called {path.stem} too", hint="rename the file")
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None, "the name ends in .py"
@@ -103,13 +138,13 @@ def _of_file(path: Path) -> ModuleType:
     return module
 
 
-def _unimportable(name: str, place: str, error: BaseException) -> Rejected:
+def _unimportable(said: str, place: str, error: BaseException) -> Rejected:
     if isinstance(error, (ModuleNotFoundError, ValueError)) and getattr(error, "name", place) in (place, None):
-        return rejected("app_unknown", f"--app {name}: there is no module {place!r}", hint=HOW)
+        return rejected("app_unknown", f"{said}: there is no module {place!r}", hint=HOW)
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"see {last[0].filename}, line {last[0].lineno}" if last else HOW
-    said = str(error).splitlines()[:1]
-    message = f"--app {name} cannot be imported: {': '.join((type(error).__name__, *said))}"
+    words = str(error).splitlines()[:1]
+    message = f"{said} cannot be imported: {': '.join((type(error).__name__, *words))}"
     return rejected("app_invalid", message, hint=where)
 
 
@@ -118,8 +153,17 @@ def _functions(target: Any) -> Any:
     listed = getattr(target, "functions", None)
     if isinstance(listed, (list, tuple)) and all(map(callable, listed)):
         listed = function_registry(listed)
-    marked = decorated_functions(target) if isinstance(target, ModuleType) else {}
+    marked = _marked(target) if isinstance(target, ModuleType) else {}
     return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
+
+
+def _marked(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Functions and tasks of a module, and those that its workflows call."""
+    flows = [each for each in vars(module).values() if isinstance(each, Workflow)]
+    for each in flows:
+        _build(each, module.__name__)
+    called = {name: function for flow in flows for name, function in flow.functions.items()}
+    return {**called, **decorated_functions(module)}
 
 
 def _handlers(target: Any) -> Any:

@@ -7,16 +7,18 @@ blocking callers.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from tidemill.ambient import Ambient
+from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
-from tidemill.engine.catalog import Catalog
+from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
@@ -26,6 +28,7 @@ from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
+from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -39,6 +42,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
+from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
@@ -61,9 +65,15 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
     return call
 
 
+def _home(function: Function) -> str:
+    """Where a function is defined; the same for one that was defined again."""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+
+
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
+    Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them.
 
@@ -72,11 +82,12 @@ class Engine:
     """
 
     # The flat verbs: each is a method of a service.
-    start = service_verb("runs", RunService.start)
+    start_many = service_verb("runs", RunService.start_many)
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
+    resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
     resume = service_verb("runs", RunService.resume)
@@ -85,6 +96,7 @@ class Engine:
     override = service_verb("runs", RunService.override)
     rollback = service_verb("runs", RunService.rollback)
     relabel = service_verb("runs", RunService.relabel)
+    bulk = service_verb("many", BulkService.bulk)
     signal = service_verb("runs", RunService.signal)
     document = service_verb("patches", PatchService.document)
     patch = service_verb("patches", PatchService.patch)
@@ -95,7 +107,6 @@ class Engine:
     dead_letter = service_verb("dead_letters", DeadLetterService.show)
     discard = service_verb("dead_letters", DeadLetterService.discard)
     reprocess = service_verb("dead_letters", DeadLetterService.reprocess)
-    publish = service_verb("workflows", WorkflowService.publish)
     workflow = service_verb("workflows", WorkflowService.show)
     workflow_document = service_verb("workflows", WorkflowService.document)
     patch_workflow = service_verb("workflows", WorkflowService.patch)
@@ -139,7 +150,7 @@ class Engine:
         worker: WorkerOptions | None = None,
         tenant: str = "default",
         user: str = "",
-        audit_every_ms: int = 10_000,
+        audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         input_bytes_max: int = 1_048_576,
@@ -153,6 +164,8 @@ class Engine:
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._functions: dict[str, Function] = {} if functions is None else functions
+        self._published: dict[Workflow[..., Any], str] = {}
+        """Versions of workflows written in Python that this engine has published."""
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -168,7 +181,8 @@ class Engine:
         )
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=worker is None)
+        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
+        self.many = BulkService(self.runs)
         self.patches = PatchService(self.context)
         self.approvals = ApprovalService(self.context)
         self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
@@ -190,7 +204,7 @@ class Engine:
         options: WorkerOptions,
         handlers: Sequence[Handler],
         offers: Sequence[NodeType],
-        audit_every_ms: int,
+        audit_every_ms: int | None,
         descendants_max: int,
         has_archive: bool,
     ) -> None:
@@ -220,6 +234,8 @@ class Engine:
             limits=context.limits,
             offers=offers,
         )
+        if audit_every_ms is None:
+            return
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
         self.reconciler = Reconciler(
@@ -249,26 +265,96 @@ class Engine:
         self.worker.maintenance = self.schedule
         self.schedule.claim_when_full = self.worker.claim_maintenance
 
+    async def publish(
+        self, document: Document | Workflow[..., Any], *, author: str = "", message: str = ""
+    ) -> Published:
+        """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python.
+
+        Refused whole, with every problem in `Rejected.problems`, or taken whole. Of a workflow in Python the functions
+        are registered, and the workflows that it starts are published too.
+        """
+        flow = None if isinstance(document, (str, Mapping)) else authored(document)
+        if flow is None:
+            assert not isinstance(document, Workflow)
+            return await self.workflows.publish(document, author=author, message=message)
+        # The workflow function is called, which may take a while.
+        self._add_functions(await asyncio.to_thread(lambda: flow.functions))
+        for each in flow.family():
+            published = await self.workflows.publish(each.document(), author=author, message=message)
+        self._published[flow] = f"{published.name}@{published.version}"
+        return published
+
+    def _add_functions(self, functions: Mapping[str, Function]) -> None:
+        """Register functions; one that was defined again replaces the old one, another one is refused."""
+        for name, function in functions.items():
+            known = self._functions.setdefault(name, function)
+            if known is not function and _home(known) != _home(function):
+                message = f"another function called {name} is registered: {_home(known)}"
+                raise rejected("task_name_taken", message, hint='give one another name: @tidemill.task(name="…")')
+            self._functions[name] = function
+
+    async def start(
+        self,
+        /,
+        workflow: str | Workflow[..., Any],
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        **arguments: Any,
+    ) -> str:
+        """Start a run and return its id once it is durable.
+
+        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        Without `submitted_by` it is the user of this process. A workflow written in Python is published first, and
+        takes its inputs by name too: `start(report, n=3)`.
+        """
+        flow = None if isinstance(workflow, str) else authored(workflow)
+        if flow is not None:
+            inputs = flow.run_inputs(inputs, arguments)
+            if flow not in self._published:
+                await self.publish(flow)
+            workflow = self._published[flow]
+        elif arguments:
+            raise TypeError(f"unexpected keyword argument {next(iter(arguments))!r}: give the inputs as a mapping")
+        return await self.runs.start(
+            cast(str, workflow),
+            inputs,
+            key=key,
+            labels=labels,
+            submitted_by=submitted_by,
+            correlation_id=correlation_id,
+        )
+
     async def run(
         self,
-        workflow: Document,
+        /,
+        workflow: Document | Workflow[..., Any],
         inputs: Any = None,
         *,
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
         timeout_s: float | None = None,
+        **arguments: Any,
     ) -> RunView:
         """Start a workflow and wait for its end; a document is published first.
 
         Text on one line is the name of a published workflow; the document in a file is `Path("flow.yaml")`. `key` and
         `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError, which
-        names the run; the run continues all the same.
+        names the run; the run continues all the same. A workflow written in Python takes its inputs by name too.
         """
-        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+        if isinstance(workflow, str):
+            is_name = "\n" not in workflow and not workflow.lstrip().startswith("{")
+        else:
+            is_name = authored(workflow) is not None
+        if not is_name:
             published = await self.publish(workflow)
             workflow = f"{published.name}@{published.version}"
-        run_id = await self.start(workflow, inputs, key=key, labels=labels)
+        assert isinstance(workflow, (str, Workflow))
+        run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
         return await self.result(run_id, timeout=timeout, timeout_s=timeout_s)
 
     @overload
@@ -308,6 +394,10 @@ class Engine:
             self.worker.drain()
         if self.registry is not None:
             self.registry.announce()
+
+    def release_output(self) -> None:
+        """Stop capturing what handlers print; for a simulation that ends without closing."""
+        self._runtime.capture.remove()
 
     async def close(self) -> None:
         self.drain()

@@ -10,26 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.attempts.results import OUTCOME_LOG, TransactionalStatement, log_outcomes
+from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
 from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
+from tidemill.engine.pending_commands import (
+    COMMITTED,
+    CommandOutcome,
+    PendingCommand,
+    all_pending,
+    mark_unknown_outcome,
+    resolve_all,
+    statements_of,
+    still_valid,
+)
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
-from tidemill.kernel.commands import AnyCommand, CompensationResult, Result
+from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, encode_state
@@ -38,134 +47,11 @@ from tidemill.stores.contract import (
     Committed,
     Job,
     Lease,
-    LeasesLost,
     Row,
     Snapshot,
-    Statement,
-    StatementRefused,
     Store,
     Stream,
-    VersionConflict,
 )
-
-# Pending commands
-
-
-class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a command. Without a problem or an error it is durable."""
-
-    problem: Problem | None = None
-    error: Exception | None = None
-
-
-COMMITTED = CommandOutcome()
-STATEMENT_CONFLICT = CommandOutcome(
-    error=Unavailable("the answer of its statement has changed: another statement was committed in between")
-)
-"""Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
-
-
-class PendingCommand(msgspec.Struct):
-    command: AnyCommand
-    done: Callable[[PendingCommand, CommandOutcome], None]
-    """Called once, when the outcome is known."""
-    about: Any = None
-    """The caller's own reference, for `done`."""
-    ack: Lease | None = None
-    """The lease that this command settles: the same commit removes its job."""
-    hold: Lease | None = None
-    """The lease that must still be held; the commit does not settle it."""
-    start: CompiledWorkflow | None = None
-    """The workflow of a run to create."""
-    flow: CompiledWorkflow | None = None
-    """The new workflow of the run, when the command changes it."""
-    statement: TransactionalStatement | None = None
-    """The statement that the store executes in the same transaction."""
-
-
-Refusal = VersionConflict | LeasesLost | StatementRefused
-
-
-def statements_of(commands: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
-    """Statements to execute in the same transaction: those of accepted results, not of discarded ones."""
-    wanted: dict[tuple[type, str, int, int], Statement] = {}
-    for pending in commands:
-        if pending.statement is not None:
-            command = pending.command
-            assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
-            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = pending.statement.statement
-    if not wanted:
-        return ()
-    ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
-    taken = [(type(each), each.node, each.visit, each.index) for each in ended]
-    return tuple([wanted[place] for place in taken if place in wanted])
-
-
-_TAKEN: Mapping[type, type] = {Result: NodeCompleted, CompensationResult: CompensationCompleted}
-"""The event that accepts the result of a command."""
-
-
-def still_valid(commands: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
-    """The commands to decide again. A result whose lease is lost is kept as late; other such commands are answered."""
-    if isinstance(result, VersionConflict):
-        return commands
-    if isinstance(result, StatementRefused):
-        return _without_statement(commands, result)
-    kept: list[PendingCommand] = []
-    for pending in commands:
-        lease = pending.ack or pending.hold
-        if lease is None or lease.key not in result.keys:
-            kept.append(pending)
-        elif isinstance(pending.command, Result):
-            pending.command = msgspec.structs.replace(pending.command, late=True)
-            pending.ack = pending.hold = None
-            kept.append(pending)
-        else:
-            problem = Problem(code="lease_lost", message="another worker holds the job now")
-            pending.done(pending, CommandOutcome(problem=problem))
-    return kept
-
-
-def _without_statement(commands: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
-    """Make a result whose statement was refused a failure; commands that shared its commit stay unchanged.
-
-    After a conflict (`changed`) the result is repeated instead, and so are the statements after it, which were dry-run
-    too early. Those before it stay, so of conflicting statements the first succeeds.
-    """
-    with_statement = [
-        (number, pending.statement) for number, pending in enumerate(commands) if pending.statement is not None
-    ]
-    equals = [(number, statement) for number, statement in with_statement if statement.statement == refused.statement]
-    place, refused_one = equals[refused.equals]
-    if refused.changed:
-        late = [number for number, _ in with_statement if number >= place]
-        for number in late:
-            commands[number].done(commands[number], STATEMENT_CONFLICT)
-        return [pending for number, pending in enumerate(commands) if number not in late]
-    command, failed = commands[place].command, refused_one.refusal(refused)
-    assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
-    routed = {"route": None} if isinstance(command, Result) else {}
-    commands[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
-    commands[place].statement = None
-    return commands
-
-
-def mark_unknown_outcome(commands: Iterable[PendingCommand]) -> None:
-    for pending in commands:
-        if isinstance(pending.command, Result):
-            pending.command = msgspec.structs.replace(pending.command, again=True)
-
-
-def all_pending(batch: Mapping[Stream, list[PendingCommand]]) -> Iterator[PendingCommand]:
-    return (pending for commands in batch.values() for pending in commands)
-
-
-def resolve_all(commands: Iterable[PendingCommand], error: TidemillError) -> None:
-    for pending in commands:
-        pending.done(pending, CommandOutcome(error=error))
-
-
-# The loop
 
 LOG = logging.getLogger(__name__)
 
@@ -183,6 +69,9 @@ ROW_LAG_MS = 1_000
 NODES_LOOKED_AT_MAX = 1_000
 """In larger runs the reconciler finds what they wait for, off the commit path."""
 
+STEPS_TO_CALLER = 2
+"""Steps of the loop until a caller in another thread has its answer."""
+
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
@@ -193,6 +82,9 @@ class HandoverTarget(Protocol):
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker."""
+
+    def works_on(self, stream: Stream) -> bool:
+        """Whether this worker holds a job of a run."""
 
 
 class JobLimits(Protocol):
@@ -234,6 +126,9 @@ class TurnLoop:
         self.commits = 0
         self.gathered = 0
         """Commands that shared a commit with an earlier one."""
+        self._handing_over: Counter[Stream] = Counter()
+        """Jobs that commits have leased to the worker, and that it takes in the next steps of the loop."""
+        self._end_waiters: dict[Stream, list[asyncio.Future[CachedRun | None]]] = {}
         self._reported: dict[str, None] = {}
         """Digests of tracebacks that were logged."""
 
@@ -282,17 +177,63 @@ class TurnLoop:
         flow: CompiledWorkflow | None = None,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
+        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow)
+        return answer
+
+    async def commands(
+        self,
+        commands: Sequence[tuple[Stream, AnyCommand]],
+        *,
+        hold: Lease | None = None,
+        start: CompiledWorkflow | None = None,
+        flow: CompiledWorkflow | None = None,
+    ) -> list[CommandOutcome]:
+        """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers: dict[int, CommandOutcome] = {}
 
         def settle(pending: PendingCommand, answer: CommandOutcome) -> None:
-            if not future.done():
-                future.set_result(answer)
+            answers[pending.about] = answer
+            if len(answers) == len(commands) and not over.done():
+                over.set_result(None)
 
-        self.ask(stream, PendingCommand(command, settle, hold=hold, start=start, flow=flow))
-        answer = await future
-        if answer.error is not None:
-            raise answer.error
-        return answer
+        for number, (stream, command) in enumerate(commands):
+            self.ask(stream, PendingCommand(command, settle, number, hold=hold, start=start, flow=flow))
+        await over
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
+        return [answers[number] for number in range(len(commands))]
+
+    async def end_in_this_process(self, stream: Stream, seconds: float) -> CachedRun | None:
+        """The run once a commit of this process has ended it; None after `seconds`, or if others may continue it.
+
+        As long as this worker holds all jobs of a run, only its own commits move the run on, and no one has to read
+        them from the store.
+        """
+        worker = self.handover_target
+        if worker is None or not (stream in self._handing_over or worker.works_on(stream)):
+            return None
+        future: asyncio.Future[CachedRun | None] = asyncio.get_running_loop().create_future()
+        waiters = self._end_waiters.setdefault(stream, [])
+        waiters.append(future)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            if not future.done() or future.cancelled():
+                waiters.remove(future)
+                if not waiters and self._end_waiters.get(stream) is waiters:
+                    del self._end_waiters[stream]
+
+    def _tell_end_waiters(self, plan: PlannedCommit, result: Committed) -> None:
+        ended = not plan.entry.state.busy
+        if ended or (plan.commit is not None and len(result.kept) < len(plan.commit.jobs)):
+            for future in self._end_waiters.pop(plan.stream):
+                if not future.done():
+                    future.set_result(plan.entry if ended else None)
 
     async def _loop(self) -> None:
         while True:
@@ -302,7 +243,7 @@ class TurnLoop:
             await self._process_or_answer(batch)
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
-            self._reserve(0)
+            self._reserve_untaken()
 
     async def _statement_loop(self) -> None:
         """Commit results with statements, as many together as take little time."""
@@ -413,7 +354,7 @@ class TurnLoop:
         self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
     ) -> list[PlannedCommit]:
         load = dict.fromkeys(unsure)
-        self._reserve(0)
+        self._reserve_untaken()
         self._runs.forget_unseen()
         # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
         known = {stream: self._runs.get(stream) for stream in batch}
@@ -489,9 +430,9 @@ class TurnLoop:
         )
         return plan
 
-    def _reserve(self, places: int) -> None:
+    def _reserve_untaken(self) -> None:
         if self.handover_target is not None:
-            self.handover_target.handover.reserve(places)
+            self.handover_target.handover.reserve(sum(self._handing_over.values()))
 
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
         """The state before this commit, once folding the tail costs more than storing it."""
@@ -548,12 +489,27 @@ class TurnLoop:
             self._runs.forget(plan.stream)
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
             pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
+        if plan.stream in self._end_waiters:
+            self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:
             if commit is not None and commit.acks:
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.
-                asyncio.get_running_loop().call_soon(self.handover_target.take, result.kept)
+                self._handing_over[plan.stream] += len(result.kept)
+                asyncio.get_running_loop().call_soon(self._hand_over, plan.stream, result.kept, STEPS_TO_CALLER)
+
+    def _hand_over(self, stream: Stream, leases: tuple[Lease, ...], steps: int) -> None:
+        if steps:
+            asyncio.get_running_loop().call_soon(self._hand_over, stream, leases, steps - 1)
+            return
+        self._handing_over[stream] -= len(leases)
+        if not self._handing_over[stream]:
+            del self._handing_over[stream]
+        worker = self.handover_target
+        assert worker is not None, "it was there when the commit kept them"
+        worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
+        worker.take(leases)
 
 
 def _job(put: JobSpec, seq: int) -> Job:

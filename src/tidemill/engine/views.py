@@ -19,10 +19,12 @@ from tidemill.kernel.activation import Approval, Wait, items_merged
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.queries import dead_ends
 from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
+DRAWN_NODES_MAX = 200
 HTML_ROWS_MAX = 100
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -70,6 +72,8 @@ class RunView:
         """What the run waits for, in a few words each."""
         self.stuck = ""
         """Why a worker gave up on the run for now."""
+        self.warnings: tuple[str, ...] = ()
+        """What is odd about a run that completed: that no terminal node of it did."""
         done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]
         done.sort(key=lambda undo: -undo.seq)
         undone = [key_at(undo.node, undo.visit, undo.index) for undo in done]
@@ -77,8 +81,10 @@ class RunView:
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
         self._declared = state.outputs is not None
-        self._graph: Workflow | None = None
-        """What a drawing needs; `view_run` sets it."""
+        self.graph: Workflow | None = None
+        """What the run runs; for pictures."""
+        self.traces: dict[str, tuple[int, tuple[str, ...] | None]] = {}
+        """By node: milliseconds of work in its latest visit, and the edges it took when that ended; for pictures."""
 
     @property
     def ok(self) -> bool:
@@ -139,7 +145,8 @@ class RunView:
     def to_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in _RUN_FIELDS}
         shown["status"], shown["waiting_for"] = self.status.value, list(self.waiting_for)
-        return shown | {name: getattr(self, name) for name in ("stuck", "outputs_missing") if getattr(self, name)}
+        rare = {"stuck": self.stuck, "outputs_missing": self.outputs_missing, "warnings": list(self.warnings)}
+        return shown | {name: value for name, value in rare.items() if value}
 
 
 _RUN_FIELDS = (
@@ -204,10 +211,10 @@ def _form(form: Payload | None) -> Any:
 
 
 def error_view(error: Error | None) -> dict[str, Any] | None:
-    """An error without the fields that only debugging needs."""
+    """An error as people and programs see it; its traceback begins with the user's own code."""
     if error is None:
         return None
-    optional = {"type": error.type, "hint": error.hint, "causes": list(error.causes)}
+    optional = {"type": error.type, "hint": error.hint, "causes": list(error.causes), "traceback": error.traceback}
     index = {"index": error.index} if error.index >= 0 else {}
     given = {name: value for name, value in optional.items() if value}
     return {"code": error.code, "message": error.message, **given, **index}
@@ -225,8 +232,11 @@ async def view_run(
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
     outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
     view = RunView(stream.key, state, outputs, nodes)
-    view.outputs_missing, view._graph = missing, workflow
+    view.graph = workflow
+    view.traces = {name: (visit.duration_ms, visit.edges_taken) for name, visit in state.cells.items()}
+    view.outputs_missing = missing
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
+    view.warnings = dead_ends(workflow, state)
     return view
 
 
@@ -247,6 +257,8 @@ async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool =
     }
     if visit.map is not None:
         shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
+    if visit.status == "RUNNING":
+        shown["since_ms"] = visit.since_ms
     if missing:
         shown["output_missing"] = missing
     return shown
@@ -321,8 +333,12 @@ def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
 
 
 def picture_of(run: RunView) -> str:
-    """Where the drawing of a run goes: HTML above the table of its nodes."""
-    return ""
+    """The drawing of a run above the table of its nodes; large graphs are left out."""
+    if run.graph is None or len(run.graph.nodes) > DRAWN_NODES_MAX:
+        return ""
+    from tidemill.pictures import run_svg
+
+    return f"<div>{run_svg(run)}</div>"
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ Json = Any
 """A JSON value: None, bool, int, float, str, list or dict with string keys. Not checked here."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
     """A node whose latest visit has ended with an output (a tolerated failure's envelope included)."""
 
@@ -24,7 +24,7 @@ class Seen:
     """status, attempts, duration_ms"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Absent:
     """A node without an output; `reason` completes the sentence "node x ..."."""
 
@@ -33,9 +33,12 @@ class Absent:
     """Known even without an output, once its visit has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Scope:
-    """Everything an expression can refer to. `nodes` may decode its values only when they are asked for."""
+    """Everything an expression can refer to. `nodes` may decode its values only when they are asked for.
+
+    It is made for every attempt, and a frozen one takes three times as long to make: only its maker sets fields.
+    """
 
     nodes: Mapping[str, Seen | Absent]
     inputs: Json

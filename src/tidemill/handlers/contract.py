@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import re
 import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
@@ -432,11 +433,33 @@ def _notes(error: BaseException) -> list[str]:
     return [truncate(f"note: {note}", CAUSE_MAX) for note in listed if isinstance(note, str)]
 
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY = os.path.dirname(os.__file__)
+_ENGINE = (
+    *(os.path.join(folder, "") for folder in (_PACKAGE, f"{_LIBRARY}/asyncio", f"{_LIBRARY}/concurrent")),
+    "<frozen ",
+)
+"""How the paths of files begin that call foreign code."""
+
+
 def _traceback(error: BaseException) -> str:
+    """The traceback, from the first frame of foreign code on."""
     try:
-        return ending("".join(traceback.format_exception(error)), TRACEBACK_MAX)
+        found = traceback.TracebackException.from_exception(error, compact=True)
+        _drop_engine_frames(found)
+        return ending("".join(found.format()), TRACEBACK_MAX)
     except BaseException:
         return ""
+
+
+def _drop_engine_frames(found: traceback.TracebackException) -> None:
+    """Drop the frames before the first one of foreign code, also in causes; a traceback without such a one stays."""
+    pending = [found]
+    while pending:
+        each = pending.pop()
+        own = (at for at, frame in enumerate(each.stack) if not frame.filename.startswith(_ENGINE))
+        del each.stack[: next(own, 0)]
+        pending += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more is not None]
 
 
 def object_schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:

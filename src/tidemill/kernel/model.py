@@ -63,6 +63,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """Every node of the body, in document order, entry and looping node included."""
     escapes: tuple[tuple[str, str], ...] = ()
     """Edges (from, to) out of the body from other nodes than the looping one: error and exit paths."""
+    delay_ms: int = 0
+    """A durable wait between passes."""
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

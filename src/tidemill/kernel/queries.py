@@ -176,3 +176,30 @@ _ENDS: dict[type, str] = {
     ev.NodeSkipped: "SKIPPED",
     ev.NodeCancelled: "CANCELLED",
 }
+
+
+NOT_TAKEN = "no inbound edge was taken"
+"""The reason of a visit that was skipped because of those before it."""
+DEAD_ENDS_MAX = 3
+
+
+def dead_ends(flow: Workflow, state: State) -> tuple[str, ...]:
+    """Warnings of a run that completed although none of its terminal nodes did: where its way ended, and why."""
+    if state.status != "COMPLETED" or any(state.peek(name).output is not None for name in flow.terminals):
+        return ()
+    return tuple(words for node in flow.nodes if (words := _dead_end(state, node)))[:DEAD_ENDS_MAX]
+
+
+def _dead_end(state: State, node: Node) -> str:
+    visit = state.peek(node.id)
+    if visit.status == "SKIPPED" and visit.why != NOT_TAKEN:
+        why = f" ({visit.why})" if visit.why else ""
+        skipped = f"no terminal node completed: {node.id} was skipped{why}"
+        looping = next((name for name in node.loops if state.peek(name).status == "SKIPPED"), None)
+        if looping is None:
+            return skipped
+        with_it = "" if looping == node.id else f" and {looping} with it"
+        return f"{skipped}{with_it}, which ended the loop; let the condition of {looping} end it instead"
+    if visit.status == "COMPLETED" and node.outbound and not visit.edges_taken:
+        return f"no terminal node completed: {node.id} chose none of {', '.join(node.outbound)}"
+    return ""

@@ -11,13 +11,17 @@ import codecs
 import io
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
 Sink = Callable[[str, str], str]
-"""Receives a source (`stdout`, `stderr`, or a logging level in lower case) and a text; returns the text to pass on."""
+"""Receives a source (`stdout`, `stderr`, or a logging level in lower case) and a text; returns the text to pass on.
+
+Its attribute `label`, if it has one, says whose output it is.
+"""
 
 Ear = Sink
 
@@ -57,9 +61,12 @@ _EMIT = logging.StreamHandler.emit.__code__
 class TeeStream(io.TextIOBase):
     """A standard stream that copies text to the sink; everything else is delegated to the stream."""
 
-    def __init__(self, stream: TextIO, source: str, behind: TextIO) -> None:
+    def __init__(self, stream: TextIO, source: str, behind: TextIO, labels: bool = False) -> None:
         self._stream, self._source, self.behind = stream, source, behind
         self.users = 0
+        self._labels, self._lock = labels, threading.Lock()
+        self._writer, self._unfinished = "", False
+        """Whose the last line is, and whether it lacks its end."""
 
     def remove(self) -> None:
         if getattr(sys, self._source) is self:
@@ -68,11 +75,24 @@ class TeeStream(io.TextIOBase):
     def write(self, text: str) -> int:
         sink = OUTPUT_SINK.get()
         # What a logging handler prints was captured as a record.
-        if sink is None or sys._getframe(1).f_code is _EMIT:
-            self._pass_on(text)
+        captured = text if sink is None or sys._getframe(1).f_code is _EMIT else sink(self._source, text)
+        if self._labels:
+            with self._lock:
+                self._pass_on(self._labelled(str(getattr(sink, "label", "")), captured))
         else:
-            self._pass_on(sink(self._source, text))
+            self._pass_on(captured)
         return len(text)
+
+    def _labelled(self, label: str, text: str) -> str:
+        """The text with its label at the beginning of every line; the unfinished line of another writer is ended."""
+        if not text:
+            return ""
+        cut = "\n" if self._unfinished and self._writer != label else ""
+        mark = f"[{label}] " if label else ""
+        first = mark if cut or not self._unfinished else ""
+        self._writer, self._unfinished = label, not text.endswith("\n")
+        lines = text.removesuffix("\n").replace("\n", f"\n{mark}")
+        return f"{cut}{first}{lines}" + ("" if self._unfinished else "\n")
 
     def _pass_on(self, text: str) -> None:
         """Write to the stream, without a sink: it may be a TeeStream too."""
@@ -145,8 +165,11 @@ class OutputCapture:
     def __init__(self) -> None:
         self._installed: list[TeeStream | CaptureHandler] = []
 
-    def install(self, through: Through | None = None) -> None:
-        """Install, unless it is installed. `through` maps a standard stream to the one to write to instead."""
+    def install(self, through: Through | None = None, *, labels: bool = False) -> None:
+        """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
+
+        With `labels` every line that is passed on begins with the `label` of its sink.
+        """
         if self._installed:
             return
         factory = logging.getLogRecordFactory()
@@ -154,7 +177,8 @@ class OutputCapture:
             factory = CaptureHandler()
             logging.setLogRecordFactory(factory)
         self._installed.append(factory)
-        self._installed += [tee for source in ("stdout", "stderr") if (tee := _tee(source, through)) is not None]
+        tees = (_tee(source, through, labels) for source in ("stdout", "stderr"))
+        self._installed += [tee for tee in tees if tee is not None]
         for each in self._installed:
             each.users += 1
 
@@ -167,10 +191,10 @@ class OutputCapture:
                 each.remove()
 
 
-def _tee(source: str, through: Through | None) -> TeeStream | None:
+def _tee(source: str, through: Through | None, labels: bool) -> TeeStream | None:
     stream = getattr(sys, source)
     if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream
-    tee = TeeStream(stream, source, stream if through is None else through(stream))
+    tee = TeeStream(stream, source, stream if through is None else through(stream), labels)
     setattr(sys, source, tee)
     return tee

@@ -29,6 +29,15 @@ def test_a_form_from_a_file(cli_store: CliStore, tmp_path: Path) -> None:
     assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "day", "count": 2}
 
 
+def test_a_form_as_json(cli_store: CliStore) -> None:
+    run_id = cli_store.asking()
+    form = '{"window": "night", "count": 3}'
+    cli_store.fine("approvals", "decide", run_id, "review", "approve", "--as", "ada", "--form", form)
+    assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "night", "count": 3}
+    (problem,) = cli_store.refused("approvals", "decide", run_id, "review", "approve", "--form", '{"window": ')
+    assert problem["message"].startswith("--form: ")
+
+
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
     flow = {
         "name": "many",
@@ -71,6 +80,7 @@ nodes:
     return str(flow)
 
 
+INTERRUPTED = "[d]etach and leave it as it is, [c]ancel it, or go on [w]atching?"
 FORM = "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}}}"
 
 
@@ -111,32 +121,42 @@ def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
     assert "✗ failed at review" in text
 
 
-def test_later_is_an_answer_and_an_interrupt_cancels(flow: Path) -> None:
+def test_later_is_an_answer_and_an_interrupt_asks(flow: Path) -> None:
     talk = Conversation("run", ask(flow, "title: Release?"))
     talk.expect(QUESTION)
     talk.say("l")
     talk.expect("left for later; the run goes on waiting")
     talk.expect("◷ review")
     talk.interrupt()
+    talk.expect(INTERRUPTED)
+    talk.say("w")
+    talk.expect("◷ review")
+    talk.interrupt()
+    talk.expect(INTERRUPTED)
+    talk.say("c")
     code, text = talk.end()
     assert code == main.INTERRUPTED
-    assert "✗ cancelled after" in text
+    assert "⊘ cancelled after" in text
 
 
-def test_an_interrupt_at_the_question_cancels(flow: Path) -> None:
+def test_an_interrupt_at_the_question_leaves_the_run_as_it_is(flow: Path) -> None:
     talk = Conversation("run", ask(flow, "title: Release?"))
     talk.expect(QUESTION)
     talk.interrupt()
+    talk.expect(INTERRUPTED)
+    talk.say("")
     code, text = talk.end()
     assert code == main.INTERRUPTED
     assert "Traceback" not in text
-    assert "✗ cancelled after" in text
+    assert "→ detached: run " in text and "--resume" in text
 
 
 @pytest.mark.parametrize("arguments", [("--as", "eve"), ("--as", "eve", "--role", "dev")])
 def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ...]) -> None:
     talk = Conversation("run", ask(flow, "title: Release?, approvers: ['user:ada', 'role:ops']"), *arguments)
     talk.expect("◷ review waits for a decision by user:ada, role:ops")
+    talk.interrupt()
+    talk.expect(INTERRUPTED)
     talk.interrupt()
     code, text = talk.end()
     assert code == main.INTERRUPTED

@@ -22,3 +22,17 @@ def test_runs_are_retried_together_after_a_repair(cli_store: CliStore, tmp_path:
     for name in runs:
         cli_store.until(name, lambda view: view.status == "COMPLETED")
     assert cli_store.fine("dlq", "retry", "--workflow", "payment") == "no open dead letter matches\n"
+
+
+def test_what_is_set_repairs_every_run(cli_store: CliStore) -> None:
+    runs = [cli_store.failed(key=key) for key in ("three", "four")]
+    cli_store.fine("dlq", "retry", "--workflow", "payment", "--set", "/nodes/transfer/type=value")
+    for name in runs:
+        cli_store.until(name, lambda view: view.status == "COMPLETED")
+
+
+def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
+    forked = cli_store.json(
+        "runs", "fork", cli_store.failed(), "--node", "transfer", "--set", "/nodes/transfer/type=value"
+    )
+    cli_store.until(forked["run_id"], lambda view: view.status == "COMPLETED")

@@ -125,3 +125,11 @@ def test_a_file_that_cannot_be_read(inside: InProcessCli, tmp_path: Path) -> Non
 def test_nothing_acts_on_a_terminal() -> None:
     code, written = on_terminal("render", "{{ inputs.x }}!", "--scope", '{"inputs": {"x": "\\u001b[31mred"}}')
     assert (code, written) == (main.OK, "\\x1b[31mred!\n")
+
+
+def test_inputs_are_given_as_to_run(inside: InProcessCli) -> None:
+    assert inside("eval", "-c", "inputs.n > 2", "-i", "n=3").out.startswith("true")
+    assert inside("eval", "-c", "inputs.n > inputs.m", "-i", '{"n": 3}', "--inputs", '{"m": 5}').out.startswith("false")
+    assert inside("render", "{{ inputs.who }} and {{ inputs.n }}", "-i", "who=Ada", "-i", "n=3").out == "Ada and 3\n"
+    refused = inside("render", "{{ inputs.who }}", "-i", "who", "--json")
+    assert refused.code == 2 and "a JSON object" in refused.json["problems"][0]["hint"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -15,7 +14,9 @@ from typing import Any
 import pytest
 
 import tidemill
+from tests.docs.pages import rows_of
 from tests.e2e.cli.golden_world import forget
+from tests.examples import ExampleCommand, commands, example_files
 from tests.fixtures.command_line import EXAMPLES, SECONDS_MAX, Ended, InProcessCli, environment, process
 from tests.fixtures.grants import enable_sql
 from tidemill.cli import main
@@ -119,6 +120,27 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {},
         {"balances": [{"owner": "ada", "balance": 50}, {"owner": "ben", "balance": 50}], "refused": 1},
     ),
+    (
+        "etl",
+        {},
+        {
+            "read": 6,
+            "loaded": 3,
+            "best": [{"customer": "Hamilton", "total": 310}, {"customer": "Hopper", "total": 175}],
+        },
+    ),
+    ("polling", {}, {"result": "export-42 downloaded", "asked": 3}),
+    ("polling", {"ready_after": 99}, {"result": "export-42 is still running", "asked": 5}),
+    (
+        "invoices",
+        {},
+        {
+            "sent": 8,
+            "undelivered": ["invoice 2003: nobody@ is no address", "invoice 2006: nowhere@ is no address"],
+        },
+    ),
+    ("trial", {"half_seconds": 0.01}, "closed A-77"),
+    ("quotes", {}, {"ordered_from": "Contoso"}),
     ("words", {}, {"words": 10, "often": ["be", "to"]}),
     ("words", {"text": "$(rm -r /) ; once"}, {"words": 5, "often": []}),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
@@ -132,7 +154,7 @@ def test_small_examples(
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
     enable_sql(monkeypatch)
-    with tidemill.open(f"sqlite:///{tmp_path}/runs.db" if name == "ledger" else "memory://") as mill:
+    with tidemill.open(f"sqlite:///{tmp_path}/runs.db" if name in ("ledger", "etl") else "memory://") as mill:
         view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
     assert (view.status, view.outputs) == ("COMPLETED", outputs)
 
@@ -168,45 +190,25 @@ def test_the_showcase_shows_everything() -> None:
     assert nodes["text-message"]["status"] == "FAILED"
 
 
-HEADER = re.compile(
-    r"(?:#   )?(export [^\n]*|(?:tidemill (?:run|graph)|python) examples/[^\n(]*)(\([^\n]*)?$", re.MULTILINE
-)
-"""A command in the head of an example, with a remark behind it in parentheses."""
-FAILS = {"tidemill run examples/saga.yaml"}
 PRINTED = {
     "python examples/mail_report.py": "The largest is 42.\nCOMPLETED ['ada@example.com']\n",
     "python examples/call_http.py": "received orders.counted {'open': 3} signed\nCOMPLETED after 3 calls",
+    "python examples/onboarding.py": "Welcome! ada@mail, ada@wiki, ada@payroll\nada-1.accounts.1.0 COMPLETED\n",
 }
 SHOWCASE = "tidemill run examples/showcase.yaml"
 """Takes some seconds, and is run above."""
 
 
-def _headers() -> list[tuple[str, str]]:
-    """Every command of a header, with what it wants to be exported before it."""
-    found = []
-    for path in sorted(EXAMPLES.iterdir()):
-        head = (
-            path.read_text().partition("\nname: " if path.suffix == ".yaml" else "\nfrom ")[0] if path.is_file() else ""
-        )
-        exported = ""
-        for command, remark in HEADER.findall(head):
-            if command.startswith("export "):
-                exported = command.removeprefix("export ")
-            elif "on a terminal" not in remark:
-                found.append((command.strip(), exported))
-    return list(dict.fromkeys(found))
-
-
-@pytest.mark.parametrize(("command", "exported"), [each for each in _headers() if each[0] != SHOWCASE])
+@pytest.mark.parametrize("command", [each for each in commands() if each.line != SHOWCASE], ids=lambda each: each.line)
 def test_the_command_in_the_header_works_as_it_stands(
-    inside: InProcessCli, command: str, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: InProcessCli, command: ExampleCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIDEMILL_STORE")
-    if exported:
-        monkeypatch.setenv(*exported.split("=", 1))
-    program, *arguments = shlex.split(command)
+    for name, value in command.environment.items():
+        monkeypatch.setenv(name, value)
+    program, *arguments = shlex.split(command.line)
     if program == "tidemill":
         monkeypatch.setattr("sys.stdin", io.StringIO())
         ended = inside(*arguments)
@@ -222,11 +224,17 @@ def test_the_command_in_the_header_works_as_it_stands(
             check=False,
         )
         ended = Ended(done.returncode, done.stdout, done.stderr)
-    assert ended.code == (main.FAILED if command in FAILS else main.OK), ended
-    assert PRINTED.get(command, "") in ended.out
+    assert ended.code == command.code, ended
+    assert PRINTED.get(command.line, "") in ended.out
 
 
 def test_every_example_has_a_command_that_was_tried() -> None:
-    tried = {command.split()[1 if command.startswith("python") else 2] for command, _ in _headers()}
-    written = {f"examples/{path.name}" for path in EXAMPLES.iterdir() if path.is_file()}
+    tried = {line.split()[1 if line.startswith("python") else 2] for line, _ in commands()}
+    written = {f"examples/{path.name}" for path in example_files()}
     assert {name for name in written if not name.endswith("_steps.py")} == tried
+
+
+def test_every_example_is_in_the_table_once() -> None:
+    listed = [row[0].strip("`") for row in rows_of((EXAMPLES / "README.md").read_text())[1:]]
+    assert sorted(listed) == sorted(path.name for path in example_files() if not path.name.endswith("_steps.py"))
+    assert len(listed) >= 20

@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import EXAMPLES, ROOT, InProcessCli, on_terminal, process, shown
 from tests.fixtures.graphs import SHAPES, graph_of
 from tidemill.cli import main
@@ -118,6 +119,50 @@ def test_hostile_words_stay_inside_their_quotes(inside: InProcessCli, tmp_path: 
 def test_the_page_shows_what_the_command_prints(inside: InProcessCli) -> None:
     drawing = inside("graph", str(EXAMPLES / "showcase.yaml"), "--format", "text").out
     assert f"```text\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
+
+
+def test_a_file_gets_what_its_name_says(inside: InProcessCli, tmp_path: Path) -> None:
+    for name, form in (("a.svg", "svg"), ("a.html", "html"), ("a.mmd", "mermaid"), ("a.txt", "text")):
+        printed = inside("graph", ORDER, "--format", form).out
+        assert inside("graph", ORDER, "-o", str(tmp_path / name)) == (main.OK, "", "")
+        assert (tmp_path / name).read_text() == printed
+    inside("graph", ORDER, "--format", "svg", "--output", str(tmp_path / "b.txt"))
+    assert (tmp_path / "b.txt").read_text().startswith("<svg ")
+
+
+def test_a_run_is_drawn_in_every_format(cli_store: CliStore, tmp_path: Path) -> None:
+    run_id = cli_store.failed(key="invoice-17")
+    text = cli_store.fine("runs", "graph", run_id)
+    heading, _, *lines = text.splitlines()
+    assert heading.startswith("payment@1 · failed after ") and heading.endswith("· run invoice-17")
+    assert [line.split()[:2] for line in lines] == [["✓", "receive"], ["✗", "transfer"], ["○", "book"]]
+    graph = cli_store.fine("runs", "graph", run_id, "--format", "svg")
+    timeline = cli_store.fine("runs", "graph", run_id, "--timeline")
+    assert graph.startswith("<svg ") and timeline.startswith("<svg ") and graph != timeline
+    assert cli_store.json("runs", "graph", run_id, "--format", "svg") == {
+        "run_id": run_id,
+        "format": "svg",
+        "picture": graph,
+    }
+    file = tmp_path / "run.html"
+    assert cli_store.json("runs", "graph", run_id, "-o", str(file)) == {
+        "run_id": run_id,
+        "format": "html",
+        "file": str(file),
+    }
+    assert file.read_text().count("<svg xmlns") == 2
+
+
+def test_a_run_on_a_terminal_has_colours(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    ran = process("run", str(EXAMPLES / "hello.yaml"), "--store", store, "--json").json
+    code, written = on_terminal("runs", "graph", ran["run_id"], "--store", store, columns=130)
+    assert (code, "\x1b[32m✓ " in written) == (main.OK, True)
+
+
+def test_a_run_is_drawn_as_it_was(cli_store: CliStore) -> None:
+    run_id = cli_store.failed()
+    assert "○ book" in cli_store.fine("runs", "graph", run_id, "--at", "3")
 
 
 def test_every_example_is_drawn(inside: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,13 +96,15 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
     ended = process("run", file, cwd=folder)
     assert ended.code == main.FAILED
     assert "↻ books" in ended.out
-    assert "✗ after" in ended.out and "not reached: node books failed" in ended.out
+    assert "○ after" in ended.out and "not reached: node books failed" in ended.out
     explained = ended.out[ended.out.index("✗ failed at books") :]
     assert "the books do not add up\\x1b[31m [exception]" in explained
     assert "my_steps.py:17, in broken" in explained
     assert "cause  ValueError: invalid literal" in explained
     assert "2 attempts" in explained
-    assert "Traceback" not in ended.out + ended.err
+    shown = explained[explained.index("  Traceback (most recent call last):") :]
+    assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown
+    assert ended.out.count("Traceback") == 2, "of the error and of its cause"
 
 
 def test_functions_are_found_beside_the_document_and_in_the_working_directory(
@@ -147,6 +150,7 @@ def test_inputs_are_json_where_they_parse_as_json(inside: InProcessCli, folder: 
 def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, float]:
     """Start a run that hangs in a thread nothing can stop, interrupt it, and see how long it takes to end."""
     marker = folder / "marker"
+    marker.unlink(missing_ok=True)
     file = document(
         folder,
         f"""
@@ -170,21 +174,36 @@ def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, 
     return child.returncode, out, err, time.monotonic() - began
 
 
-def test_an_interrupt_cancels_the_run_and_leaves_at_once(folder: Path) -> None:
+def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None:
     code, out, err, seconds = interrupt((), folder)
+    assert (code, seconds < 30) == (main.INTERRUPTED, True)
+    run_id = out.split()[2]
+    assert f"→ detached: run {run_id} is not cancelled" in err
+    assert f"→ cancel it: tidemill runs cancel {run_id}\n" in err
+    again = re.search(r"→ go on here: tidemill run (\S+) --resume (\S+)\n", err)
+    assert again is not None and again[2] == run_id
+    assert process("runs", "show", "@last", "--json").json["status"] == "RUNNING"
+    assert process("runs", "cancel", run_id[:20]).code == main.OK
+
+
+def test_an_interrupt_cancels_a_run_that_nobody_could_carry_on(folder: Path) -> None:
+    code, out, err, seconds = interrupt(("--store", "memory://"), folder)
     assert code == main.INTERRUPTED
     assert err == ""
-    assert "✗ cancelled after" in out
+    assert "⊘ cancelled after" in out
     assert [line.split()[1] for line in out.splitlines()[1:4]] == ["stuck", "asleep", "never"]
     assert seconds < 30
 
 
 def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
-    code, out, err, _ = interrupt(("--json",), folder)
+    code, out, err, _ = interrupt(("--json", "--store", "memory://"), folder)
     assert (code, err) == (main.INTERRUPTED, "")
     view = json.loads(out)
     assert view["status"] == "CANCELLED"
     assert {node["status"] for node in view["nodes"].values()} == {"CANCELLED"}
+    code, out, err, _ = interrupt(("--json",), folder)
+    assert (code, json.loads(out)["status"]) == (main.INTERRUPTED, "RUNNING")
+    assert "→ detached: " in err
 
 
 def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.cli_store import PAYMENT, RELEASE, CliStore
 from tests.fixtures.command_line import EXAMPLES, process
 from tidemill.cli import main
+from tidemill.errors import Rejected
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -184,3 +185,109 @@ def test_a_mistyped_query_is_not_an_empty_list(
 ) -> None:
     (problem,) = cli_store.refused("runs", command, *arguments)
     assert problem["path"] == path and hint in problem["hint"]
+
+
+def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_last(cli_store: CliStore) -> None:
+    first, second = cli_store.failed(key="order-17"), cli_store.failed(key="order-18")
+    assert cli_store.json("runs", "show", "order-17")["run_id"] == first
+    assert cli_store.json("runs", "show", "@last")["run_id"] == second
+    engine_made = cli_store.failed()
+    for beginning in (engine_made[:20], engine_made[:-1], "@last"):
+        assert cli_store.json("runs", "show", beginning)["run_id"] == engine_made
+        assert f"run {engine_made} is FAILED" in cli_store.fine("runs", "relabel", beginning, "-l", "seen=yes")
+    assert cli_store.json("why", "@last")["command"] == f"tidemill runs retry {engine_made}"
+    assert cli_store.json("runs", "compare", "order-17", "@last")["right"] == engine_made
+    assert [row["run_id"] for row in cli_store.json("dlq", "list", "--run", "@last")["dead_letters"]] == [engine_made]
+    (problem,) = cli_store.refused("runs", "show", "order")
+    assert (problem["code"], "order-17, order-18" in problem["hint"]) == ("run_ambiguous", True)
+    (problem,) = cli_store.refused("runs", "show", "nobody")
+    assert problem["code"] == "run_unknown"
+
+
+def test_children_are_counted_beside_their_parents_and_ended_runs_have_a_duration(cli_store: CliStore) -> None:
+    cli_store.mill.publish({"name": "kid", "nodes": [{"id": "a", "type": "value"}]})
+    items = {"over": [1, 2, 3]}
+    parent = {"id": "kids", "type": "workflow", "config": {"workflow": "kid"}, "map": items}
+    run_id = cli_store.start({"name": "family", "nodes": [parent]})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    heads, row, note = cli_store.fine("runs", "list", "--limit", "1").splitlines()
+    assert heads.split() == ["RUN", "STATUS", "WORKFLOW", "STARTED", "TOOK"]
+    assert row.startswith(run_id) and matches(r"(ms|s)$", row)
+    assert note.strip() == "3 child runs"
+    assert len(cli_store.json("runs", "list")["runs"]) == 4
+    assert len([line for line in cli_store.fine("runs", "list", "--children").splitlines() if "COMPLETED" in line]) == 4
+    assert len(cli_store.fine("runs", "list", "--workflow", "kid").splitlines()) == 4, "nothing else matches"
+    assert len(cli_store.fine("runs", "list", "--term", f"parent:{run_id}").splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("approvals", "approve"), "tidemill approvals decide RUN NODE approve"),
+        (("runs", "stop"), "tidemill runs cancel RUN"),
+        (("runs", "publish"), "tidemill publish"),
+        (("logs",), "tidemill runs logs"),
+        (("runs", "shwo"), "'show'"),
+    ],
+)
+def test_a_command_of_another_name_or_place_is_understood(
+    cli_store: CliStore, arguments: tuple[str, ...], meant: str
+) -> None:
+    ended = cli_store(*arguments)
+    assert ended.code == main.REFUSED
+    assert "Did you mean" in ended.err and meant in ended.err
+
+
+def test_a_traceback_is_shown_wherever_a_failure_is(cli_store: CliStore) -> None:
+    run_id = cli_store.start(
+        {
+            "name": "broken",
+            "nodes": [
+                {"id": "a", "type": "python", "config": {"function": "json:loads", "args": {"s": "{"}}, "retry": 1},
+                {"id": "b", "type": "value", "dependencies": ["a"]},
+            ],
+        }
+    )
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    for command in (("runs", "show"), ("why",), ("runs", "logs")):
+        shown = cli_store.fine(*command, run_id)
+        assert "Traceback (most recent call last):" in shown and "in loads" in shown, command
+        assert "tidemill/" not in shown
+    for command in (("dlq", "show"), ("why",)):
+        assert "in loads" in cli_store.fine(*command, run_id, "a")
+    shown = cli_store.fine("runs", "show", run_id)
+    assert "1 failed, 1 not reached" in shown and matches(r"^○  b  not reached  node a failed$", shown)
+    assert matches(r"^error +a: JSONDecodeError: .* \[exception\]$", shown)
+    assert "in loads" in cli_store.json("runs", "show", run_id)["nodes"]["a"]["error"]["traceback"]
+
+
+# Many runs at once
+
+
+def test_an_action_on_all_runs_of_a_query(cli_store: CliStore) -> None:
+    for key in ("pay-1", "pay-2"):
+        cli_store.failed(key=key)
+    cli_store.asking(key="ask-1")
+    planned = cli_store.json("runs", "bulk", "retry", "status:failed", "workflow:payment", "--dry-run")
+    assert sorted((run["run_id"], run["result"]) for run in planned["runs"]) == [
+        ("pay-1", "would be done"),
+        ("pay-2", "would be done"),
+    ]
+    (problem,) = cli_store.refused("runs", "bulk", "cancel", "live")
+    assert problem["code"] == "confirmation_missing" and "--yes" in problem["hint"]
+    assert cli_store.mill.show("ask-1").status == "RUNNING"
+    told = cli_store.fine("runs", "bulk", "cancel", "live", "--yes", "--reason", "closing time")
+    assert "ask-1" in told and told.endswith("cancel: 1 of 1 run done\n")
+    assert cli_store.mill.show("ask-1").status == "CANCELLED"
+    refused = cli_store("runs", "bulk", "pause", "status:cancelled", "-y")
+    assert refused.code == 2 and "refused" in refused.out
+    assert cli_store.fine("runs", "bulk", "cancel", "workflow:nothing", "-y").startswith("nothing was done")
+    (problem,) = cli_store.refused("runs", "bulk", "cancel", "statuss:failed", "-y")
+    assert "did you mean `status`?" in problem["hint"]
+
+
+def test_a_query_and_a_known_action_are_needed(cli_store: CliStore) -> None:
+    for action, query, code in (("cancel", " ", "query_empty"), ("explode", "live", "action_unknown")):
+        with pytest.raises(Rejected) as refused:
+            cli_store.mill.bulk(action, query)  # type: ignore[arg-type]
+        assert refused.value.code == code

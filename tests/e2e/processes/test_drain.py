@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import time
 
 import apsw
 import pytest
 
 import tidemill
+from tests.fixtures.command_line import COMMAND, environment
 from tests.fixtures.worker_processes import Place, calls, until
 from tidemill.cli import main
 
@@ -114,8 +117,37 @@ def test_what_functions_print_is_not_in_the_json(here: Here) -> None:
     assert mill.result(start(mill, calls("chatter")), timeout_s=20).status == "COMPLETED"
     worker.tell()
     assert worker.end() == main.OK
-    assert [each["event"] for each in worker.said] == ["ready", "draining", "drained"]
-    assert b"a function prints" in worker.err
+    assert [each["event"] for each in worker.said] == ["ready", "node_completed", "draining", "drained"]
+    told, run_id = worker.said[1], mill.find()[0][0].run_id
+    assert (told["run"], told["node"], told["attempt"], told["level"]) == (run_id, "a", 1, "info")
+    assert told["duration_ms"] >= 0 and told["error"] is None
+    assert f"[{run_id} a] a function prints\n".encode() in worker.err
+
+
+def test_the_lines_of_a_worker_for_people(here: Here) -> None:
+    place, mill = here
+    once = {"max_attempts": 1}
+    bad = {"id": "a", "type": "python", "config": {"function": "json:loads", "args": {"s": "{"}}, "retry": once}
+    runs = [start(mill, calls("chatter")), start(mill, {"name": "bad", "nodes": [bad]})]
+    shown: dict[str, str] = {}
+    for level in ("info", "error"):
+        command = [*COMMAND, "worker", "--store", place.url, "--app", "shop_code.py", "--log-level", level]
+        command += ["--allow-import", "json"]
+        child = subprocess.Popen(
+            command, cwd=place.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for run_id in runs:
+            mill.result(run_id, timeout_s=60)
+        child.send_signal(signal.SIGTERM)
+        shown[level], _ = child.communicate(timeout=60)
+        assert child.returncode == main.OK
+        runs = [start(mill, calls("chatter")), start(mill, {"name": "bad", "nodes": [bad]})]
+    chatter = r"^✓ \S+ a  .*completed$"
+    failed = r"^✗ \S+ a  attempt 1 · .*JSONDecodeError: .* \[exception\]$"
+    assert [bool(re.search(chatter, shown[level], re.MULTILINE)) for level in ("info", "error")] == [True, False]
+    for text in shown.values():
+        assert re.search(failed, text, re.MULTILINE) and "  Traceback (most recent call last):" in text
+        assert re.search(r"^\[\S+ a\] a function prints$", text, re.MULTILINE)
 
 
 def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) -> None:
@@ -135,7 +167,9 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     assert mill.result(start(mill, calls("work")), timeout_s=20).status == "COMPLETED"
     worker.tell()
     assert worker.end() == main.OK
-    assert [each["event"] for each in worker.said] == ["ready", "store_lost", "store_back", "draining", "drained"]
+    assert [each["event"] for each in worker.said] == [
+        *("ready", "store_lost", "store_back", "node_completed", "draining", "drained"),
+    ]
 
 
 def test_a_worker_whose_file_is_removed_ends(here: Here) -> None:

@@ -12,7 +12,6 @@ import pytest
 from tests.fixtures.approvers import refused, signal, waits
 from tests.fixtures.child_processes import until
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.memory import MemoryBlobs
@@ -24,6 +23,7 @@ from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.document.normalize import borrowed_in, with_stand_ins
 from tidemill.kernel.model import ConfigProblem, NodeType, Workflow
 from tidemill.stores.contract import Stream
+from tidemill.testing.faulty_store import after_s, following, lose_reply
 
 
 @simulated

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.index_rows import DEAD_LETTER, read_dead_letter_row, run_terms
@@ -16,6 +15,7 @@ from tidemill.engine.turn import SNAPSHOT_TAIL_MIN
 from tidemill.errors import Rejected
 from tidemill.kernel.events import DeadLettered
 from tidemill.kernel.state import State
+from tidemill.testing.faulty_store import following, refuse
 
 
 @simulated
@@ -47,7 +47,7 @@ async def test_every_field_of_a_row(mill: Cluster, ledger: Ledger) -> None:
     assert row.labels == {"customer": "acme", "tier": "gold"}
     assert (row.created_ms, row.started_ms, row.ended_ms) == (1_000_000, 1_000_000, 1_005_000)
     assert (row.last_event_ms, row.events, row.counter) == (1_005_000, len(await mill.events(run_id)), 0)
-    assert (row.tolerated, row.dead_letters, row.late_results) == (1, 2, 0)
+    assert (row.tolerated, row.dead_letters, row.late_results) == (1, 1, 0)
     assert (row.failed_node, row.error_code) == ("c", "broken")
     assert (row.parent, row.forked_from, row.stuck, row.idle, row.waiting_for) == ("", "", False, False, ())
 
@@ -212,7 +212,12 @@ async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: C
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(
         document(
-            node("a", type="fail", config={"kind": "broken", "message": "for good"}, on_error="continue"),
+            node(
+                "a",
+                type="fail",
+                config={"kind": "broken", "message": "for good"},
+                map={"over": [1], "tolerate": 1},
+            ),
             call("b", args={"seconds": 30}),
         )
     )
@@ -220,7 +225,7 @@ async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: C
     assert len(await mill.of(run_id, DeadLettered)) == 1
     page = await mill.store.find(TENANT, DEAD_LETTER, [f"run:{run_id}"])
     (letter,) = [read_dead_letter_row(row) for row in page.rows]
-    assert (letter.node, letter.visit, letter.index, letter.attempts) == ("a", 1, -1, 1)
+    assert (letter.node, letter.visit, letter.index, letter.attempts) == ("a", 1, 0, 1)
     assert (letter.code, letter.message, letter.status) == ("broken", "for good", "open")
     for term in ("status:open", "workflow:test", "node:test/a", "code:broken"):
         assert (await mill.store.count(TENANT, DEAD_LETTER, [term])) == 1

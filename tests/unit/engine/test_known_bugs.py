@@ -10,7 +10,6 @@ import asyncio
 import pytest
 
 from tests.fixtures.cluster import Cluster, dying_after, dying_before, simulated
-from tests.fixtures.faulty_store import lose_reply, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.errors import Unavailable
@@ -24,6 +23,7 @@ from tidemill.kernel.events import (
     NodeScheduled,
 )
 from tidemill.stores.contract import Claim, Commit
+from tidemill.testing.faulty_store import lose_reply, refuse
 
 KILLS = {"right before": dying_before, "right after": dying_after}
 
@@ -55,6 +55,7 @@ async def test_guard_before_effect(mill: Cluster, kill: str, ledger: Ledger) -> 
         document(call("a", args={"seconds": 1}), call("b", "a"), call("c", "a"), call("d", "b", "c"))
     )
     await mill.until(lambda: ledger.running == 1)
+    await asyncio.sleep(0.8)  # The start is recorded.
     first.faulty_store.next("commit", KILLS[kill](first))
     await asyncio.sleep(2)
     assert first.faulty_store.dead
@@ -176,6 +177,7 @@ async def test_ack_before_requeue(mill: Cluster, kill: str, ledger: Ledger) -> N
     first = await mill.process("w1", functions={"work": flaky})
     run_id = await first.start(document(call("a", retry={"max_attempts": 2, "backoff_seconds": 5})))
     await mill.until(lambda: ledger.count("a") == 1)
+    await asyncio.sleep(0.8)  # The start is recorded.
     first.faulty_store.next("commit", KILLS[kill](first))
     await asyncio.sleep(2)
     assert first.faulty_store.dead

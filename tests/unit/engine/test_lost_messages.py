@@ -10,11 +10,11 @@ import pytest
 
 from tests.fixtures.approvers import child, ended, signal, waits
 from tests.fixtures.cluster import Cluster, Process, dying_after, dying_before, simulated
-from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.kernel.events import ChildFinished, ChildStarted, RunCreated
 from tidemill.stores.contract import Commit
+from tidemill.testing.faulty_store import following, lose_reply
 
 
 async def _publish(process: Process, *nodes: Any, **top: Any) -> None:

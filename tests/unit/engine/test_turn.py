@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, after_s, following, lose_reply, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
@@ -17,6 +16,7 @@ from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Cancel
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.stores.contract import Claim
+from tidemill.testing.faulty_store import Call, after_s, following, lose_reply, refuse
 
 
 @simulated
@@ -87,6 +87,7 @@ async def test_commits_of_many_runs_share_one_call(mill: Cluster, ledger: Ledger
     reference = await worker.publish(document(call("a", args={"seconds": 4})))
     runs = [await worker.start(reference) for _ in range(20)]
     await mill.until(lambda: ledger.running == 20)
+    await asyncio.sleep(1)  # Their starts are recorded.
     calls, commits = worker.faulty_store.calls["commit"], len(worker.faulty_store.commits)
     await asyncio.gather(*(worker.end(run_id) for run_id in runs))
     assert len(worker.faulty_store.commits) - commits == 20

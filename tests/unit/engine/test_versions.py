@@ -9,13 +9,13 @@ import pytest
 
 from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import following, lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX, WORKFLOW
 from tidemill.errors import Unavailable
 from tidemill.kernel.document.diff import Change, NodeChange
 from tidemill.stores.contract import Stream
+from tidemill.testing.faulty_store import following, lose_reply
 
 
 def put(path: str, value: Any) -> dict[str, Any]:

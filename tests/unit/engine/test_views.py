@@ -16,7 +16,15 @@ def test_an_error_shows_what_there_is() -> None:
     assert error_view(None) is None
     assert error_view(Error("c", "m")) == {"code": "c", "message": "m"}
     whole = error_view(Error("c", "m", "T", True, "h", ("x: y",), "trace", 3))
-    assert whole == {"code": "c", "message": "m", "type": "T", "hint": "h", "causes": ["x: y"], "index": 3}
+    assert whole == {
+        "code": "c",
+        "message": "m",
+        "type": "T",
+        "hint": "h",
+        "causes": ["x: y"],
+        "index": 3,
+        "traceback": "trace",
+    }
 
 
 @simulated

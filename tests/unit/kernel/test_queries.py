@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.queries import Token, VisibleOutput, iteration, path, tokens, upstream, visible_output
+from tidemill.kernel.commands import SkipRequested
+from tidemill.kernel.queries import Token, VisibleOutput, dead_ends, iteration, path, tokens, upstream, visible_output
 
 Json = Any
 
@@ -165,3 +166,28 @@ def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
     state, nodes = run.kernel.state, run.flow.by_id
     assert visible_output(run.flow, state, nodes["l"], "y") == "has not ended"
     assert isinstance(visible_output(run.flow, state, nodes["z"], "y"), VisibleOutput)
+
+
+def test_a_loop_that_is_skipped_into_nothing_is_warned_of() -> None:
+    run = begun("a > b > c > z", {"b": {"when": "inputs.x"}, "c": {"loop": loop(3, "a")}})
+    run.done("a")
+    run.result("b", SkipRequested(reason="when: inputs.x is false"), called=False)
+    assert (run.status, run.nodes("b c z")) == ("COMPLETED", "b=SKIPPED c=SKIPPED z=SKIPPED")
+    (warning,) = dead_ends(run.flow, run.kernel.state)
+    assert warning == (
+        "no terminal node completed: b was skipped (when: inputs.x is false) and c with it, which ended the loop; "
+        "let the condition of c end it instead"
+    )
+
+
+def test_where_a_way_ended_is_told_only_if_nothing_came_of_it() -> None:
+    run = begun("a > b; c", {"b": {"when": "inputs.x"}})
+    run.done("a")
+    run.done("c")
+    assert dead_ends(run.flow, run.kernel.state) == (), "it has not ended"
+    run.result("b", SkipRequested(reason="when: inputs.x is false"), called=False)
+    assert (run.status, dead_ends(run.flow, run.kernel.state)) == ("COMPLETED", ())
+    run = begun("a > b", {"b": {"when": "inputs.x"}})
+    run.done("a")
+    run.result("b", SkipRequested(reason="no"), called=False)
+    assert dead_ends(run.flow, run.kernel.state) == ("no terminal node completed: b was skipped (no)",)

@@ -230,3 +230,39 @@ def test_a_stream_with_ears_is_still_that_stream() -> None:
         sys.stdout.close()
         print("not closed")
     assert not behind.closed
+
+
+class Labelled(Listener):
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self.label = label
+
+
+def test_lines_say_whose_they_are_and_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Labelled("run-1 a"), Labelled("run-2 b:2")
+    contexts = [contextvars.copy_context() for _ in range(2)]
+    for ground, sink in zip(contexts, (first, second), strict=True):
+        ground.run(OUTPUT_SINK.set, sink)
+    capture = OutputCapture()
+    capture.install(labels=True)
+    try:
+        contexts[0].run(print, "one", "line\nand another")
+        contexts[0].run(print, "unfinished", end="")
+        contexts[1].run(print, "hush", "now")
+        contexts[0].run(print, "begun", end="")
+        contexts[0].run(print, " and ended")
+        print("nobody's")
+        contexts[1].run(logging.getLogger("mine").warning, "careful")
+    finally:
+        capture.remove()
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "[run-1 a] one line",
+        "[run-1 a] and another",
+        "[run-1 a] unfinished",
+        "[run-2 b:2] *** now",
+        "[run-1 a] begun and ended",
+        "nobody's",
+    ]
+    assert first.text == "one line\nand anotherunfinishedbegun and ended\n".replace("another", "another\n", 1)
+    assert err == "" or err.startswith("[run-2 b:2] careful")

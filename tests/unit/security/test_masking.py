@@ -19,7 +19,7 @@ from tests.fixtures.canaries import CANARIES
 from tests.fixtures.grants import enable_sql, give_secrets, grant_secrets
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.attempts.results import transactional
-from tidemill.engine.turn import PendingCommand, still_valid
+from tidemill.engine.pending_commands import PendingCommand, still_valid
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status

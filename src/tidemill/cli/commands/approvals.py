@@ -53,7 +53,9 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.node
 @options.argument("verb", "VERB", "approve, reject or changes.", type=click.Choice(get_args(Verb)))
 @options.comments
-@options.many("--form", "-f", metavar="NAME=VALUE", about="A field of the form; @file gives all.", type=str)
+@options.many(
+    "--form", "-f", metavar="NAME=VALUE", about="A field of the form; a JSON object or @file gives all.", type=str
+)
 @deciding
 @options.on_store()
 def decide_command(

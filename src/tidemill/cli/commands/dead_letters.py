@@ -51,6 +51,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.of_workflow
 @of_code
 @options.option("--patch", metavar="FILE", about="A JSON Patch that every run gets first.", type=str)
+@options.sets
 @options.option("--config", metavar="VALUE", about="Another config for --node: JSON or @file.", type=str)
 @options.dry_run
 @options.did_not_happen
@@ -61,18 +62,25 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.actor
 @options.on_store()
 def retry_command(
-    session: StoreSession, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
+    session: StoreSession,
+    run: str | None,
+    patch: str | None,
+    sets: tuple[str, ...],
+    config: str | None,
+    dry_run: bool,
+    **given: Any,
 ) -> int:
     """Let the runs of dead letters go on.
 
-    Say which: by --run, --workflow, --node or --code. --patch or --config repairs them first.
+    Say which: by --run, --workflow, --node or --code. --patch, --set or --config repairs them first.
     """
     from tidemill.cli.inputs import read_edits, read_value
     from tidemill.cli.render.runs import print_reprocessed
 
     def ask(mill: Tidemill) -> Reprocessed:
         corrected = {} if config is None else {"config": read_value("--config", config)}
-        operations = None if patch is None else read_edits(patch, (), lambda: None)
+        # What is set need not be in every document yet.
+        operations = read_edits(patch, sets, lambda: None) if patch is not None or sets else None
         return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **given)
 
     def ends(outcome: Reprocessed) -> int:

@@ -1,10 +1,11 @@
-"""`tidemill validate`, `graph` and `nodes`: they compile documents and list node types.
+"""`tidemill validate`, `graph`, `export` and `nodes`: they compile and print documents, and list node types.
 
 They need no store. With one, `validate` and `nodes` also know the node types that its workers offer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,11 +14,18 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
-from tidemill.cli.inputs import STDIN, read_source
-from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
+from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
+from tidemill.cli.render.graph import (
+    PictureForm,
+    draw,
+    drawing_text,
+    form_of,
+    mermaid_lines,
+    print_drawing,
+    print_picture,
+)
 from tidemill.cli.render.terminal import (
     as_plain,
-    console,
     counted,
     print_json,
     print_problems,
@@ -30,29 +38,38 @@ from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
+from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Workflow
 
 if TYPE_CHECKING:
     from tidemill.cli.render.documents import KnownTypes
 
 
-def graph(file: str, *, form: Literal["text", "mermaid"] | None) -> int:
-    """Print a drawing; without a form, text for a person and Mermaid for a program."""
+def graph(file: str, *, form: PictureForm | None, output: str | None = None) -> int:
+    """Print or write a drawing; without a form, text for a person and Mermaid for a program."""
     types = node_types()
     source = read_source(file)
     document, _ = with_stand_ins(source.document)
     with source.located():
         workflow = compile_document(document, types.by_name, types.unusable_types).workflow
-    drawn = supports_unicode()
-    if (form or ("text" if drawn else "mermaid")) == "mermaid":
-        waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
-        sys.stdout.writelines(f"{line}\n" for line in mermaid_lines(workflow, waiting))
-        return main.OK
-    lines = draw(workflow)
-    if drawn:
-        _print_coloured(workflow, lines)
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in (title(workflow), "", *as_text(lines)))
+    match form or form_of(output) or ("text" if supports_unicode() else "mermaid"):
+        case "mermaid":
+            waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
+            picture = "".join(f"{line}\n" for line in mermaid_lines(workflow, waiting))
+        case "svg":
+            from tidemill.pictures import graph_svg
+
+            picture = graph_svg(workflow)
+        case "html":
+            from tidemill.pictures import graph_html
+
+            picture = graph_html(workflow)
+        case _ if output is None:
+            print_drawing(title(workflow), draw(workflow))
+            return main.OK
+        case _:
+            picture = drawing_text(title(workflow), draw(workflow))
+    print_picture(picture, output)
     return main.OK
 
 
@@ -61,23 +78,34 @@ def title(workflow: Workflow) -> str:
     return f"{workflow.name} · {counted(len(workflow.nodes), 'node')}{about}"
 
 
-def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
-    from rich.text import Text
+def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> int:
+    """Print a document in one of its forms."""
+    from tidemill.authoring.python_source import python_source, readable
 
-    screen = console()
-    head, kind = columns(lines)
-    screen.print(Text(title(workflow), style="bold"), end="\n\n")
-    for line in lines:
-        text = Text()
-        text.append(line.brackets, "magenta")
-        text.append(line.rails, "blue")
-        text.append(line.marker + (" " if line.marker else ""), "yellow" if line.marker == "◆" else "blue")
-        text.append(line.name, "bold" if line.kind else "italic yellow")
-        text.append(" " * max(2, head - len(line.head) + 2))
-        text.append(f"{line.kind:<{kind}}  ", "cyan")
-        text.append(line.notes, "dim")
-        text.rstrip()
-        screen.print(text, no_wrap=True, overflow="ellipsis")
+    found = _exported(source, store)
+    normal, problems = normalise(found.document)
+    if problems:
+        raise Rejected(found.with_places(problems))
+    if form == "python":
+        text = python_source(normal)
+    elif form == "json":
+        text = json.dumps(readable(normal), indent=2, ensure_ascii=False) + "\n"
+    else:
+        from tidemill.cli.render.documents import as_yaml
+
+        text = as_yaml(readable(normal))
+    sys.stdout.write(text)
+    return main.OK
+
+
+def _exported(source: str, store: str) -> Source:
+    """The document in a file, or of a published workflow."""
+    place = source.partition(":")[0]
+    if source == STDIN or place.endswith((*FILE_ENDINGS, ".py")) or os.path.exists(source):
+        return read_source(source)
+    from tidemill.cli.session import StoreSession
+
+    return Source(source, StoreSession(store).asked(lambda mill: mill.workflow_document(source)), None)
 
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from tidemill.cli import main
-from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact
+from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact, read_inputs
 from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, one_line, print_json, report_problems, sanitize
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
@@ -105,6 +105,8 @@ class EvalOptions:
     output: str | None
     context: str | None
     inputs: str | None
+    given: tuple[str, ...]
+    """Inputs by name, beside those of `inputs`."""
     iteration: int
     store: str
     as_json: bool
@@ -161,7 +163,7 @@ def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
     has_output = options.output is not None
     output = readings.take(lambda: read_exact("--output", options.output or "")) if has_output else None
     context = readings.take(lambda: seen_nodes(read_mapping("--context", options.context or "{}")))
-    inputs = readings.take(lambda: read_mapping("--inputs", options.inputs or "{}"))
+    inputs = readings.take(lambda: read_mapping("--inputs", options.inputs or "{}") | read_inputs(options.given))
     if readings.problems or condition is None:
         raise Rejected(readings.problems)
     scope = Scope(
@@ -243,12 +245,15 @@ def _answer(part: _Part) -> dict[str, Any]:
     return {"result": part.verdict.value, "reason": part.verdict.reason}
 
 
-def render(template: str, scope: str, *, as_json: bool) -> int:
+def render(template: str, scope: str, given: Sequence[str], *, as_json: bool) -> int:
     readings = OptionReader()
     value = readings.take(lambda: _template(template))
     if not readings.problems:
         readings.problems += check_template(value)[0]
     seen = readings.take(lambda: template_scope(read_mapping("--scope", scope), "--scope"))
+    more = readings.take(lambda: read_inputs(given))
+    if seen is not None and more:
+        seen.inputs = {**(seen.inputs if isinstance(seen.inputs, dict) else {}), **more}
     if readings.problems or seen is None:
         report_problems(readings.problems, as_json=as_json)
         return main.REFUSED

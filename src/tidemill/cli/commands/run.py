@@ -11,8 +11,8 @@ import select
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, Self, TextIO
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self, TextIO
 
 from tidemill import client
 from tidemill.ambient import RealAmbient
@@ -188,6 +188,8 @@ DECISION_UNREACHABLE = (
 )
 SIGNAL_UNREACHABLE = "a memory:// store is private to this process: run it with --store"
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
+Interrupted = Literal["cancel", "detach", "watch"]
+_INTERRUPTED: dict[str, Interrupted] = {"c": "cancel", "d": "detach", "w": "watch"}
 
 
 class Prompter:
@@ -198,6 +200,7 @@ class Prompter:
         self._actor, self._roles = options.actor, options.roles
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
         self._talks = terminal and not options.silent and options.file != STDIN
+        self._asks = False
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -207,6 +210,27 @@ class Prompter:
             command = self._session.command("runs", "signal", run_id, event["name"])
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
+
+    def on_interrupt(self, run_id: str) -> Interrupted:
+        """What an interrupt means. The person says it; without one the run is left to those who go on with it."""
+        if self._session.is_private_store:
+            return "cancel"
+        if not self._talks:
+            return "detach"
+        question = f"\n  run {run_id}: [d]etach and leave it as it is, [c]ancel it, or go on [w]atching? "
+        try:
+            self._asks = True
+            self._watcher.leave()
+            return _INTERRUPTED.get(Typed(lambda: True).line(question).lower()[:1], "detach")
+        except (KeyboardInterrupt, QuestionOver):
+            print()
+            return "detach"
+
+    def watch_again(self) -> None:
+        """Draw again after a question about an interrupt."""
+        if self._asks:
+            self._watcher.enter()
+            self._asks = False
 
     def _decision(self, run_id: str, event: Mapping[str, Any]) -> None:
         index = event.get("index", NOT_AN_ITEM)
@@ -274,10 +298,13 @@ def run(options: RunOptions) -> int:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they come, --json and --quiet nothing but the end"
             raise rejected("option_invalid", message, hint="drop one of them")
+        if options.resume:
+            options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
         source, inputs = read_source(options.file), read_inputs(options.given)
         settings = read_settings(imports=options.imports)
         warn_of_ignored_config(source.folder)
-        folders = importable(source.folder) if options.apps or settings.may_import else nullcontext()
+        imports = options.apps or source.workflow is not None or settings.may_import
+        folders = importable(source.folder) if imports else nullcontext()
         with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
@@ -286,15 +313,31 @@ def run(options: RunOptions) -> int:
         return main.REFUSED
     if options.as_json:
         print_json(view.to_dict())
-    elif options.stream is not None:
+    if board.detached:
+        _print_detached(options, board.run_id)
+        return main.INTERRUPTED
+    if options.stream is not None:
         print_trouble(view, board)
     elif options.quiet:
         print_quietly(view, board)
-    else:
+    elif not options.as_json:
         print_end(view, board)
     if view.status == "COMPLETED":
         return main.OK
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+def _print_detached(options: RunOptions, run_id: str) -> None:
+    """Say how to go on with a run that is no longer watched; on standard error, where nothing else is expected."""
+    session, code = StoreSession(options.store), [part for app in options.apps for part in ("--app", app)]
+    code += [part for pattern in options.imports for part in ("--allow-import", pattern)]
+    file = "FILE" if options.file == STDIN else options.file
+    lines = (
+        f"detached: run {run_id} is not cancelled, and a worker on this store goes on with it",
+        f"go on here: {session.command('run', file, '--resume', run_id, *code)}",
+        f"cancel it: {session.command('runs', 'cancel', run_id)}",
+    )
+    print(*(f"→ {sanitize(line)}" for line in lines), sep="\n", file=sys.stderr)
 
 
 def _run(
@@ -323,7 +366,7 @@ def _run(
 
 def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
     with source.located():
-        published = mill.publish(source.document, author=options.actor)
+        published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
     return f"{published.name}@{published.version}"
@@ -331,6 +374,8 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was begun with, if it is a run of this document's workflow."""
+    if source.workflow is not None:
+        mill.register(**source.workflow.functions)
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
     if view.workflow != name:
@@ -354,16 +399,21 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
 
 
 def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Prompter, *, live: bool) -> None:
-    """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
+    """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
+    answer: Interrupted = "watch"
     with watcher:
-        try:
-            for event in mill.follow(board.run_id, live=live):
-                watcher.see(event)
-                prompter.see(board.run_id, event)
-        except KeyboardInterrupt:
-            board.interrupted = True
-            # A refusal means that it ended by itself a moment ago; its end is still to be seen.
-            with suppress(Rejected):
-                mill.cancel(board.run_id, reason="interrupted")
-            for event in mill.follow(board.run_id, after=board.seq):
-                watcher.see(event)
+        while answer != "detach":
+            try:
+                if answer == "cancel":
+                    # A refusal means that it ended by itself a moment ago; its end is still to be seen.
+                    with suppress(Rejected):
+                        mill.cancel(board.run_id, reason="interrupted")
+                prompter.watch_again()
+                for event in mill.follow(board.run_id, after=board.seq, live=live):
+                    watcher.see(event)
+                    prompter.see(board.run_id, event)
+                return
+            except KeyboardInterrupt:
+                answer = prompter.on_interrupt(board.run_id)
+                board.interrupted = board.interrupted or answer != "watch"
+        board.detached = True

@@ -6,25 +6,36 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from tidemill.cli import options
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
+    from tidemill.engine.services.bulk import BulkAction, BulkOutcome
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
-    """Carry out an action on a run, and print the status that the run has afterwards."""
+BULK = ("cancel", "pause", "resume", "retry", "rollback")
+
+
+def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = "") -> int:
+    """Carry out an action on a run, and print the status that the run has afterwards, and what follows."""
     from tidemill.cli.render.runs import say
+    from tidemill.cli.render.tables import print_hint
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         do(mill)
         view = mill.show(run_id)
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
-    return session.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+    def show(after: dict[str, Any]) -> None:
+        say(f"{done}; run {run_id} {'stays' if follows else 'is'} {after['status']}")
+        if follows:
+            print_hint(f"{follows}: {session.command('why', run_id)}")
+
+    return session.ask_and_print(ask, show)
 
 
 @click.command("patch")
@@ -63,7 +74,7 @@ def patch_command(
     return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
 
-def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
+def plain_act(name: str, done: str, about: str, *more: options.Decorator, follows: str = "") -> click.Command:
     """A command that calls the engine's method of the same name with the options of the command."""
 
     @click.command(name, help=about)
@@ -71,7 +82,8 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.together(*more, options.who)
     @options.on_store()
     def command(session: StoreSession, run: str, **given: Any) -> int:
-        return act(session, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+        done_to = done.format(**given)
+        return act(session, run, done_to, lambda mill: getattr(mill, name)(run, **given), follows=follows)
 
     return command
 
@@ -100,7 +112,12 @@ PLAIN = (
         "pause", "paused", "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish."
     ),
     plain_act("resume", "resumed", "Let a paused run go on."),
-    plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),
+    plain_act(
+        "rollback",
+        "rollback requested",
+        "Undo what a run did, as far as its nodes say how.",
+        follows="a worker undoes its steps one by one",
+    ),
 )
 
 
@@ -201,25 +218,33 @@ def override_command(
 @options.option("--node", metavar="NODE", about="Run again from this node on.")
 @options.given
 @options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
+@options.sets
 @options.labels
 @options.reason
 @options.actor
 @options.option("--key", metavar="ID", about="The id of the new run.")
 @options.on_store()
 def fork_command(
-    session: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+    session: StoreSession,
+    run: str,
+    given: tuple[str, ...],
+    patch: str | None,
+    sets: tuple[str, ...],
+    labels: tuple[str, ...],
+    **more: Any,
 ) -> int:
     """Branch a new run off another one, and print its id.
 
     It takes over what the other has done, up to an event, or up to the node that runs again.
     """
-    from tidemill.cli.inputs import read_data, read_inputs, read_pairs
+    from tidemill.cli.inputs import read_edits, read_inputs, read_pairs
 
     def ask(mill: Tidemill) -> dict[str, Any]:
+        changed = patch is not None or sets
         new = mill.fork(
             run,
             inputs=read_inputs(given) if given else None,
-            patch=None if patch is None else read_data(patch),
+            patch=read_edits(patch, sets, lambda: mill.document(run).document) if changed else None,
             labels=read_pairs("--label", labels) if labels else None,
             **more,
         )
@@ -228,5 +253,46 @@ def fork_command(
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))
 
 
-ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)
+@click.command("bulk")
+@options.argument("action", "ACTION", "cancel, pause, resume, retry or rollback.", type=click.Choice(BULK))
+@options.argument(
+    "query", "QUERY...", "Which runs: status:failed workflow:billing 'started>-2h'.", nargs=-1, required=True
+)
+@options.dry_run
+@options.flag("--yes", "-y", about="Do not ask.")
+@options.option(
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1_000, about="The most runs to act on."
+)
+@options.reason
+@options.actor
+@options.on_store()
+def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ...], yes: bool, **given: Any) -> int:
+    """Act on all runs that a query finds.
+
+    --dry-run lists them. Else the command asks first, and without a terminal needs --yes.
+    """
+    import sys
+
+    from tidemill.cli import main
+    from tidemill.cli.render.runs import print_bulk
+    from tidemill.errors import rejected
+
+    def ask(mill: Tidemill) -> BulkOutcome:
+        text = " ".join(query)
+        if not (given["dry_run"] or yes):
+            found = mill.bulk(action, text, **{**given, "dry_run": True})
+            if session.as_json or not sys.stdin.isatty():
+                message = f"{action} would act on {len(found.runs)} runs"
+                raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
+            if not found.runs or not click.confirm(f"{action} {len(found.runs)} runs?"):
+                return msgspec.structs.replace(found, runs=()) if found.runs else found
+        return mill.bulk(action, text, **given)
+
+    def ends(outcome: BulkOutcome) -> int:
+        return main.REFUSED if outcome.runs and not outcome.done else main.OK
+
+    return session.ask_and_print(ask, print_bulk, ends=ends)
+
+
+ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command, bulk_command)
 """All of them, in the order in which the help lists them."""

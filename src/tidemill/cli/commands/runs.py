@@ -61,17 +61,23 @@ def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> di
 
 @runs.command("list")
 @_conditions
+@options.flag("--children", about="List child runs, too, instead of counting them.")
 @options.page
 @options.on_store()
-def list_command(session: StoreSession, limit: int, after: str | None, **given: Any) -> int:
-    """List runs, newest first.
+def list_command(session: StoreSession, children: bool, limit: int, after: str | None, **given: Any) -> int:
+    """List runs, newest first; child runs are counted beside their parents.
 
     A query is conditions that all hold: status:failed workflow:billing label.customer=acme waiting:approval
     'started>-2h'.
     """
-    from tidemill.cli.render.lists import list_page
+    from tidemill.cli.render.lists import list_runs
 
-    return list_page(session, "runs", lambda mill: mill.find(**_wanted(**given), after=after, limit=limit))
+    def fetch(mill: Tidemill, after: str | None, limit: int) -> tuple[list[Any], str | None]:
+        return mill.find(**_wanted(**given), after=after, limit=limit)
+
+    words = " ".join((*given["query"], *given["terms"])).split()
+    asked_for = any(word.startswith(("parent:", "root:")) for word in words)
+    return list_runs(session, fetch, after, limit, children=children or asked_for)
 
 
 @runs.command("count")
@@ -209,6 +215,31 @@ def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) 
     return session.ask_and_print(lambda mill: mill.path(run, at=at), print_path)
 
 
+@runs.command("graph")
+@options.run
+@options.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "svg", "html"]),
+    about="Text or a picture; html has the timeline too. Default: by the name of -o, else text.",
+)
+@options.flag("--timeline", about="Draw when nodes were queued, at work and waiting instead; as svg.")
+@options.picture_file
+@options.at
+@options.on_store()
+def graph_command(session: StoreSession, run: str, **given: Any) -> int:
+    """Draw a run: statuses, times and the edges it took."""
+    from tidemill.cli.render.graph import RunPicture, draw_run_picture, print_drawing
+
+    def show(picture: RunPicture) -> None:
+        if picture.drawing is not None:
+            print_drawing(*picture.drawing)
+        elif picture.file is None:
+            print(picture.picture, end="")
+
+    return session.ask_and_print(lambda mill: draw_run_picture(mill, run, **given), show)
+
+
 runs.add_command(why_command)
 
 
@@ -232,7 +263,7 @@ def document_command(session: StoreSession, run: str) -> int:
 
 @runs.command("compare")
 @options.run
-@options.argument("other", "OTHER", "The id of another run.")
+@options.argument("other", "OTHER", "Another run.", type=options.RunName())
 @options.on_store()
 def compare_command(session: StoreSession, run: str, other: str) -> int:
     """Compare two runs, node by node."""

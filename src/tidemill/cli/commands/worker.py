@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
-from contextlib import nullcontext, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Self
@@ -25,28 +26,54 @@ import msgspec
 from tidemill.bootstrap import engine_at, without_password
 from tidemill.cli import main, options
 from tidemill.cli.options import GROUPS, CommandGroup
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, counted, reserve_stdout, sanitize
-from tidemill.cli.session import PRIVATE_STORE, StoreSession
+from tidemill.cli.render.board import duration
+from tidemill.cli.render.events import where
+from tidemill.cli.render.tables import dotted, error_words, names, traceback_lines
+from tidemill.cli.render.terminal import (
+    DIM,
+    GREEN,
+    MAGENTA,
+    RED,
+    YELLOW,
+    Styler,
+    counted,
+    one_line,
+    reserve_stdout,
+    sanitize,
+)
+from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none, plain
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
+from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 from tidemill.security.grants import ImportGrants
 from tidemill.settings import Settings, read_settings
 
 _TRIED = "it is tried until it does"
+LEVELS = ("debug", "info", "warning", "error")
+_LEVEL_OF = {"completed": "info", "skipped": "info", "waiting": "debug", "retrying": "warning", "failed": "error"}
+_SIGNS = {
+    "completed": ("✓", GREEN),
+    "skipped": ("⊘", DIM),
+    "waiting": ("◷", MAGENTA),
+    "retrying": ("↻", YELLOW),
+    "failed": ("✗", RED),
+}
 
 
 class StatusLines:
-    """Lines for people, or one JSON object per line for programs; each is written out at once."""
+    """Lines for people, or one JSON object per line for programs; those of nodes are flushed together."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, level: str = "info") -> None:
         # With --json standard output is kept clean of what functions print, so this is a way of its own to it.
         self._json = open(os.dup(1), "w", encoding="utf-8", buffering=1) if as_json else None  # noqa: SIM115
         self._paint = Styler()
         self._trouble = ""
+        self._rank = LEVELS.index(level)
+        self._flushing: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -56,10 +83,10 @@ class StatusLines:
             self._json.close()
 
     def ready(self, row: WorkerRow, store: str) -> None:
-        known = names((type_.removesuffix("@1") for type_ in row.types), 200)
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
+        known = f"· {counted(len(row.types), 'node type')}"
         self._say(
-            f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(f'· types {sanitize(known)}', DIM)}",
+            f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(known, DIM)}",
             event="ready",
             worker=row.name,
             pid=row.pid,
@@ -100,13 +127,57 @@ class StatusLines:
         words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
 
-    def _say(self, words: str, **fields: Any) -> None:
+    def ended(self, report: AttemptReport) -> None:
+        """How an attempt of a node ended; what the level leaves out is not printed."""
+        error = None if report.error is None else plain(report.error)
+        level = _LEVEL_OF[report.outcome] if not report.tolerated else "warning"
+        if LEVELS.index(level) < self._rank:
+            return
+        sign, colour = _SIGNS[report.outcome]
+        place = where({"node": report.node, "visit": report.visit, "index": report.index})
+        tried = f"attempt {report.attempt}" if report.attempt > 1 or error is not None else ""
+        again = "handled" if report.tolerated else ""
+        if report.retry_at_ms is not None:
+            again = f"again in {duration(max(0, report.retry_at_ms - time.time_ns() // 1_000_000))}"
+        what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else report.outcome
+        said = dotted(tried, duration(report.duration_ms), what, again)
+        lines = traceback_lines(error) if report.outcome == "failed" else []
+        self._say(
+            "\n  ".join([f"{self._paint(sign, colour)} {report.run_id} {sanitize(f'{place}  {said}')}", *lines]),
+            event=f"node_{report.outcome}",
+            level=level,
+            run=report.run_id,
+            node=report.node,
+            visit=report.visit,
+            index=item_or_none(report.index),
+            attempt=report.attempt,
+            duration_ms=report.duration_ms,
+            error=error,
+            retry_at_ms=report.retry_at_ms,
+            at_once=False,
+        )
+
+    def logged(self, record: logging.LogRecord) -> None:
+        """What the engine or a function has logged."""
+        text = logging.Formatter().format(record)
+        level, by = record.levelname.lower(), getattr(OUTPUT_SINK.get(), "label", None)
+        self._say(sanitize(text), event="log", level=level, logger=record.name, message=text, by=by)
+
+    def _say(self, words: str, *, at_once: bool = True, **fields: Any) -> None:
         if self._json is not None:
-            print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json, flush=True)
-        else:
-            print(words, file=sys.stdout, flush=True)
+            print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
+            return
+        print(words, file=sys.stdout, flush=at_once)
+        if not at_once and self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        sys.stdout.flush()
 
 
+FLUSH_SECONDS = 0.1
+ERROR_COLUMNS_MAX = 500
 FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
 """Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
 REOPEN_SECONDS = 1.0
@@ -128,6 +199,12 @@ class WorkOptions:
     archive: str | None
     retention_days: float | None
     as_json: bool
+    log_level: str = "info"
+    log_format: str = "text"
+
+    @property
+    def in_json(self) -> bool:
+        return self.as_json or self.log_format == "json"
 
 
 def work(options: WorkOptions) -> int:
@@ -140,15 +217,55 @@ def work(options: WorkOptions) -> int:
         _import_before_work()
         with (
             importable() if options.apps or settings.may_import else nullcontext(),
-            StatusLines(as_json=options.as_json) as status_lines,
-            reserve_stdout() if options.as_json else nullcontext(),
+            StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
+            reserve_stdout() if options.in_json else nullcontext(),
+            _logging(options, status_lines),
         ):
             engine = _engine(options, settings)
             main.start_collector()
             _in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
-        return StoreSession(options.store, options.as_json).refused(refusal)
+        return StoreSession(options.store, options.in_json).refused(refusal)
     return main.OK
+
+
+def _number(level: str) -> int:
+    return int(getattr(logging, level.upper()))
+
+
+class LogLines(logging.Handler):
+    """Prints log records as the worker's other lines are printed."""
+
+    def __init__(self, status_lines: StatusLines, level: int) -> None:
+        super().__init__(level)
+        self._status_lines = status_lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._status_lines.logged(record)
+
+
+@contextmanager
+def _logging(options: WorkOptions, status_lines: StatusLines) -> Iterator[None]:
+    """Say of which run and node the lines are that functions print, and print log records in the wanted form."""
+    capture, root = OutputCapture(), logging.getLogger()
+    capture.install(labels=True)
+    # A line per node is printed anyway, so records below a warning are shown only to those who debug.
+    level = logging.DEBUG if options.log_level == "debug" else max(logging.WARNING, _number(options.log_level))
+    handler: logging.Handler | None = None
+    if options.in_json:
+        handler = LogLines(status_lines, level)
+    elif options.log_level == "debug":
+        handler = logging.StreamHandler()
+    if handler is not None:
+        root.addHandler(handler)
+    if options.log_level == "debug":
+        logging.getLogger("tidemill").setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        capture.remove()
+        if handler is not None:
+            root.removeHandler(handler)
 
 
 def _import_before_work() -> None:
@@ -213,6 +330,7 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
             status_lines.draining(len(worker.held_jobs), options.grace_s)
 
     worker.refusals.listener = on_refusal
+    worker.listener = status_lines.ended
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)

@@ -146,7 +146,7 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
         source = read_source(file)
         warn_of_ignored_config(source.folder)
         with source.located():
-            published = mill.publish(source.document, author=author, message=message)
+            published = mill.publish(source.published, author=author, message=message)
         published = msgspec.structs.replace(published, warnings=source.with_places(published.warnings))
         views.extend(mill.node_types() if published.from_workers else ())
         return published

@@ -12,17 +12,24 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
 
+from tidemill.cli.render.tables import EXCEPTION
 from tidemill.cli.render.terminal import one_line
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.queries import NOT_TAKEN
+from tidemill.pictures.labels import duration as duration
 
-Phase = Literal["PENDING", "ACTIVE", "RETRYING", "WAITING", "COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"]
+Phase = Literal[
+    "PENDING", "ACTIVE", "RETRYING", "WAITING",
+    "COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED", "UNREACHED",
+]  # fmt: skip
 BUSY: frozenset[Phase] = frozenset({"ACTIVE", "RETRYING", "WAITING"})
-ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"})
+ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED", "UNREACHED"})
 
 RECENT_MAX = 40
 WAITS = {"human": "a decision", "signal": "signal", "child": "a child run"}
 """What visits wait for, where another word is plainer."""
 NOT_REACHED = "upstream_failed"
+"""The code of a node that failed because one before it did, and never began."""
 
 
 @dataclass(slots=True)
@@ -36,7 +43,7 @@ class NodeProgress:
     loops: bool = False
     began_ms: int | None = None
     spent_ms: int = 0
-    """Time of earlier visits, and of the last one when it has ended."""
+    """Time of the latest visit, when it has ended."""
     until_ms: int | None = None
     reason: str = ""
     code: str = ""
@@ -56,7 +63,7 @@ class NodeProgress:
         return bool(self.attempt or self.spent_ms) or self.began_ms is not None
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The time its visits have taken so far, queueing and waiting included."""
+        """The time its latest visit has taken so far, queueing and waiting included."""
         return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
 
 
@@ -74,7 +81,7 @@ class RunProgress:
         self.began_ms: int | None = None
         self.ended_ms: int | None = None
         self.paused = False
-        self.interrupted = False
+        self.interrupted = self.detached = False
         self.failed_node = ""
         self.error: Mapping[str, Any] | None = None
         self.tolerated = 0
@@ -168,10 +175,14 @@ class RunProgress:
             case "NodeOverridden" if event["status"] != "QUEUED":
                 self._end(row, "SKIPPED" if event["status"] == "SKIPPED" else "COMPLETED", event)
             case "NodeFailed":
-                row.reason, row.code = event["error"]["message"], event["error"]["code"]
+                error = event["error"]
+                kind = f"{error['type']}: " if error["code"] == EXCEPTION and error.get("type") else ""
+                row.reason, row.code = kind + error["message"], error["code"]
                 if "retry_at_ms" in event:
                     row.until_ms = event["retry_at_ms"]
                     self._move(row, "RETRYING")
+                elif row.code == NOT_REACHED:
+                    self._end(row, "UNREACHED", event)
                 else:
                     self._end(row, "TOLERATED" if event.get("tolerated") or event.get("taken") else "FAILED", event)
             case "NodeSkipped" | "NodeCancelled":
@@ -207,7 +218,8 @@ class RunProgress:
 
     def _reopen(self, names: Iterable[str]) -> None:
         for row in [self.rows[name] for name in names if name in self.rows]:
-            row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
+            # Every visit has its own time: added up, a loop would seem to slow down.
+            row.attempt, row.reason, row.count, row.passes, row.spent_ms = 0, "", None, 1, 0
             self._move(row, "PENDING")
 
     def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
@@ -232,28 +244,12 @@ class RunProgress:
         self._failed.pop(row.name, None)
         if phase in BUSY:
             self._busy[row.name] = row
-        elif (phase == "FAILED" and row.code != NOT_REACHED) or phase == "TOLERATED":
+        elif phase in ("FAILED", "TOLERATED"):
             self._failed[row.name] = row
 
 
 REASON_COLUMNS_MAX = 160
-NOT_TAKEN = "no inbound edge was taken"
-"""The kernel's reason for the arms of a branch that were not chosen: it goes without saying."""
-
-SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘✗", strict=True))
-
-
-def duration(ms: float) -> str:
-    if ms < 1000:
-        return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
-    seconds = ms / 1000
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} m {seconds:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02d} m"
+SIGNS: dict[str, str] = dict(zip(get_args(Phase), "○●↻◷✓!✗⊘⊘○", strict=True))
 
 
 def detail(row: NodeProgress, now_ms: int) -> str:
@@ -279,7 +275,7 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
             return _waiting(row, left)
         case "TOLERATED":
             return f"failed, tolerated: {_blame(row)}"
-        case "FAILED" if row.code == NOT_REACHED:
+        case "UNREACHED":
             return f"not reached: {_blame(row)}"
         case "FAILED":
             return _blame(row)
@@ -296,7 +292,7 @@ def _waiting(row: NodeProgress, left: str) -> str:
     if reason == "timer":
         return f"sleeps, {left} left" if left else "sleeps"
     if reason == "loop":
-        return "waits for the rest of its loop"
+        return f"next pass in {left}" if left else "waits for the rest of its loop"
     agreed = f", {row.agreed} of {row.quorum} agreed" if row.quorum > 1 else ""
     return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
-from tidemill.cli.render.board import RunProgress, duration
+from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration
 from tidemill.cli.render.progress import QuietWatcher
 from tidemill.cli.render.runs import step_name
-from tidemill.cli.render.tables import Column, dotted, iso, names, print_rows, snippet
+from tidemill.cli.render.tables import Column, dotted, error_words, iso, names, print_rows, snippet
 from tidemill.cli.render.terminal import (
     CYAN,
     DIM,
@@ -49,7 +49,8 @@ _MACHINERY = frozenset(
 """Fields that only a debugger asks for; --json has them."""
 
 _EVENT_COLOURS = (
-    (("Failed", "Lettered", "Cancelled", "Expired"), RED),
+    (("Failed", "Lettered", "Expired"), RED),
+    (("Cancelled",), DIM),
     (("Completed", "Decided", "Closed"), GREEN),
     (("Waiting", "Requested", "Paused", "Retried", "Rewound", "Patched", "Overridden", "Discarded"), YELLOW),
     (("Run",), CYAN),
@@ -78,6 +79,8 @@ class EventPrinter:
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
         tail = f"  {truncate(sanitize(said), left)}" if said else ""
         colour = next((colour for words, colour in _EVENT_COLOURS if any(word in kind for word in words)), "")
+        if (event.get("error") or {}).get("code") == NOT_REACHED:
+            colour = DIM
         painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, colour)
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
@@ -124,8 +127,7 @@ def _attempt(event: Mapping[str, Any]) -> str:
 
 
 def _error(event: Mapping[str, Any]) -> str:
-    error = event.get("error") or {}
-    return f"{error.get('message', '')} [{error.get('code', '')}]" if error else ""
+    return error_words(event["error"]) if event.get("error") else ""
 
 
 def _retry(event: Mapping[str, Any]) -> str:
@@ -250,7 +252,7 @@ def print_tokens(tokens: Sequence[Mapping[str, Any]]) -> None:
 
 LABEL_COLUMNS_MAX = 24
 _OVER = frozenset({"NodeCompleted", "NodeFailed", "NodeCancelled"})
-_LEVEL_COLOURS = {"warning": YELLOW, "error": RED, "critical": RED}
+_LEVEL_COLOURS = {"warning": YELLOW, "error": RED, "critical": RED, "traceback": RED}
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,15 +16,23 @@ flowchart keeps ids that Mermaid can read and escapes the rest; dashed arrows ar
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+import sys
+import time
+from collections.abc import Collection, Iterator
 from functools import reduce
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tidemill.cli.render.terminal import one_line
+from tidemill.cli.render.terminal import console, one_line, sanitize, supports_unicode
+from tidemill.errors import rejected
 from tidemill.kernel.model import Loop, Map, Node, Workflow
+from tidemill.pictures.labels import Edge, condition_text, edges_of, inline, type_name
+
+if TYPE_CHECKING:
+    from tidemill.client import Tidemill
+    from tidemill.pictures.svg import RunState
 
 LANES_MAX = 6
 """Loops nested deeper than this have no bracket; the words at their looping node still tell."""
@@ -152,67 +160,8 @@ class _Ancestry:
 CONDITION_COLUMNS_MAX = 56
 
 
-class Edge(NamedTuple):
-    """A way from a node to the next. A plain one has no label; `error` ones are taken only after a failure."""
-
-    target: str
-    label: str = ""
-    error: bool = False
-
-
-def edges_of(node: Node) -> list[Edge]:
-    """Every edge of a node once, in the order of the document, with all labels that rules give it."""
-    labels: dict[str, list[str]] = {}
-    errors, plain = set(node.error_path), set(node.plain)
-    for label, targets in _labels(node):
-        for target in targets:
-            labels.setdefault(target, []).append(label)
-    return [
-        Edge(
-            target,
-            "" if target in plain else ", or ".join(dict.fromkeys(labels.get(target, ()))),
-            target in errors and len(labels.get(target, ())) == 1,
-        )
-        for target in node.outbound
-    ]
-
-
-def _labels(node: Node) -> Iterator[tuple[str, Iterable[str]]]:
-    if node.branch is not None:
-        for rule in node.branch.rules:
-            yield f"if {condition_words(rule.condition)}", rule.next_nodes
-        yield "if chosen", node.branch.available
-        yield "otherwise", node.branch.default
-    if node.loop is not None:
-        yield "when done", node.loop.break_path
-        yield "when passes are used up", node.loop.timeout_path
-    yield "on error", node.error_path
-    for name, targets in node.exits.items():
-        yield f"on {name.removesuffix('_path')}", targets
-
-
 def condition_words(condition: Any, columns_max: int = CONDITION_COLUMNS_MAX) -> str:
-    return one_line(_condition(condition), columns_max)
-
-
-def _condition(condition: Any) -> str:
-    match condition:
-        case str():
-            return condition
-        case {"type": "cel", "expression": str(text)}:
-            return text
-        case {"type": "composite", "operator": "NOT", "conditions": [only]}:
-            return f"not ({_condition(only)})"
-        case {"type": "composite", "operator": str(operator), "conditions": [*parts]}:
-            return f" {operator.lower()} ".join(f"({_condition(part)})" for part in parts)
-        case {"type": str(kind), **rest}:
-            return f"{kind} {_inline(rest)}"
-        case _:
-            return _inline(condition)
-
-
-def _inline(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(condition_text(condition), columns_max)
 
 
 def notes_of(node: Node) -> list[str]:
@@ -229,7 +178,7 @@ def notes_of(node: Node) -> list[str]:
 
 
 def map_words(over: Map) -> str:
-    words = f"for each of {one_line(_inline(over.over), CONDITION_COLUMNS_MAX)}"
+    words = f"for each of {one_line(inline(over.over), CONDITION_COLUMNS_MAX)}"
     if over.max_parallel is not None:
         words += f", {over.max_parallel} at a time"
     if over.tolerate:
@@ -256,10 +205,6 @@ def join_words(node: Node, names_max: int = 6) -> str:
             return f"← {node.quorum} of {names}"
         case kind:
             return f"← {kind} of {names}"
-
-
-def type_name(node: Node) -> str:
-    return node.type.partition("@")[0]
 
 
 NESTING_MAX = 24
@@ -326,6 +271,138 @@ def columns(lines: list[Line]) -> tuple[int, int]:
     return min(max(heads, default=0), NAME_COLUMNS_MAX), max((len(line.kind) for line in lines), default=0)
 
 
+def drawing_text(heading: str, lines: list[Line]) -> str:
+    return "".join(f"{line}\n" for line in (heading, "", *as_text(lines)))
+
+
+PictureForm = Literal["text", "mermaid", "svg", "html"]
+_FORMS: dict[str, PictureForm] = {
+    ".svg": "svg",
+    ".html": "html",
+    ".htm": "html",
+    ".mmd": "mermaid",
+    ".md": "mermaid",
+    ".txt": "text",
+}
+
+
+def form_of(output: str | None) -> PictureForm | None:
+    """What a file should hold, by the end of its name."""
+    return None if output is None else _FORMS.get(PurePath(output).suffix.lower())
+
+
+def print_picture(picture: str, output: str | None) -> None:
+    """Write a picture to a file, or to standard output if there is none. Raises Rejected."""
+    if output is None:
+        sys.stdout.write(picture)
+        return
+    from tidemill.cli.inputs import writing
+
+    with writing(output, as_json=False) as (file, _):
+        file.write(picture.encode())
+
+
+_MARKERS = {
+    **dict.fromkeys("◆◷↻!", "yellow"),
+    **dict.fromkeys("○⊘", "dim"),
+    "✓": "green",
+    "✗": "red",
+    "↶": "magenta",
+}
+
+
+def print_drawing(heading: str, lines: list[Line]) -> None:
+    """Print a drawing, in colours where there is a terminal."""
+    if not supports_unicode():
+        sys.stdout.write(drawing_text(heading, lines))
+        return
+    from rich.text import Text
+
+    screen = console()
+    head, kind = columns(lines)
+    screen.print(Text(heading, style="bold"), end="\n\n")
+    for line in lines:
+        text = Text()
+        text.append(line.brackets, "magenta")
+        text.append(line.rails, "blue")
+        text.append(line.marker + (" " if line.marker else ""), _MARKERS.get(line.marker, "blue"))
+        text.append(line.name, "bold" if line.kind else "italic yellow")
+        text.append(" " * max(2, head - len(line.head) + 2))
+        text.append(f"{line.kind:<{kind}}  ", "cyan")
+        text.append(line.notes, "dim")
+        text.rstrip()
+        screen.print(text, no_wrap=True, overflow="ellipsis")
+
+
+_SIGNS = {
+    "COMPLETED": "✓",
+    "FAILED": "✗",
+    "HANDLED": "!",
+    "RETRYING": "↻",
+    "WAITING": "◷",
+    "PENDING": "○",
+    "SKIPPED": "⊘",
+    "CANCELLED": "⊘",
+    "UNDONE": "↶",
+}
+
+
+def draw_run(workflow: Workflow, state: RunState) -> list[Line]:
+    """The drawing of a run: each node with its status and what there is to say about it."""
+    return [
+        line if line.node == START else _with_status(line, workflow.nodes[line.node], state) for line in draw(workflow)
+    ]
+
+
+def _with_status(line: Line, node: Node, state: RunState) -> Line:
+    notes = " · ".join((state.word(node), *state.facts(node)))
+    return line._replace(marker=_SIGNS.get(state.status(node), "●"), notes=sanitize(notes))
+
+
+class RunPicture(NamedTuple):
+    run_id: str
+    form: PictureForm
+    picture: str
+    file: str | None
+    """Where it was written; None for standard output."""
+    drawing: tuple[str, list[Line]] | None = None
+    """A picture in text in its parts: the heading, and the lines."""
+
+    def to_dict(self) -> dict[str, Any]:
+        where = {"picture": self.picture} if self.file is None else {"file": self.file}
+        return {"run_id": self.run_id, "format": self.form, **where}
+
+
+def draw_run_picture(
+    mill: Tidemill, run_id: str, *, form: PictureForm | None, timeline: bool, output: str | None, at: int | None
+) -> RunPicture:
+    """Draw a run as it is, or as it was after event `at`, and write it to `output` if that is a file."""
+    from tidemill.pictures import run_html, run_svg, timeline_svg
+    from tidemill.pictures.history import History
+    from tidemill.pictures.svg import RunState, run_heading
+
+    form = form or form_of(output) or ("svg" if timeline else "text")
+    if form == "mermaid" or (timeline and form == "text"):
+        message = "a timeline is drawn as svg or html" if timeline else "a run is drawn as text, svg or html"
+        raise rejected("usage", message, path="/format", hint="say --format svg")
+    view = mill.show(run_id, at=at)
+    events = mill.events(view.run_id, limit=at)
+    now_ms = time.time_ns() // 1_000_000 if at is None and view.ended_ms is None else None
+    drawing = None
+    if form == "html":
+        picture = run_html(view, events, now_ms=now_ms)
+    elif form == "svg":
+        picture = (timeline_svg if timeline else run_svg)(view, events, now_ms=now_ms)
+    else:
+        assert view.graph is not None, "a run that is shown has a graph"
+        heading = " · ".join(run_heading(view, now_ms)[:2])
+        drawing = (sanitize(heading), draw_run(view.graph, RunState(view, History(events, now_ms))))
+        picture = drawing_text(*drawing)
+    if output is not None:
+        print_picture(picture, output)
+    return RunPicture(view.run_id, form, picture, output, drawing if output is None else None)
+
+
 class _Drawing:
     def __init__(self, workflow: Workflow) -> None:
         self._nodes = workflow.nodes
@@ -342,7 +419,7 @@ class _Drawing:
                 continue
             node = self._nodes[task.node]
             arms = {self._nodes[arm].id: arm for arm in self._outline.arms.get(task.node, ())}
-            ways = [_Way(edge, arms.get(edge.target)) for edge in edges_of(node)]
+            ways = [_Way(edge, arms.get(edge.target)) for edge in edges_of(node, condition_words)]
             below = [way for way in ways if way.arm is not None or way.edge.label]
             beside = [way.edge.target for way in ways if way.arm is None and not way.edge.label]
             yield _line(task, node, beside)
@@ -436,7 +513,7 @@ def mermaid_lines(workflow: Workflow, waiting: Collection[str] = ()) -> Iterator
     for node in workflow.nodes:
         yield f"    {names[node.id]}{_shape(node, waiting)}"
     for node in workflow.nodes:
-        for edge in edges_of(node):
+        for edge in edges_of(node, condition_words):
             label = f'|"{_quoted(edge.label)}"|' if edge.label else ""
             yield f"    {names[node.id]} {'-.->' if edge.error else '-->'}{label} {names[edge.target]}"
         if node.loop is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from tidemill.cli.render.tables import (
     Column,
     age,
     dotted,
+    error_words,
     iso,
     label_words,
     moment,
@@ -26,6 +28,7 @@ from tidemill.cli.render.tables import (
     print_next,
     print_rows,
     print_title,
+    print_traceback,
     size_of,
 )
 from tidemill.cli.render.terminal import counted
@@ -55,6 +58,8 @@ class Page(NamedTuple):
     kind: str
     rows: Sequence[Any]
     cursor: str | None
+    children: Mapping[str, int] = {}
+    """How many child runs below each run are left out."""
 
     def to_dict(self) -> dict[str, Any]:
         rows = plain(self.rows)
@@ -82,8 +87,47 @@ def print_page(session: StoreSession, page: Page) -> None:
         if session.is_private_store:
             print_hint(ALONE)
         return
-    print_rows(spec.columns, page.rows, spec.note)
+    note = spec.note
+    if page.children:
+        note = partial(_note_with_children, page.children)
+    print_rows(spec.columns, page.rows, note)
+    if count := page.children.get(ELSEWHERE):
+        print_hint(f"{counted(count, 'child run')} of other runs left out; --children lists them")
     print_next(page.cursor)
+
+
+Fetch = Callable[["Tidemill", str | None, int], tuple[Sequence[RunRow], str | None]]
+"""Fetches a page of runs after a cursor, at most so many."""
+FOLDED_PAGES_MAX = 200
+ELSEWHERE = ""
+"""Children whose parent is not on the page."""
+
+
+def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int, *, children: bool) -> int:
+    """List runs; without `children` those are counted beside the run that they belong to. JSON has them all."""
+
+    def folded(mill: Tidemill) -> Page:
+        rows, left_out, cursor = list[RunRow](), list[RunRow](), after
+        for _ in range(FOLDED_PAGES_MAX):
+            found, cursor = fetch(mill, cursor, limit - len(rows))
+            for row in found:
+                (left_out if row.parent else rows).append(row)
+            if cursor is None or len(rows) >= limit:
+                break
+        below = {row.run_id: sum(each.run_id.startswith(f"{row.run_id}.") for each in left_out) for row in rows}
+        if not rows:
+            return Page("runs", *fetch(mill, after, limit))
+        below[ELSEWHERE] = len(left_out) - sum(below.values())
+        return Page("runs", rows, cursor, {run_id: count for run_id, count in below.items() if count})
+
+    if session.as_json or children:
+        return list_page(session, "runs", lambda mill: fetch(mill, after, limit))
+    return session.ask_and_print(folded, lambda page: print_page(session, page))
+
+
+def _note_with_children(children: Mapping[str, int], row: RunRow) -> str:
+    count = children.get(row.run_id, 0)
+    return dotted(_run_note(row), counted(count, "child run") if count else "")
 
 
 def _run_note(row: RunRow) -> str:
@@ -98,6 +142,11 @@ def _run_note(row: RunRow) -> str:
         f"{row.tolerated} tolerated" if row.tolerated else "",
         label_words(row.labels),
     )
+
+
+def _took(row: RunRow) -> str:
+    """How long an ended run took."""
+    return "" if row.ended_ms is None else duration(row.ended_ms - row.created_ms)
 
 
 def _place(row: ApprovalRow | DeadLetterRow) -> str:
@@ -132,6 +181,7 @@ LISTS = {
             Column("STATUS", "status", status=True),
             Column("WORKFLOW", lambda row: reference(row.workflow, row.version, row.revision), gives=True),
             Column("STARTED", lambda row: age(row.created_ms)),
+            Column("TOOK", _took, number=True),
         ),
         "no run matches",
         _run_note,
@@ -401,6 +451,7 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
     print_facts(_dead_letter_facts(letter))
+    print_traceback(letter["error"])
     if letter["status"] == "open":
         which = ("--item", str(letter["index"])) if item else ()
         print()
@@ -418,7 +469,7 @@ def _dead_letter_facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "failed", moment(letter["at_ms"])
     yield "visit", letter["visit"] if letter["visit"] > 1 else None
     yield "attempts", letter["attempts"]
-    yield "error", f"{error['message']} [{error['code']}]"
+    yield "error", error_words(error)
     yield "hint", error.get("hint")
     yield "cause", "\n".join(error.get("causes", ()))
     if letter["input"] is not None:

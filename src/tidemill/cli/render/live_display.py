@@ -37,10 +37,14 @@ STYLES: dict[Phase, str] = {
     "TOLERATED": "yellow",
     "FAILED": "bold red",
     "SKIPPED": "dim",
-    "CANCELLED": "red",
+    "CANCELLED": "dim",
+    "UNREACHED": "dim",
 }
 
-COUNTED: tuple[Phase, ...] = ("ACTIVE", "RETRYING", "WAITING", "FAILED", "TOLERATED", "CANCELLED", "SKIPPED")
+COUNTED: tuple[Phase, ...] = (
+    "ACTIVE", "RETRYING", "WAITING", "FAILED", "TOLERATED", "UNREACHED", "CANCELLED", "SKIPPED",
+)  # fmt: skip
+WORDS: dict[Phase, str] = {"RETRYING": "to retry", "UNREACHED": "not reached"}
 
 
 class Display:
@@ -116,7 +120,7 @@ class Display:
         text.append(f" {ended:,} of {total:,} nodes")
         for phase in COUNTED:
             if board.counts[phase]:
-                words = "to retry" if phase == "RETRYING" else phase.lower()
+                words = WORDS.get(phase, phase.lower())
                 text.append(" · ", "dim")
                 text.append(f"{board.counts[phase]:,} {words}", STYLES[phase])
         return text
@@ -128,7 +132,8 @@ class Display:
         turning = SPINNER[now_ms // 125 % len(SPINNER)]
         text.append(turning if row.phase == "ACTIVE" or again else SIGNS[row.phase], style)
         name = row.name if len(row.name) <= width else row.name[: width - 1] + "…"
-        text.append(f" {name:<{width}}", "" if row.phase not in ("PENDING", "SKIPPED") else "dim")
+        faint = row.phase in ("PENDING", "SKIPPED", "CANCELLED", "UNREACHED")
+        text.append(f" {name:<{width}}", "dim" if faint else "")
         spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
         text.append(f"  {spent:>9}  ", "dim")
         if row.count and row.phase in ("ACTIVE", "RETRYING", "WAITING"):

@@ -14,21 +14,26 @@ from typing import IO, Any
 
 import msgspec
 
+from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration
 from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
-from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.tables import (
+    EXCEPTION,
     Column,
     Line,
     dotted,
+    error_words,
     label_words,
     moment,
     names,
+    now_ms,
     print_facts,
     print_hint,
     print_rows,
     print_table,
     print_title,
+    print_traceback,
     snippet,
+    traceback_lines,
 )
 from tidemill.cli.render.terminal import (
     DIM,
@@ -39,12 +44,14 @@ from tidemill.cli.render.terminal import (
     columns,
     console,
     counted,
+    print_warning,
     print_warnings,
     sanitize,
     supports_unicode,
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
+from tidemill.engine.services.bulk import BulkOutcome
 from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
@@ -65,12 +72,13 @@ def print_end(view: RunView, board: RunProgress) -> None:
     match view.status:
         case "COMPLETED":
             _say(f"✓ completed in {duration(elapsed_ms)}{tolerated}", "bold green")
+            for warning in view.warnings:
+                print_warning(warning)
             print_outputs(view.outputs)
         case "CANCELLED":
-            _say(f"✗ cancelled after {duration(elapsed_ms)}", "bold red")
+            _say(f"⊘ cancelled after {duration(elapsed_ms)}", "bold")
         case _:
-            _print_failure(board)
-            _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
+            _print_failure(board, duration(elapsed_ms))
     for kind, words in (("undone", "↶ undone"), ("left", "! not undone")):
         if steps := view.rollback[kind]:
             print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
@@ -86,6 +94,8 @@ def print_quietly(view: RunView, board: RunProgress) -> None:
     """Print the outputs and nothing else; what went wrong goes to stderr."""
     if view.status == "COMPLETED":
         print(pretty(view.outputs))
+        for warning in view.warnings:
+            print_warning(warning, sys.stderr)
     else:
         print_trouble(view, board)
 
@@ -93,20 +103,21 @@ def print_quietly(view: RunView, board: RunProgress) -> None:
 def print_trouble(view: RunView, board: RunProgress) -> None:
     """Say on stderr what went wrong, if anything did."""
     if view.status == "FAILED":
-        _print_plainly(f"failed {_where(board)}", explained(board), sys.stderr)
+        _print_plainly(f"failed {_where(board)}", board, sys.stderr)
     elif view.status != "COMPLETED":
-        print("✗ cancelled", file=sys.stderr)
+        print("⊘ cancelled", file=sys.stderr)
 
 
 def explained(board: RunProgress) -> list[tuple[str, str]]:
     """The first failure in labelled lines: what, where, what to do, what caused it."""
     error: Mapping[str, Any] = board.error or {}
-    code = error.get("code", "")
+    code, message = error.get("code", ""), str(error.get("message", ""))
     kind, index, row = error.get("type"), error.get("index", -1), board.rows.get(board.failed_node)
-    causes = list(error.get("causes", ()))
+    # A cause that only repeats the message says nothing.
+    causes = [cause for cause in error.get("causes", ()) if not (message and cause.endswith(f": {message}"))]
     facts = (
-        ("error", f"{error.get('message', '')} [{code}]"),
-        ("type", kind if kind != "Fail" else ""),
+        ("error", error_words(error)),
+        ("type", kind if kind != "Fail" and code != EXCEPTION else ""),
         ("item", str(index) if index >= 0 else ""),
         ("at", _place(error.get("traceback") or "")),
         ("hint", error.get("hint")),
@@ -162,32 +173,38 @@ def print_outputs(outputs: Any) -> None:
         screen.print(f"… {len(lines) - OUTPUT_LINES_MAX:,} more lines; --json prints everything", style="dim")
 
 
-def _print_failure(board: RunProgress) -> None:
-    title, lines = f"failed {_where(board)}", explained(board)
+def _print_failure(board: RunProgress, elapsed: str) -> None:
+    title = f"failed {_where(board)} after {elapsed}"
     if not supports_unicode():
-        _print_plainly(title, lines, sys.stdout)
+        _print_plainly(title, board, sys.stdout)
         return
+    from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for label, text in lines:
+    for label, text in explained(board):
         table.add_row(Text(label, style="dim"), Text(text, style="bold" if label == "error" else ""))
-    console().print(Panel(table, title=f"✗ {title}", title_align="left", border_style="red", expand=False))
+    lines = traceback_lines(board.error)
+    body = Group(table, Text("\n".join(["", *lines]), style="dim")) if lines else table
+    console().print(Panel(body, title=f"✗ {title}", title_align="left", border_style="red", expand=False))
 
 
-def _print_plainly(title: str, lines: list[tuple[str, str]], stream: IO[str]) -> None:
+def _print_plainly(title: str, board: RunProgress, stream: IO[str]) -> None:
     print(f"✗ {title}", file=stream)
-    for label, text in lines:
+    for label, text in explained(board):
         for number, line in enumerate(text.split("\n")):
             print(f"  {'' if number else label:<6} {line}".rstrip(), file=stream)
+    print_traceback(board.error, indent=2, stream=stream)
 
 
 NODES_SHOWN_MAX = 200
 NAME_COLUMNS = 500
 """Columns for names in a row; more than one line of them is folded."""
-SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "●", "RUNNING": "●"}
+UNREACHED = "not reached"
+"""The status in text of a node that failed only because one before it did: there is one failure, not many."""
+SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "○", "RUNNING": "●", UNREACHED: PHASE_SIGNS["UNREACHED"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +226,15 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
     print_title(reference(view.workflow, view.version, shown.get("revision")), f"run {view.run_id}")
     print_facts([*_times(details), *_facts(shown)])
     print()
-    _print_nodes(shown["nodes"], {step["node"]: step["why"] for step in details.path})
+    whys = {step["node"]: step["why"] for step in details.path}
+    undone = {key.rsplit("/", 2)[0] for key in view.rollback["undone"]}
+    whys |= {name: dotted(whys.get(name, ""), "undone") for name in undone}
+    _print_nodes(shown["nodes"], whys, past=details.past)
+    print_traceback(view.error)
     if view.status == "COMPLETED":
         print()
+        for warning in view.warnings:
+            print_warning(warning)
         if view.outputs_missing:
             print_hint(f"outputs are missing: {view.outputs_missing}")
         print_outputs(view.outputs)
@@ -239,10 +262,10 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "forked from", f"{origin} after event {seq}"
     if (error := shown["error"]) is not None:
         where = f"{shown['failed_node']}: " if shown.get("failed_node") else ""
-        yield "error", f"{where}{error['message']} [{error['code']}]"
+        yield "error", f"{where}{error_words(error)}"
         yield "hint", error.get("hint")
         yield "cause", "\n".join(error.get("causes", ()))
-    counts = Counter(node["status"] for node in shown["nodes"].values())
+    counts = Counter(_status(node) for node in shown["nodes"].values())
     nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
     yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"
 
@@ -257,14 +280,14 @@ def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
         yield "last change", moment(last)
 
 
-def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
+def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str], *, past: bool) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
         chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
     heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
     lines = [
-        Line((SIGNS.get(node["status"], " "), name, node["status"], _about(node, whys.get(name, ""))))
+        Line((SIGNS.get(_status(node), " "), name, _status(node), _about(node, whys.get(name, ""), past=past)))
         for name, node in chosen
     ]
     print_table(heads, lines[:NODES_SHOWN_MAX])
@@ -272,13 +295,20 @@ def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]
         print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
 
 
-def _about(node: Mapping[str, Any], why: str) -> str:
+def _status(node: Mapping[str, Any]) -> str:
+    unreached = node["status"] == "FAILED" and (node["error"] or {}).get("code") == NOT_REACHED
+    return UNREACHED if unreached else str(node["status"])
+
+
+def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
     items, result = "", ""
     if counts := node.get("items"):
         failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
         items = f"{counts['done']:,}/{counts['count']:,} items{failed}"
-    if node["error"] is not None:
-        result = f"{node['error']['message']} [{node['error']['code']}]"
+    if _status(node) == UNREACHED:
+        result = str(node["error"]["message"])
+    elif node["error"] is not None:
+        result = error_words(node["error"])
     elif node.get("output_missing"):
         result = f"output missing: {node['output_missing']}"
     elif node["output"] is not None:
@@ -288,6 +318,7 @@ def _about(node: Mapping[str, Any], why: str) -> str:
         items,
         f"visit {node['visits']}" if node["visits"] > 1 else "",
         f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
+        f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") and not past else "",
         f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
         result,
     )
@@ -340,6 +371,24 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
+    if outcome.more:
+        print_hint("there are more: the same command again, or a higher --limit")
+
+
+def print_bulk(outcome: BulkOutcome) -> None:
+    runs = outcome.runs
+    if not runs:
+        print("nothing was done: no run matches, or you said no")
+        return
+    columns = (
+        Column("RUN", "run_id"),
+        Column("WORKFLOW", "workflow"),
+        Column("WAS", "status"),
+        Column("RESULT", "result"),
+    )
+    print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
+    done = "would be done" if any(run.result == "would be done" for run in runs) else "done"
+    print_hint(f"{outcome.action}: {outcome.done} of {counted(len(runs), 'run')} {done}")
     if outcome.more:
         print_hint("there are more: the same command again, or a higher --limit")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -241,3 +241,26 @@ def names(found: Any, columns_max: int = 60) -> str:
             return f"{', '.join(shown)} and {len(parts) - len(shown)} more"
         shown.append(name)
     return ", ".join(shown)
+
+
+EXCEPTION = "exception"
+"""The code of errors that foreign code raised, which are told apart by their type."""
+
+
+def error_words(error: Mapping[str, Any]) -> str:
+    """An error on one line: its message and its code, and of an exception its class."""
+    message, code, kind = (str(error.get(name) or "") for name in ("message", "code", "type"))
+    named = f"{kind}: " if code == EXCEPTION and kind and message != kind else ""
+    return f"{named}{message} [{code}]"
+
+
+def print_traceback(error: Mapping[str, Any] | None, *, indent: int = 0, stream: IO[str] | None = None) -> None:
+    """Print the traceback of an error below what was printed of it, if it has one."""
+    if lines := traceback_lines(error):
+        paint = Styler(stream)
+        print(*("", *(f"{' ' * indent}{paint(line, DIM)}" for line in lines)), sep="\n", file=stream)
+
+
+def traceback_lines(error: Mapping[str, Any] | None) -> list[str]:
+    text = str((error or {}).get("traceback") or "")
+    return sanitize(text).rstrip().split("\n") if text.strip() else []

@@ -131,11 +131,11 @@ COLUMNS_ELSEWHERE = 120
 
 STATUS_COLOURS = {
     **dict.fromkeys(("COMPLETED", "decided", "approved", "alive"), GREEN),
-    **dict.fromkeys(("FAILED", "CANCELLED", "rejected", "expired", "cancelled", "open", "dead"), RED),
+    **dict.fromkeys(("FAILED", "rejected", "expired", "open", "dead"), RED),
     **dict.fromkeys(("RUNNING", "QUEUED"), CYAN),
     **dict.fromkeys(("WAITING", "pending"), MAGENTA),
     **dict.fromkeys(("PAUSED", "changes requested", "draining", "silent"), YELLOW),
-    **dict.fromkeys(("PENDING", "SKIPPED"), DIM),
+    **dict.fromkeys(("PENDING", "SKIPPED", "CANCELLED", "cancelled", "not reached"), DIM),
 }
 """The states of runs, nodes, approvals, dead letters and workers."""
 
@@ -271,6 +271,10 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
         print(*_lines(problem, width, columns, paint), sep="\n", file=stream)
     if len(problems) > len(shown):
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
+
+
+def print_warning(text: str, stream: IO[str] | None = None) -> None:
+    print(f"{Styler(stream)('!', YELLOW)} {sanitize(text)}", file=stream)
 
 
 def print_warnings(warnings: Sequence[Problem], stream: IO[str]) -> None:

@@ -8,8 +8,19 @@ from typing import Any, NamedTuple
 
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import step_name
-from tidemill.cli.render.tables import COMMAND, moment, names, print_facts, print_headline, print_hint, snippet
-from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, sanitize
+from tidemill.cli.render.tables import (
+    COMMAND,
+    EXCEPTION,
+    error_words,
+    moment,
+    names,
+    print_facts,
+    print_headline,
+    print_hint,
+    print_traceback,
+    snippet,
+)
+from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, print_warning, sanitize
 from tidemill.cli.session import StoreSession, item_or_none, plain
 from tidemill.kernel.explain.blockers import AnyBlocker
 from tidemill.kernel.explain.ended import Cause, NodeHistory
@@ -73,6 +84,8 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
         print_facts(facts)
+    for warning in found.warnings:
+        print_warning(warning)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
         print()
         print_hint(f"{more:,} more wait, mostly for the same reasons; --json lists them")
@@ -88,12 +101,20 @@ def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
     latest = found.visits[-1].reads if found.visits else {}
     facts = [
         ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
-        ("read", "\n".join(f"{name} {digest}" for name, digest in latest.items())),
+        ("read", "\n".join(f"{name} {_read(found, name, digest)}" for name, digest in latest.items())),
         ("before", "\n".join(map(_step, found.before))),
     ]
     if any(value for _, value in facts):
         print()
         print_facts(facts)
+    print_traceback(plain(found.error))
+
+
+def _read(found: NodeHistory, name: str, digest: str) -> str:
+    """A value that a decision read; its digest where the value is not known any more."""
+    if name not in found.values:
+        return digest
+    return snippet(found.values[name], columns() - VALUE_COLUMNS_BESIDE)
 
 
 def _step(step: PathStep) -> str:
@@ -109,6 +130,7 @@ def _print_blockers(session: StoreSession, run_id: str, blockers: Sequence[AnyBl
         print()
         _print_head("◷", MAGENTA, shown, blocker.kind)
         print_facts([("why", why), *_facts(shown), ("unblock", blocker.unblock), (COMMAND, command)], indent=2)
+        print_traceback(shown.get("error"), indent=2)
 
 
 def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str) -> None:
@@ -129,7 +151,7 @@ def _value(name: str, value: Any) -> str:
     if name.endswith("_ms") and isinstance(value, int):
         return moment(value)
     if isinstance(value, dict) and "code" in value:
-        return f"{value['message']} [{value['code']}]"
+        return error_words(value)
     if name == "left":
         return names((step_name(key) for key in value), width)
     if isinstance(value, list):
@@ -141,13 +163,14 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
     _print_head("✗", RED, {"node": cause.node, "visit": cause.visit, "index": cause.index}, "the first cause")
     error = cause.error
     facts = [
-        ("error", f"{error.message} [{error.code}]"),
-        ("type", error.type if error.type != "Fail" else ""),
+        ("error", error_words(plain(error))),
+        ("type", error.type if error.type != "Fail" and error.code != EXCEPTION else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),
         ("chain", "\n".join(": ".join(filter(None, (link.words, names(link.nodes.names)))) for link in found.chain)),
     ]
     print_facts(facts, indent=2)
+    print_traceback(plain(error), indent=2)
 
 
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
@@ -160,7 +183,7 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
     if found.rollback != "none":
         left = names(step_name(key) for key in found.left.names)
         yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
-        yield "why not", f"{found.left_error.message} [{found.left_error.code}]" if found.left_error else ""
+        yield "why not", error_words(plain(found.left_error)) if found.left_error else ""
     yield "unblock", found.unblock
 
 

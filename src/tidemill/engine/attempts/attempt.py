@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from types import coroutine
@@ -130,6 +129,20 @@ class Attempt:
         """How many workers in a row were lost with it."""
         return self._act.lost
 
+    @property
+    def number(self) -> int:
+        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
+        return attempt_of(self._act) if self.phase == "call" else self._act.attempt
+
+    @property
+    def elapsed_ms(self) -> float:
+        return self._tools.ambient.monotonic_ms() - self._started
+
+    @property
+    def handled(self) -> bool:
+        """Whether the workflow says what follows from a failure."""
+        return self._node.on_error != "fail"
+
     async def run(self) -> Result:
         """Load, render, call, store and route.
 
@@ -212,11 +225,12 @@ class Attempt:
         return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
     async def _render(self, template: Template) -> Any:
-        scope = replace(self._scope(), secrets=self._disclosed)
+        scope = self._scope()
+        scope.secrets = self._disclosed
         if self.task.index != NOT_AN_ITEM:
             assert self._visit.map is not None
             item = item_of(self._lists, self.task, self._visit.map, self._fetched)
-            scope = replace(scope, has_item=True, item=item, index=self.task.index)
+            scope.has_item, scope.item, scope.index = True, item, self.task.index
         value = await self._filled(template, scope)
         return rendered(value, self._tools.runtime.handler_host.schema(self._handler))
 
@@ -242,7 +256,7 @@ class Attempt:
         assert output is not None, "it speaks through its context"
         ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
         try:
-            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output.capture)
+            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output)
         except BaseException as error:
             ended = error
         else:
@@ -281,7 +295,7 @@ class Attempt:
 
     def _context(self, config: Any) -> NodeContext:
         task = self.task
-        place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
+        place = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
@@ -426,7 +440,8 @@ class Attempt:
         """Conditions read the value as it will be stored, not the object that the handler returned."""
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
-        scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
+        scope, inputs = self._scope(), self._state.inputs
+        scope.has_output, scope.output = True, decode_value(text)
         program = self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
         return await self._evaluate(find_route(self._node, program, scope, chosen, reads))

@@ -73,7 +73,7 @@ class CompensationAttempt:
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = await self._context(state, fetched, output, item)
-            call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output.capture)
+            call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output)
         except BaseException as error:
             return await self._failed(error)
         if isinstance(answer, HandlerOutcome):

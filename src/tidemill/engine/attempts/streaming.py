@@ -24,6 +24,7 @@ from tidemill.engine.attempts.rendering import encoded
 from tidemill.engine.attempts.results import announced
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
+from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store, Stream
@@ -246,7 +247,15 @@ class AttemptOutput:
         parts = [part.value if isinstance(part, FileChunk) else decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 
-    def capture(self, source: str, text: str) -> str:
+    @property
+    def label(self) -> str:
+        """Whose output it is, for lines in which that of several attempts is mixed."""
+        place = self._place
+        visit = f"#{place.visit}" if place.visit > 1 else ""
+        item = f"[{place.index}]" if place.index != NOT_AN_ITEM else ""
+        return f"{self._stream.key} {place.node}{visit}{item}" + (f":{place.attempt}" if place.attempt > 1 else "")
+
+    def __call__(self, source: str, text: str) -> str:
         """Record what was printed or logged; returns it masked."""
         masked = self._masked_so_far(source, text)
         if masked:

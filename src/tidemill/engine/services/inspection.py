@@ -7,14 +7,16 @@ of that, so `why` looks for the unreadable values (`Unread`) and children (`Unst
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import Blobs, digest_of
+from tidemill.blobs.payloads import decode_value
 from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_logs
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
@@ -29,12 +31,12 @@ from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable,
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeFailed, RunCreated
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import JOB_FORMAT, key_of, task_of
-from tidemill.kernel.queries import path, tokens
+from tidemill.kernel.queries import path, payloads_in, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Row, Stream, cap_bound
 from tidemill.version import __version__
@@ -55,7 +57,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     at_ms: int
     source: str
-    """`stdout`, `stderr`, or the level of a log record in small letters."""
+    """`stdout`, `stderr`, the level of a log record in small letters, or `traceback`."""
     text: str
     """Without the end of the line."""
 
@@ -100,6 +102,16 @@ def _latest(spoken: list[LogRecord]) -> list[LogRecord]:
     return kept[::-1]
 
 
+TRACEBACK = "traceback"
+"""The source of lines that tell why an attempt failed."""
+TYPE_WITHIN_BYTES = 24
+
+
+def _own_error(event: NodeFailed) -> bool:
+    """Whether it is told here: a map fails with the error of an item, which is told as the item's."""
+    return event.index != NOT_AN_ITEM or event.error.index == NOT_AN_ITEM
+
+
 def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[AttemptId], bool]:
     asked = {"node": node, "visit": visit, "index": index, "attempt": attempt}
     named = {name: value for name, value in asked.items() if value is not None}
@@ -123,6 +135,9 @@ def _check_attempt(state: State, node: str, visit: int | None, index: int | None
 
 LOOKED_AT_MAX = 20
 """Values that are read for one answer; further ones usually wait for the same."""
+
+READ_BYTES_MAX = 1 << 20
+"""Larger values that a decision read are named by their digest."""
 
 DUE_MS_MAX = 1_000
 """What has been due for longer than this waits for something else."""
@@ -342,7 +357,30 @@ class InspectionService:
         entry = await self._context.entry(run_id)
         check_node(entry.flow.workflow, node)
         found, known = await self.why(run_id), entry.flow.workflow.by_id[node]
-        return account_for(entry.state, await self._context.log(run_id), known, found.blockers)
+        events = await self._context.log(run_id)
+        history = account_for(entry.state, events, known, found.blockers)
+        reads = history.visits[-1].reads if history.visits else {}
+        return msgspec.structs.replace(history, values=await self._values_read(reads, events, node))
+
+    async def _values_read(self, reads: Mapping[str, str], events: Iterable[AnyEvent], node: str) -> dict[str, object]:
+        """The values that a decision read, which the log knows by their digests."""
+        names = {digest: name for name, digest in reads.items()}
+        nodes = {node, *(name.removeprefix("ctx.") for name in reads)}
+        found: dict[str, object] = {}
+        for event in events:
+            if not isinstance(event, RunCreated) and getattr(event, "node", "") not in nodes:
+                continue
+            for payload in payloads_in(event):
+                digest, size = (
+                    (payload.digest, payload.size) if isinstance(payload, BlobRef) else (digest_of(payload), 0)
+                )
+                name = names.get(digest)
+                if name is None or name in found or size > READ_BYTES_MAX:
+                    continue
+                # A value that is lost is named by its digest.
+                with suppress(StoreUnusable, Unavailable):
+                    found[name] = decode_value(await self._context.text(payload))
+        return found
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
         """Lead on to the child that a run has failed with, where it ever began."""
@@ -383,10 +421,10 @@ class InspectionService:
         index: int | None = None,
         attempt: int | None = None,
     ) -> list[LogLine]:
-        """What handlers have printed and logged, in order of time: about the last megabyte of each attempt.
+        """What handlers have printed and logged, about the last megabyte of each attempt, and why attempts failed.
 
-        Lines of a node, of one visit, item or attempt of it, or of the whole run. They are written once a second, so
-        those of an attempt under way may be that late.
+        In order of time: of a node, of one visit, item or attempt of it, or of the whole run. They are written once a
+        second, so those of an attempt under way may be that late.
         """
         entry = await self._context.entry(run_id)
         wanted = _wanted(node, visit, index, attempt)
@@ -395,7 +433,24 @@ class InspectionService:
             check_node(entry.flow.workflow, node)
             _check_attempt(entry.state, node, visit, index, attempt)
         lines = Lines()
-        return sorted([*lines.of(_latest(spoken)), *lines.rest()], key=attrgetter("at_ms"))
+        told = [*lines.of(_latest(spoken)), *lines.rest(), *await self._tracebacks(run_id, wanted)]
+        return sorted(told, key=attrgetter("at_ms"))
+
+    async def _tracebacks(
+        self, run_id: str, wanted: Callable[[AttemptId], bool], after: int = 0, until: int | None = None
+    ) -> list[LogLine]:
+        """The tracebacks of attempts that failed, line by line; the events of the run have them."""
+        tail = await self._context.tail(run_id, after, None if until is None else until - after)
+        # The type is at the beginning of a record; the others are not decoded.
+        records = (record for record in tail.records if record.find(b"NodeFailed", 0, TYPE_WITHIN_BYTES) >= 0)
+        failed = (event for event in map(decode_event, records) if isinstance(event, NodeFailed))
+        return [
+            _shown(place, StoredLine(event.at_ms, TRACEBACK, text))
+            for event in failed
+            if event.error.traceback and _own_error(event)
+            if wanted(place := AttemptId(event.node, event.visit, event.index, event.attempt))
+            for text in event.error.traceback.rstrip().split("\n")
+        ]
 
     async def follow_logs(
         self,
@@ -411,12 +466,16 @@ class InspectionService:
         if node is not None:
             check_node(entry.flow.workflow, node)
         wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
-        busy = True
+        busy, seq = True, 0
         while busy:
             # Asked first: whatever was said before the end is written before it is told.
-            busy = (await self._context.entry(run_id)).state.busy
+            state = (await self._context.entry(run_id)).state
+            busy, new = state.busy, state.seq > seq
             spoken = await read_logs(self._context.store, self._context.tenant, run_id, seen, wanted)
             fresh = list(lines.of(_latest(spoken)))
+            if new:
+                fresh += await self._tracebacks(run_id, wanted, seq, state.seq)
+                seq = state.seq
             for line in sorted(fresh if busy else [*fresh, *lines.rest()], key=attrgetter("at_ms")):
                 yield line
             if busy:

@@ -11,8 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing
 from typing import Any, NamedTuple, cast
 
+from msgspec.structs import replace
+
 from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.attempts.streaming import shown
+from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
@@ -21,21 +24,39 @@ from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
 from tidemill.engine.versions import Version
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
+TOLD_WITHIN_S = 0.25
+"""How long a caller relies on the commits of its own process before it also follows the run in the store."""
+START_MANY_AT_ONCE = 1_000
+"""Runs that `start_many` starts with one turn."""
+PROBLEMS_MAX = 100
+"""Problems of inputs that `start_many` reports."""
 LOOK_AGAIN_MS = 5.0
 """How much later than it could a caller learns of the end of a long run."""
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
 NAME_LENGTH_MAX = 200
+LAST = "@last"
+LOOKED_THROUGH = 100
+"""Runs that are looked through for the one that is meant."""
+NAMED_MAX = 4
 
 UNSET: Any = object()
 """No value was given; None is one."""
+
+
+class _Starts(NamedTuple):
+    """Checked commands by run."""
+
+    version: Version
+    flow: CompiledWorkflow
+    commands: dict[str, Start]
 
 
 ITERATED_PAGE = 200
@@ -70,37 +91,95 @@ class RunService:
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         Without `submitted_by` it is the user of this process.
         """
+        keys = None if key is None else [key]
+        starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id)
+        (run_id,) = await self._start(starts)
+        if key is not None:
+            await self._same_start(self._context.stream(run_id), starts.version, inputs)
+        return run_id
+
+    async def start_many(
+        self,
+        workflow: str,
+        inputs: Iterable[Any],
+        *,
+        keys: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+    ) -> list[str]:
+        """Start a run for each of the `inputs` and return their ids once all are durable.
+
+        All inputs are checked first: if one is refused, no run is started. After an error some runs may have started;
+        with `keys`, one for each input, the call can be repeated.
+        """
+        given, named = list(inputs), None if keys is None else list(keys)
+        if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
+            message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
+            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+        starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id)
+        run_ids = await self._start(starts)
+        if named is not None:
+            for run_id, value in zip(run_ids, given, strict=True):
+                await self._same_start(self._context.stream(run_id), starts.version, value)
+        return run_ids
+
+    async def _starts(
+        self,
+        workflow: str,
+        inputs: Sequence[Any],
+        keys: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        submitted_by: str,
+        correlation_id: str,
+    ) -> _Starts:
+        context = self._context
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
-        version = await self._context.catalog.resolve(self._context.tenant, workflow)
-        flow = await self._context.catalog.flow(self._context.tenant, version.digest)
-        payload = await checked_inputs(
-            self._context.tenant, inputs, flow.workflow.inputs, self._context.blobs, self._context.input_bytes_max
-        )
-        run_id = key if key is not None else self._context.ambient.new_id()
-        check_run_id(run_id)
-        stream = self._context.stream(run_id)
-        command = Start(
-            id=f"start:{run_id}",
-            version=version.version,
-            digest=version.digest,
-            inputs=payload,
-            labels=marks,
-            submitted_by=submitted_by,
-            actor=submitted_by or None,
-            correlation_id=correlation_id,
-            tag_used=workflow,
-        )
-        await self._context.limits.refresh()
-        answer = await self._context.turns.command(stream, command, start=flow)
-        if answer.problem is not None:
-            raise Rejected(answer.problem)
+        version = await context.catalog.resolve(context.tenant, workflow)
+        flow = await context.catalog.flow(context.tenant, version.digest)
+        commands: dict[str, Start] = {}
+        problems: list[Problem] = []
+        for number, value in enumerate(inputs):
+            run_id = context.ambient.new_id() if keys is None else keys[number]
+            check_run_id(run_id)
+            try:
+                payload = await checked_inputs(
+                    context.tenant, value, flow.workflow.inputs, context.blobs, context.input_bytes_max
+                )
+            except Rejected as refusal:
+                if len(inputs) == 1:
+                    raise
+                problems += [replace(each, path=f"/inputs/{number}{each.path[7:]}") for each in refusal.problems]
+                continue
+            commands[run_id] = Start(
+                id=f"start:{run_id}",
+                version=version.version,
+                digest=version.digest,
+                inputs=payload,
+                labels=marks,
+                submitted_by=submitted_by,
+                actor=submitted_by or None,
+                correlation_id=correlation_id,
+                tag_used=workflow,
+            )
+        if problems:
+            raise Rejected(problems[:PROBLEMS_MAX])
+        return _Starts(version, flow, commands)
+
+    async def _start(self, starts: _Starts) -> list[str]:
+        context = self._context
+        await context.limits.refresh()
+        waiting = list(starts.commands.items())
+        for at in range(0, len(waiting), START_MANY_AT_ONCE):
+            streams = [(context.stream(run_id), command) for run_id, command in waiting[at : at + START_MANY_AT_ONCE]]
+            for answer in await context.turns.commands(streams, start=starts.flow):
+                if answer.problem is not None:
+                    raise Rejected(answer.problem)
         if self._begins_maintenance:
             self._begins_maintenance = False
-            await insert_first(self._context.store, self._context.tenant)
-        if key is not None:
-            await self._same_start(stream, version, inputs)
-        return run_id
+            await insert_first(context.store, context.tenant)
+        return list(starts.commands)
 
     async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
@@ -141,7 +220,10 @@ class RunService:
         """Wait until the run has ended."""
         # What this process knows of a run may be old, but never too new to follow it from there.
         self._context.run_cache.forget_unseen()
-        entry = self._context.run_cache.get(self._context.stream(run_id)) or await self._context.entry(run_id)
+        stream = self._context.stream(run_id)
+        entry = self._context.run_cache.get(stream) or await self._context.entry(run_id)
+        if entry.state.busy:
+            entry = await self._context.turns.end_in_this_process(stream, TOLD_WITHIN_S) or entry
         return await self._ended(run_id, entry.state.seq) if entry.state.busy else entry
 
     async def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> AsyncIterator[dict[str, Any]]:
@@ -291,6 +373,31 @@ class RunService:
     async def _page(self, query: RunQuery, after: str | None, limit: int) -> RunPage:
         page = await self._context.page(RUN, query.terms, after, limit, since=query.since_ms, before=query.before_ms)
         return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
+
+    async def resolve(self, text: str) -> str:
+        """The id of a run by its id or by a beginning of it that no other id has; `@last` is the newest run, no child.
+
+        Answers the text itself if it names no run.
+        """
+        context = self._context
+        if text == LAST:
+            rows, _ = await self.find(limit=LOOKED_THROUGH)
+            newest = next((row for row in rows if not row.parent), next(iter(rows), None))
+            if newest is None:
+                raise rejected("run_unknown", "there is no run yet", hint="start one with `tidemill run` or `start`")
+            return newest.run_id
+        stream = context.stream(text)
+        (tail,) = await context.store.load({stream: 0}, snapshots=False, limit=1)
+        if tail.version or not text:
+            return text
+        streams = await context.store.streams(RUN, after=stream, limit=LOOKED_THROUGH)
+        ids = [each.key for each in streams if each.tenant == stream.tenant and each.key.startswith(text)]
+        # The ids of children begin with that of their parent.
+        found = [key for key in ids if not any(key.startswith(f"{other}.") for other in ids)]
+        if len(found) > 1:
+            shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
+            raise rejected("run_ambiguous", f"{len(found)} runs begin with {text}", hint=f"write more of it: {shown}")
+        return found[0] if found else text
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""

@@ -27,8 +27,10 @@ from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, 
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.maintenance.schedule import MaintenanceSchedule
+from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
-from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
+from tidemill.engine.turn import TurnLoop
+from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobKey, StartRecorder, report_of
 from tidemill.engine.worker.leases import (
     ClaimLoop,
     HandoverPolicy,
@@ -59,7 +61,6 @@ from tidemill.kernel.jobs import (
     MAINTENANCE_QUEUE,
     MESSAGES,
     SYSTEM_QUEUE,
-    JobBody,
     begun_elsewhere,
     cap_of,
     may_run,
@@ -68,30 +69,6 @@ from tidemill.kernel.jobs import (
     timer_of,
 )
 from tidemill.stores.contract import Claim, Lease, Store, Stream
-
-JobKey = tuple[Stream, str]
-"""The run, and the key of the job in it."""
-
-
-class HeldJob(msgspec.Struct):
-    lease: Lease
-    task: JobBody
-    running: asyncio.Task[None] | None = None
-    attempt: Attempt | None = None
-    compensation: CompensationAttempt | None = None
-    begun: bool = False
-    submissions: int = 0
-    """How often its result was submitted to a store that did not answer."""
-
-    @property
-    def job_key(self) -> JobKey:
-        return self.lease.stream, self.lease.key
-
-    @property
-    def settling(self) -> bool:
-        """True once the work has finished and its result is being committed."""
-        return self.running is None or (self.running.done() and not self.running.cancelled())
-
 
 LOG = logging.getLogger(__name__)
 
@@ -177,6 +154,9 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
+        self._starts = StartRecorder(ambient, turns, self._log, self._held_jobs.values)
+        self.listener: Callable[[AttemptReport], None] | None = None
+        """Is told how every attempt ended, once that is committed."""
         self.finished = 0
         self.returned = 0
         """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""
@@ -190,6 +170,7 @@ class Worker:
         self._tasks.clear()
         self.returned = 0
         self._claims.open()
+        self._tasks.append(asyncio.create_task(self._starts.run(), name="tidemill-starts"))
         if self._options.heart_thread:
             self._thread = LeaseRenewalThread(self._renewer)
             self._thread.start(self._on_renewed)
@@ -302,6 +283,9 @@ class Worker:
             return
         for lease in leases:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
+
+    def works_on(self, stream: Stream) -> bool:
+        return any(held == stream for held, _ in self._held_jobs)
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
@@ -418,6 +402,7 @@ class Worker:
         # Every job has a context of its own: a stall must not be blamed on the run of another job.
         context = copy_context()
         context.run(ON_STALL.set, partial(self._turns.mark_stuck, held.lease.stream))
+        self._starts.wake()
         held.running = asyncio.create_task(work, context=context)
         held.running.add_done_callback(over)
 
@@ -505,9 +490,17 @@ class Worker:
         elif isinstance(answer.error, InternalError) and not self.draining:
             self._on_internal_error(held, pending.command, answer.error)
         elif answer is COMMITTED:
+            if self.listener is not None:
+                self._tell(self.listener, held, pending.command)
             self._drop(held)
         else:
             self._release(held)
+
+    def _tell(self, listener: Callable[[AttemptReport], None], held: HeldJob, command: AnyCommand) -> None:
+        entry = self._runs.get(held.lease.stream)
+        report = report_of(held, command, None if entry is None else entry.state)
+        if report is not None:
+            listener(report)
 
     async def _submit_again(self, held: HeldJob, result: Result, error: Unavailable) -> None:
         """Submit a result until the store answers, however long: otherwise the handler would be called again."""
@@ -577,15 +570,8 @@ class Worker:
             held.begun = begun
 
     def _on_renewed(self, lost: Sequence[Lease]) -> None:
-        """After each renewal: cancel work whose lease was lost, and record the start of attempts that take long."""
+        """After each renewal: cancel work whose lease was lost."""
         for lease in lost:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:
                 held.running.cancel(LEASE_LOST)
-        for held in list(self._held_jobs.values()):
-            attempt = held.attempt
-            if not held.begun and not held.settling and attempt is not None and attempt.called:
-                held.begun = True
-                # The outcome does not matter: if the attempt no longer counts, its result will be discarded.
-                start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
-                self._turns.ask(held.lease.stream, start)

@@ -18,6 +18,8 @@ from tidemill.handlers.llm.provider import Ask, Message, OnText, Prices, Questio
 
 CUT_SHORT = "length"
 """The finish reason of an answer that reached `max_tokens`."""
+ANSWER_SHOWN_MAX = 400
+"""Characters of a refused answer that its error shows; the log of the attempt has all of it."""
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +74,15 @@ async def answered(ask: Ask, question: Question, context: NodeContext) -> Answer
     value, problems = _read(first.text, schema)
     if not problems:
         return Answered(reply=first, value=value, usage=first.usage)
+    _keep(first, problems, context)
     if first.finish_reason == CUT_SHORT:
-        raise _invalid(problems, "the answer was cut short: raise max_tokens")
-    context.log.info("the answer is repaired, because it does not suit the schema: %s", "; ".join(problems))
+        raise _invalid(first, problems, "the answer was cut short: raise max_tokens")
     second = await _ask(ask, _corrected(question, first.text, problems), ignore_text, context)
     usage = second.usage if first.usage is None else first.usage + (second.usage or Usage())
     value, problems = _read(second.text, schema)
     if problems:
-        raise _invalid(problems, "simplify the schema, say more in the prompt, or use another model")
+        _keep(second, problems, context)
+        raise _invalid(second, problems, "simplify the schema, say more in the prompt, or use another model")
     return Answered(reply=second, value=value, usage=usage, repaired=True)
 
 
@@ -116,5 +119,12 @@ def _read(text: str, schema: Schema) -> tuple[Any, list[str]]:
     return value, [f"{each.path}: {each.message}" if each.path else each.message for each in problems]
 
 
-def _invalid(problems: list[str], hint: str) -> Fail:
-    return Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
+def _keep(reply: Reply, problems: list[str], context: NodeContext) -> None:
+    """Log an answer that is refused: it is paid for, and shows what to say differently."""
+    context.log.info("the answer does not suit the schema: %s; it was:\n%s", "; ".join(problems), reply.text)
+
+
+def _invalid(reply: Reply, problems: list[str], hint: str) -> Fail:
+    failed = Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
+    failed.add_note(f"the model answered: {shorten(reply.text, ANSWER_SHOWN_MAX)}")
+    return failed

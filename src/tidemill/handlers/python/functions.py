@@ -4,7 +4,7 @@ A function is registered (`functions=`, `--app`) or named by its import path `mo
 registers nothing: `@function` only stores a name on the function. The values that a generator yields are published to
 followers; together they are the result, unless the generator returns a value.
 A thread cannot be stopped from outside: a function in one learns at its next heartbeat, checkpoint or chunk that its
-attempt is over. A function that never returns occupies only its own thread.
+attempt is over. A function that never returns occupies only its own thread. Thread-local values may outlive a call.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import importlib
 import inspect
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
+from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 
 from tidemill.errors import offered
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
+from tidemill.handlers.python.conversion import ConversionError, Converter, converter, hints_of
 
 # Find a function.
 
@@ -31,6 +35,13 @@ Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
 
 _MARK = "__tidemill_function__"
+TASK = "__tidemill_task__"
+"""An attribute of an object made by a decorator: the function that it stands for."""
+
+
+def plain_function(target: Any) -> Any:
+    """The function behind a task, and any other object itself."""
+    return getattr(target, TASK, target)
 
 
 @overload
@@ -70,12 +81,12 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
             raise TypeError(f"`functions` holds {each!r}, which is not a function")
         if not isinstance(name, str) or not name:
             raise TypeError(f"`functions` holds {each!r} without a name: write a mapping from names to functions")
-    return dict(pairs)
+    return {name: plain_function(each) for name, each in pairs}
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
     members = [each for each in vars(module).values() if callable(each)]
-    return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
+    return {name: plain_function(each) for each in members if isinstance(name := getattr(each, _MARK, None), str)}
 
 
 def imported(name: str) -> Function:
@@ -100,7 +111,7 @@ def imported(name: str) -> Function:
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
         raise Fail("function_unknown", message, hint="name a function where it is defined, with `def`")
-    found: Function = target
+    found: Function = plain_function(target)
     return found
 
 
@@ -110,7 +121,7 @@ def path_of(name: str, function: Function) -> str:
     target: Any = sys.modules.get(str(module))
     for part in qualname.split("."):
         target = getattr(target, part, None)
-    if target is not function or module == "__main__":
+    if plain_function(target) is not function or module == "__main__":
         message = f"the function {name} cannot be imported by another process"
         raise Fail("function_not_importable", message, hint="define it at the top of a module, and not in a script")
     return f"{module}:{qualname}"
@@ -122,13 +133,18 @@ class FunctionSignature(NamedTuple):
     function: Function
     signature: inspect.Signature | None
     """None if Python cannot inspect it; then the call checks the arguments."""
+    converters: Mapping[str, Converter] = {}
+    """By parameter, where its type hint is no plain JSON."""
 
     @classmethod
     def of(cls, function: Function) -> FunctionSignature:
         try:
-            return cls(function, inspect.signature(function))
+            signature = inspect.signature(function)
         except (TypeError, ValueError):
             return cls(function, None)
+        hints = hints_of(function)
+        found = {name: converter(hint) for name, hint in hints.items() if name in signature.parameters}
+        return cls(function, signature, {name: each for name, each in found.items() if each and name != "context"})
 
     def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
         """The arguments of a call, with the context if there is a parameter for it. Raises Fail."""
@@ -145,7 +161,18 @@ class FunctionSignature(NamedTuple):
             unknown = next((arg for arg in args if arg not in known), "")
             hint = offered(unknown, [each for each in known if each != "context"])
             raise Fail("arguments_invalid", f"args do not fit {name}: {error}", hint=hint) from None
+        for name, convert in self.converters.items():
+            if name in args:
+                args[name] = self._converted(name, convert, args[name])
         return args
+
+    def _converted(self, name: str, convert: Converter, value: Any) -> Any:
+        try:
+            return convert(value)
+        except ConversionError as error:
+            message = f"`{name}` does not fit its type hint: {error}"
+            hint = "pass a value of that type, or change the hint"
+            raise Fail("arguments_invalid", message, hint=hint) from None
 
 
 # Results.
@@ -199,6 +226,11 @@ async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -
 
 T = TypeVar("T")
 
+BLOCKED_SECONDS = 0.0005
+"""A thread that takes longer for a call counts as blocked: no other call waits for it."""
+QUEUED_SECONDS_MAX = 0.005
+"""After this a call no longer waits, however quick the calls before it are."""
+
 
 class Ready(Generic[T]):
     """A value that can be awaited but need not be."""
@@ -249,37 +281,125 @@ async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
     await checkpoint(value)
 
 
-async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
-    """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
-    loop = asyncio.get_running_loop()
-    bridge = _Bridge(context, loop)
-    bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
-    future: asyncio.Future[Any] = loop.create_future()
+class CallThreads:
+    """Threads for calls that may block.
 
-    def run() -> None:
-        outcome, error = None, None
+    One thread works off the queue, because starting or waking a thread costs more than a short call. Calls behind one
+    that blocks get threads of their own. Outcomes that are ready together are handed to the event loop together.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[_Call] = deque()
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        self._begun: float | None = None
+        """When the thread began its present call; None while it waits for one."""
+        self._thread: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._done: deque[_Call] = deque()
+        self._settling = self._closed = False
+
+    async def call(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
+        """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
+        loop = asyncio.get_running_loop()
+        bridge = _Bridge(context, loop)
+        bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
+        call = _Call(name, function, bridged, contextvars.copy_context(), loop)
+        self._submit(call)
         try:
-            outcome = _call_in_thread(function, bridged)
+            return await resolve_result(await call.future, bridged)
+        finally:
+            bridge.close()
+
+    def _submit(self, call: _Call) -> None:
+        if self._closed or self._blocked(call.queued):
+            self._start(call)
+            return
+        self._queue.append(call)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tidemill-calls", daemon=True)
+            self._thread.start()
+        self._wakeup.put(None)
+        if self._timer is None:
+            self._timer = call.loop.call_later(BLOCKED_SECONDS, self._start_late_calls)
+
+    def _blocked(self, now: float) -> bool:
+        begun = self._begun
+        return begun is not None and now - begun > BLOCKED_SECONDS
+
+    def _start_late_calls(self) -> None:
+        """In the event loop: calls that wait behind one that blocks get threads of their own."""
+        self._timer = None
+        now = time.monotonic()
+        with suppress(IndexError):  # The thread empties the queue meanwhile.
+            while self._blocked(now) or self._queue[0].queued + QUEUED_SECONDS_MAX <= now:
+                self._start(self._queue.popleft())
+            self._timer = self._queue[0].loop.call_later(BLOCKED_SECONDS, self._start_late_calls)
+
+    def _start(self, call: _Call) -> None:
+        threading.Thread(target=self._run, args=(call,), name=f"tidemill-{call.name}", daemon=True).start()
+
+    def _work(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            self._wakeup.get()
+            try:
+                call = self._queue.popleft()
+            except IndexError:  # It got a thread of its own.
+                if self._closed:
+                    return
+                continue
+            self._begun, thread.name = time.monotonic(), f"tidemill-{call.name}"
+            self._run(call)
+            self._begun = None
+
+    def _run(self, call: _Call) -> None:
+        if call.future.cancelled():
+            return
+        try:
+            call.outcome = call.variables.run(_call_in_thread, call.function, call.context)
         except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # The event loop is closed.
-            loop.call_soon_threadsafe(_settle, future, outcome, error)
+            call.error = raised
+        self._done.append(call)
+        if not self._settling:
+            self._settling = True
+            with suppress(RuntimeError):  # The event loop is closed.
+                call.loop.call_soon_threadsafe(self._settle)
 
-    call_context = contextvars.copy_context()
-    threading.Thread(target=call_context.run, args=(run,), name=f"tidemill-{name}", daemon=True).start()
-    try:
-        return await resolve_result(await future, bridged)
-    finally:
-        bridge.close()
+    def _settle(self) -> None:
+        # A thread that finds this true has added its call before: it is settled below.
+        self._settling = False
+        while self._done:
+            call = self._done.popleft()
+            if call.future.cancelled():
+                continue
+            if call.error is None:
+                call.future.set_result(call.outcome)
+            else:
+                call.future.set_exception(call.error)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wakeup.put(None)
 
 
-def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(outcome)
-    else:
-        future.set_exception(error)
+class _Call:
+    """A call for a thread, and what came of it."""
+
+    __slots__ = ("context", "error", "function", "future", "loop", "name", "outcome", "queued", "variables")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[NodeContext], Any],
+        context: NodeContext,
+        variables: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name, self.function, self.context, self.variables, self.loop = name, function, context, variables, loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.queued = time.monotonic()
+        self.outcome: Any = None
+        self.error: BaseException | None = None
 
 
 def _call_in_thread(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:

@@ -25,11 +25,11 @@ from tidemill.handlers.contract import (
     object_schema,
 )
 from tidemill.handlers.python.functions import (
+    CallThreads,
     Function,
     FunctionSignature,
     call_in_loop,
     imported,
-    in_thread,
     is_final,
     path_of,
     resolve_result,
@@ -92,7 +92,11 @@ def python_handler(
 ) -> Handler:
     """The node type over registered functions; other names are import paths `module:function`, if they are granted."""
     found: dict[str, FunctionSignature] = {}
-    pool = processes or PythonProcesses()
+    pool, threads = processes or PythonProcesses(), CallThreads()
+
+    async def close() -> None:
+        await threads.close()
+        await pool.close()
 
     def problem(name: str) -> ConfigProblem | None:
         is_path = ":" in name or is_template(name)
@@ -125,6 +129,6 @@ def python_handler(
             result = function(**arguments)
             return ended(result) if is_final(result) else resolve_result(result, context)
         label = str(getattr(function, "__name__", "call"))
-        return in_thread(label, lambda bridged: function(**target.arguments(config, bridged)), context)
+        return threads.call(label, lambda bridged: function(**target.arguments(config, bridged)), context)
 
-    return Handler(msgspec.structs.replace(PYTHON, check=check), call, close=pool.close)
+    return Handler(msgspec.structs.replace(PYTHON, check=check), call, close=close)

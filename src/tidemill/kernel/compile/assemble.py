@@ -198,6 +198,7 @@ class Assembly:
             timeout_path=tuple(loop.get("timeout_path", ())),
             body=self.graph.names(sorted(self.loops.bodies[number])),
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
+            delay_ms=milliseconds(loop.get("delay_seconds")) or 0,
         )
 
 

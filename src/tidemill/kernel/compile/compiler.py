@@ -33,6 +33,36 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 
+OTHER_TYPES = {
+    **dict.fromkeys(("bash", "cmd", "command", "exec", "script", "sh"), "shell"),
+    **dict.fromkeys(("api", "curl", "request", "rest"), "http"),
+    **dict.fromkeys(("delay", "timer", "wait"), "sleep"),
+    **dict.fromkeys(("approval", "approve", "manual", "user_task"), "human"),
+    **dict.fromkeys(("child", "call_workflow", "subflow", "sub_workflow", "subworkflow"), "workflow"),
+    **dict.fromkeys(("chat", "gpt", "openai", "prompt"), "llm"),
+    **dict.fromkeys(("const", "constant", "set"), "value"),
+    **dict.fromkeys(("database", "postgres", "query"), "sql"),
+    **dict.fromkeys(("jinja", "jq"), "transform"),
+    **dict.fromkeys(("lambda", "py"), "python"),
+    **dict.fromkeys(("mail", "smtp"), "email"),
+    **dict.fromkeys(("event", "receive"), "signal"),
+}
+"""What other engines call our node types."""
+KEYS_AS_TYPES = {
+    **dict.fromkeys(("choice", "condition", "gateway", "if", "switch"), "branch"),
+    **dict.fromkeys(("for_each", "foreach", "map"), "map"),
+    **dict.fromkeys(("loop", "repeat", "while"), "loop"),
+    **dict.fromkeys(("join", "parallel"), "join"),
+}
+"""What is a node elsewhere and a key of a node here."""
+
+
+def _meant_type(name: str) -> str:
+    if name in KEYS_AS_TYPES:
+        return f"this is not a node of its own: any node may have the key `{KEYS_AS_TYPES[name]}`"
+    return f"did you mean `{OTHER_TYPES[name]}`?" if name in OTHER_TYPES else ""
+
+
 class TypeTable:
     """The node types by the names that documents use; lookups are cached."""
 
@@ -56,7 +86,8 @@ class TypeTable:
             hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
-            hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
+            hint = _meant_type(base) or place.found.nearest(base, self.types)
+            hint = hint or f"known types: {', '.join(sorted(self.types)[:20])}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"

@@ -25,7 +25,7 @@ from tidemill.kernel.decide.completion import after_end, cancel_run, fail_run, u
 from tidemill.kernel.decide.edges_and_joins import owns_job
 from tidemill.kernel.decide.fencing import attempt_status, phase_of
 from tidemill.kernel.decide.fork import fork_run, refuse_fork
-from tidemill.kernel.decide.visits import make_ready, settle
+from tidemill.kernel.decide.visits import delay_over, make_ready, settle
 from tidemill.kernel.decide.waits import NULL, served, wait_expired, wait_over
 from tidemill.kernel.evolve_nodes import SIGNAL_ID
 from tidemill.kernel.jobs import DISPATCHING, JobKind, JobSpec, expected_jobs, key_of, run_job, system_job, wait_jobs
@@ -266,7 +266,9 @@ def on_timer(builder: DecisionBuilder, timer: commands.TimerFired | commands.Wai
         builder.add_job(system_job(kind, due, node.id, timer.visit, timer.index))
         return
     builder.cause = builder.state.seq
-    if isinstance(timer, commands.TimerFired):
+    if isinstance(timer, commands.TimerFired) and wait.on == "loop":
+        delay_over(builder, node)
+    elif isinstance(timer, commands.TimerFired):
         wait_over(builder, node, timer.index, NULL)
     elif act.approval is not None and act.approval.status == "pending":
         approvals.timed_out(builder, node, timer.index)

@@ -18,7 +18,10 @@ from tidemill.kernel.decide.retries import retry_delay_ms
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
+from tidemill.kernel.queries import NOT_TAKEN
 from tidemill.kernel.state import Visit, peek_at
+
+LOOK_AGAIN_MS = 1_000
 
 
 def settle(builder: DecisionBuilder) -> None:
@@ -37,7 +40,7 @@ def settle(builder: DecisionBuilder) -> None:
         if verdict == "fire":
             make_ready(builder, node, visit)
         elif verdict == "skip":
-            skip_visit(builder, node, "no inbound edge was taken" if not visit.taken else f"join {node.join}", NO_FACTS)
+            skip_visit(builder, node, NOT_TAKEN if not visit.taken else f"join {node.join}", NO_FACTS)
     if not state.live:
         return
     if state.first_held:
@@ -132,7 +135,8 @@ def complete_visit(
         else:
             message = f"the condition still held after {loop.max_iterations} passes"
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
-    elif edges_and_joins.body_busy(builder.flow, builder.state, node):
+    elif loop.delay_ms or edges_and_joins.body_busy(builder.flow, builder.state, node):
+        until_ms = builder.now + loop.delay_ms if loop.delay_ms else None
         builder.emit(
             events.NodeWaiting(
                 at_ms=builder.now,
@@ -141,6 +145,7 @@ def complete_visit(
                 visit=visit.visit,
                 attempt=visit.attempt,
                 on="loop",
+                until_ms=until_ms,
                 output=output,
                 route=route,
                 worker=facts.worker,
@@ -148,6 +153,8 @@ def complete_visit(
                 token=facts.token,
             )
         )
+        if until_ms is not None:
+            builder.add_job(system_job("wake", until_ms, node.id, visit.visit))
     else:
         _continue_loop(builder, node, output, route, facts, size)
 
@@ -205,19 +212,35 @@ def leave_visit(builder: DecisionBuilder, node: Node, exit_: str, output: Payloa
 
 
 def _check_loop(builder: DecisionBuilder, name: str) -> None:
-    """Start the next pass of a waiting loop if no visit of its body is in flight any more."""
+    """Start the next pass of a loop that waits for its body alone, once no visit of it is in flight any more."""
     visit, node = builder.state.peek(name), builder.flow.by_id[name]
     wait = visit.wait
     if (
         not builder.state.live
         or wait is None
         or wait.on != "loop"
+        or wait.until_ms is not None
         or edges_and_joins.body_busy(builder.flow, builder.state, node)
     ):
         return
+    _next_pass(builder, node, visit)
+
+
+def _next_pass(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
+    wait = visit.wait
+    assert wait is not None
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
     facts = AttemptFacts(cause=builder.state.seq, token=visit.token)
     _continue_loop(builder, node, wait.output, wait.route, facts, payload_size(wait.output))
+
+
+def delay_over(builder: DecisionBuilder, node: Node) -> None:
+    """Start the next pass when the delay before it is over; while the body is busy, the timer looks again."""
+    visit = builder.state.peek(node.id)
+    if edges_and_joins.body_busy(builder.flow, builder.state, node):
+        builder.add_job(system_job("wake", builder.now + LOOK_AGAIN_MS, node.id, visit.visit))
+    else:
+        _next_pass(builder, node, visit)
 
 
 def _continue_loop(
@@ -273,7 +296,7 @@ def fail_visit(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """End a visit as FAILED, with a dead letter, and apply `on_error` (`fatal`: fail the run)."""
+    """End a visit as FAILED and apply `on_error` (`fatal`: fail the run); without that it is a dead letter, too."""
     visit = builder.state.peek(node.id)
     attempts = visit.attempt if attempt is None else attempt
     tolerated = node.on_error != "fail" and not fatal
@@ -286,10 +309,11 @@ def fail_visit(
     failed = failure(builder, node, NOT_AN_ITEM, attempts, error, facts)
     output = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=output, **msgspec.structs.asdict(end)))
-    dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
+        # The workflow handles it, so no operator has to.
         follow(builder, node, end)
     else:
+        dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
         fail_run(builder, node.id, visit.visit, error)
 
 
@@ -444,7 +468,8 @@ def fail_for_good(
     failed = failure(builder, node, index, attempts, error, facts)
     envelope = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
-    dead_letter(builder, node, visit.visit, index, attempts, error)
+    if node.on_error == "fail" or fatal:
+        dead_letter(builder, node, visit.visit, index, attempts, error)
     if tolerated:
         item_over(builder, node)
     else:
@@ -452,6 +477,12 @@ def fail_for_good(
         builder.cause = builder.state.seq
         cancel_items(builder, node, f"item {index} failed")
         item_error = Error(
-            error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
+            error.code,
+            f"item {index}: {error.message}",
+            error.type,
+            hint=error.hint,
+            causes=error.causes,
+            traceback=error.traceback,
+            index=index,
         )
         fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)

@@ -78,19 +78,31 @@ def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> di
 
 
 OTHER_WORDS = {
+    **dict.fromkeys(("activities", "jobs", "stages", "states", "steps", "tasks"), "nodes"),
+    **dict.fromkeys(("key", "name", "node", "step", "task_id"), "id"),
+    **dict.fromkeys(("kind", "operator", "uses"), "type"),
     **dict.fromkeys(("after", "depends", "depends_on", "needs", "upstream"), "dependencies"),
+    **dict.fromkeys(("downstream", "next", "then"), "dependents"),
     **dict.fromkeys(("args", "params", "parameters", "with"), "config"),
-    **dict.fromkeys(("timeout", "timeout_s", "timeout_sec"), "timeout_seconds"),
+    **dict.fromkeys(("deadline", "timeout", "timeout_s", "timeout_sec"), "timeout_seconds"),
     **dict.fromkeys(("attempts", "max_attempts", "retries", "retry_policy"), "retry"),
-    **dict.fromkeys(("condition", "if"), "when"),
+    **dict.fromkeys(("condition", "if", "only_if", "run_if"), "when"),
+    **dict.fromkeys(("for_each", "foreach", "with_items"), "map"),
+    **dict.fromkeys(("repeat", "until", "while"), "loop"),
+    **dict.fromkeys(("catch", "on_failure"), "on_error"),
+    **dict.fromkeys(("compensate", "undo"), "compensator"),
+    **dict.fromkeys(("trigger_rule", "wait_for"), "join"),
+    **dict.fromkeys(("params_schema", "schema"), "inputs"),
 }
 """What other engines call our keys; a similar spelling would often lead to another key."""
 
 
 def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
     known = OTHER_WORDS.get(key, "")
-    similar = f"did you mean `{known}`?" if known in table.entries else place.found.nearest(key, table.entries)
-    hint = similar or f"known keys: {', '.join(table.order)}"
+    hint = f"did you mean `{known}`?" if known in table.entries else place.found.nearest(key, table.entries)
+    # The documented spelling is offered, also where another one that is read is nearer.
+    other = next((name for other, (name, _, _) in table.entries.items() if hint == f"did you mean `{other}`?"), "")
+    hint = f"did you mean `{other}`?" if other else f"known keys: {', '.join(table.order)}"
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
@@ -152,8 +164,10 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
             return wrong_type(place, key, value, "a number")
         if low / scale <= value <= high / scale and not (above and value * scale <= low):
             return value if scale == 1 else _scaled(value, scale)
-        limits = f"more than {low / scale:g}" if above else f"at least {low / scale:g}"
-        place.problem("out_of_range", key, f"`{key}` must be {limits} and at most {high / scale:g}")
+        limit = f"at most {high / scale:,.10g}"
+        if value * scale <= low:
+            limit = f"more than {low / scale:,.10g}" if above else f"at least {low / scale:,.10g}"
+        place.problem("out_of_range", key, f"`{key}` is {shown(str(value))}, it must be {limit}")
         return None
 
     return read
@@ -171,13 +185,16 @@ from_minutes = number(0.001, SECONDS_MAX, scale=60)
 from_hours = number(0.001, SECONDS_MAX, scale=3600)
 
 
-def choice(*options: str) -> Reader:
+def choice(*options: str, also: str = "", hints: Mapping[str, str] | None = None) -> Reader:
+    """A reader of one of some words; `also` is another form that the hint offers, `hints` are for wrong words."""
+
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, str):
             return wrong_type(place, key, value, "a string")
         if value in options:
             return value
-        hint = place.found.nearest(value, options) or f"one of {', '.join(options)}"
+        hint = (hints or {}).get(value) or place.found.nearest(value, options)
+        hint = hint or f"one of {', '.join(options)}{f', or {also}' if also else ''}"
         place.problem("unknown_value", key, f"`{key}` cannot be `{shown(value)}`", hint)
         return None
 
@@ -291,7 +308,7 @@ def retry(place: DocumentPath, key: str, value: Json) -> Json:
 def join(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, dict):
         return mapping_of(table_of(quorum=whole(1)), "quorum")(place, key, value) or None
-    return choice("all", "strict", "any")(place, key, value)
+    return choice("all", "strict", "any", also="{quorum: 2}")(place, key, value)
 
 
 def wait_for_all(place: DocumentPath, key: str, value: Json) -> Json:
@@ -308,10 +325,13 @@ def seed_limits(place: DocumentPath, key: str, value: Json) -> Json:
     return read.get("deadline_s") if read else None
 
 
+_ON_ERROR = dict.fromkeys(("ignore", "skip", "pass"), "write continue: the run goes on with the error as the output")
+
+
 def on_error(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, dict):
         return mapping_of(table_of(route=node_ids), "route")(place, key, value) or None
-    return choice("fail", "continue")(place, key, value)
+    return choice("fail", "continue", also="{route: [node]}", hints=_ON_ERROR)(place, key, value)
 
 
 def switchable(reader: Reader) -> Reader:
@@ -368,7 +388,12 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 LOOP = table_of(
-    condition=anything, max_iterations=max_iterations, loop_back_to=text, break_path=node_ids, timeout_path=node_ids
+    condition=anything,
+    max_iterations=max_iterations,
+    loop_back_to=text,
+    break_path=node_ids,
+    timeout_path=node_ids,
+    delay_seconds=seconds,
 )
 
 
@@ -423,6 +448,11 @@ def compensator(place: DocumentPath, key: str, value: Json) -> Json:
     return {"type": "python", "config": {PYTHON_FUNCTION_FIELD: action}, **read}
 
 
+_DELIVERY = {
+    "exactly_once": "a call to the outside happens at least once or at most once: write at_least_once and send the"
+    " attempt's effect key along, or at_most_once; `sql` on the store is done exactly once"
+}
+
 NODE = Table(
     {
         "id": ("id", ident),
@@ -446,7 +476,7 @@ NODE = Table(
         **TIMEOUTS,
         "limits": ("timeout_seconds", seed_limits),
         "retry": ("retry", retry),
-        "delivery": ("delivery", choice("at_least_once", "at_most_once")),
+        "delivery": ("delivery", choice("at_least_once", "at_most_once", hints=_DELIVERY)),
         "queue": ("queue", matching(r"[A-Za-z0-9_.:-]+", "letters, digits, _ . : -")),
         "priority": ("priority", whole(0, 9)),
     }

@@ -48,19 +48,27 @@ class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="ki
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An error without stack trace and details."""
+    """An error, without what only the engine needs of it."""
 
     code: str
     message: str
     type: str = ""
     hint: str = ""
     causes: tuple[str, ...] = ()
+    traceback: str = ""
 
 
 def shown(error: Error | None) -> Failure | None:
     if error is None:
         return None
-    return Failure(code=error.code, message=error.message, type=error.type, hint=error.hint, causes=error.causes)
+    return Failure(
+        code=error.code,
+        message=error.message,
+        type=error.type,
+        hint=error.hint,
+        causes=error.causes,
+        traceback=error.traceback,
+    )
 
 
 class Undecided(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -170,6 +170,10 @@ class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     before: tuple[PathStep, ...] = ()
     """The latest ends of the nodes that lead to it."""
     blockers: tuple[AnyBlocker, ...] = ()
+    error: Failure | None = None
+    """Why its latest visit failed, or its latest attempt."""
+    values: dict[str, object] = {}
+    """What its latest decision read, by the names in `reads`, as far as the store still has it."""
 
 
 def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> NodeHistory:
@@ -177,13 +181,15 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
     latest = {step.node: step for step in steps}
     own = [step for step in steps if step.node == node.id]
     waits = tuple(each for each in blockers if each.node == node.id)
+    visit = state.peek(node.id)
     return NodeHistory(
         node=node.id,
-        status=state.peek(node.id).status,
+        status=visit.status,
         headline=_headline(node.id, own, waits),
         visits=tuple(own[-STEPS_MAX:]),
         before=tuple(latest[name] for name in node.inbound if name in latest)[:STEPS_MAX],
         blockers=waits,
+        error=shown(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
     )
 
 

@@ -17,6 +17,7 @@ from tidemill.kernel.explain import ended, live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.queries import dead_ends
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
 _NOUNS = {
@@ -113,6 +114,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a rollback could not undo, as node/visit/index."""
     left_error: Failure | None = None
     """Why the first of them could not be undone, if its compensator ran."""
+    warnings: tuple[str, ...] = ()
+    """What is odd about a run that completed."""
     unblock: str = ""
     """What lets an ended run go on; a live run has it in each blocker."""
     command: str = ""
@@ -189,6 +192,7 @@ def _ended(facts: ExplainInput) -> Explanation:
         rollback=state.rollback,
         left=ended.Sample(count=len(state.undo_left), names=state.undo_left[:limit]),
         left_error=None if undo is None else shown(undo.error),
+        warnings=dead_ends(facts.flow, state),
         unblock=unblock,
         command=command,
     )

@@ -279,10 +279,11 @@ def timer(_: ExplainInput, case: WaitingVisit) -> blockers.Timer:
     wait = case.act.wait
     assert wait is not None, "a timer has a wait"
     expires = expires_first(wait)
+    sleeps = "sleeps" if wait.on != "loop" else "has its result; the next pass of its loop begins after a delay"
     return blockers.Timer(
         wakes_ms=wait.until_ms,
         expires=expires,
-        words=f"{case.label} sleeps" + (", and its time-out comes before it would wake" if expires else ""),
+        words=f"{case.label} {sleeps}" + (", and its time-out comes before it would wake" if expires else ""),
         unblock="it wakes by itself" if not expires else "it times out by itself",
         **common_fields(case, wait.since_ms, wait.expires_ms if expires else wait.until_ms),
     )

@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, Wait
-from tidemill.kernel.decide.edges_and_joins import owns_job
+from tidemill.kernel.decide.edges_and_joins import body_busy, owns_job
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.retries import set_aside
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -288,12 +288,12 @@ def _waiting(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Act
     match wait.on:
         case "signal":
             return "signal", None
-        case "loop" if wait.output is not None and node.loop is not None:
+        case "loop" if wait.output is not None and node.loop is not None and _waits_for_body(facts, node, wait):
             return "loop", None
         case "child":
             job = facts.jobs.get(job_key(node, visit, index, act))
             return "missing" if job is None and not wait.started else "child", job
-        case "timer" if wait.until_ms is not None or wait.expires_ms is not None:
+        case "timer" | "loop" if wait.until_ms is not None or wait.expires_ms is not None:
             # A due timer is a job like any other.
             job = facts.jobs.get(job_key(node, visit, index, act))
             if job is None or facts.holds(job):
@@ -301,6 +301,11 @@ def _waiting(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Act
             return "timer" if job.ready_at_ms > facts.now else "worker", job
         case _:
             return "wait", None
+
+
+def _waits_for_body(facts: ExplainInput, node: Node, wait: Wait) -> bool:
+    """Whether the next pass waits for the rest of the body, and not only for the delay before it."""
+    return wait.until_ms is None or body_busy(facts.flow, facts.state, node)
 
 
 def job_key(node: Node, visit: Visit, index: int, act: Activation) -> str:

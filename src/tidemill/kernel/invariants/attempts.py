@@ -258,6 +258,8 @@ class Waits(InvariantGroup):
             return
         if wait.on == "loop":
             self._check("wait-end", isinstance(event, ev.NodeCompleted), f"{event.node} has its result")
+            late = wait.until_ms is None or event.at_ms >= wait.until_ms
+            self._check("timer", late, f"the next pass of {event.node} begins at {wait.until_ms}, not {event.at_ms}")
             return
         # A wait that ends well may still deliver more bytes than the run may hold.
         full = isinstance(event, ev.NodeFailed) and event.error.code == "max_bytes_exceeded"

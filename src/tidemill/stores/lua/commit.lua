@@ -158,6 +158,6 @@ end
 answer[2] = freed and 1 or 0
 flush(answer)
 if #written > 0 then
-  call('PUBLISH', ARGV[3] .. 'records', ARGV[4] .. table.concat(written))
+  tell(table.concat(written))
 end
 return answer

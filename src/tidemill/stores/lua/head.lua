@@ -4,7 +4,7 @@
 --               time and number of its last call with the answer
 --
 -- ARGV[1] the id of the store        ARGV[2] the time in ms, or empty for the server's
--- ARGV[3] the prefix of channels     ARGV[4] the process
+-- ARGV[3] the prefix of channels     ARGV[4] the process, 12 characters, then + if it hears its own messages
 -- ARGV[5] the session, empty for none: its calls are executed once, however often they are sent
 -- ARGV[6] the number of the call, which only grows
 
@@ -34,6 +34,14 @@ end
 local function next_token()
   token = math.max(token + 1, now * 2048)
   return token
+end
+
+-- Tell other processes which streams have new records.
+local function tell(names)
+  local own = #ARGV[4] - 12
+  if call('PUBSUB', 'NUMSUB', ARGV[3] .. 'records')[2] > own then
+    call('PUBLISH', ARGV[3] .. 'records', sub(ARGV[4], 1, 12) .. names)
+  end
 end
 
 local function remember(answer)

@@ -49,6 +49,6 @@ call('RPUSH', KEYS[4], unpack(ARGV, 15))
 call('HDEL', KEYS[5], acked)
 call('HDEL', KEYS[2], id)
 call('ZREM', KEYS[3], id)
-call('PUBLISH', ARGV[3] .. 'records', ARGV[4] .. ARGV[8])
+tell(ARGV[8])
 remember(answer)
 return answer

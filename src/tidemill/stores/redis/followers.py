@@ -43,6 +43,8 @@ class Hints:
         self._streams: dict[bytes, Stream] = {}
         self._followers: Counter[bytes] = Counter()
         self._connection: Connection | None = None
+        self.hears_itself = False
+        """The server sends this process the messages about streams, its own too."""
         self._task: asyncio.Task[None] | None = None
 
     # Sending
@@ -75,6 +77,7 @@ class Hints:
         if not self._followers[name]:
             del self._followers[name], self._streams[name]
             if self._connection is not None and not self._streams:
+                self.hears_itself = False
                 self._connection.send("UNSUBSCRIBE", *self._of_streams())
 
     def _of_streams(self) -> tuple[bytes, bytes]:
@@ -91,7 +94,7 @@ class Hints:
                 await asyncio.shield(made.lost)
             except (Answer, Cut, OSError, TimeoutError) as error:
                 LOG.debug("hints of other processes are not heard: %s", error)
-            self._connection = None
+            self._connection, self.hears_itself = None, False
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
@@ -103,6 +106,7 @@ class Hints:
             if name == b"work":
                 self._work()
             elif name == b"records":
+                self.hears_itself = bool(self._streams)
                 self._records(None)
         elif kind == b"message" and data[: len(self.process)] != self.process.encode():
             if name == b"work":

@@ -166,7 +166,10 @@ class RedisStore:
     def _head(self) -> Head:
         """A server takes its own clock unless a test gives another."""
         now: Argument = "" if self._test_clock is None else self._test_clock()
-        return self.id, now, self._hints.channels, self._hints.process
+        hints = self._hints
+        # On a cluster a server knows only its own subscribers.
+        alone = hints.hears_itself and len(self._parts) == 1
+        return self.id, now, hints.channels, hints.process + "+" if alone else hints.process
 
     # Writing
 
@@ -390,6 +393,9 @@ class RedisStore:
     async def load(
         self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
     ) -> list[Tail]:
+        if len(after) == 1 and snapshots and limit is None:
+            (asked,) = after.items()
+            return [await self._part(asked[0].tenant, asked[0].key).loads.submit(asked)]
         by_part: dict[_Part, list[Asked]] = {}
         for stream, version in after.items():
             by_part.setdefault(self._part(stream.tenant, stream.key), []).append((stream, version))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.cluster import Cluster, Here, simulated
-from tests.fixtures.faulty_store import after_s, refuse
+from tests.fixtures.cluster import Cluster, InlineIsolation, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.attempts.invocation import bounded
@@ -20,6 +19,7 @@ from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import Node, NodeType
+from tidemill.testing.faulty_store import after_s, refuse
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -303,13 +303,13 @@ async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(
 
 
 @simulated
-async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(
+async def test_an_attempt_that_took_a_second_is_in_the_log_when_its_worker_is_lost(
     mill: Cluster, ledger: Ledger
 ) -> None:
     first = await mill.process("w1", functions={"work": ledger.work})
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     began = mill.now_ms()
-    await asyncio.sleep(5.5)
+    await asyncio.sleep(1)
     first.kill()
     second = await mill.process("w2", functions={"work": ledger.work})
     assert (await second.end(run_id)).status == "COMPLETED"
@@ -321,13 +321,13 @@ async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worke
 
 
 @simulated
-async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Cluster, ledger: Ledger) -> None:
+async def test_a_handler_is_shown_as_running_within_a_second(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     began = mill.now_ms()
-    await asyncio.sleep(4)
+    await asyncio.sleep(0.3)
     assert await mill.of(run_id, NodeStarted) == []
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(0.5)
     (started,) = await mill.of(run_id, NodeStarted)
     assert (started.worker, started.attempt, started.at_ms) == ("w1", 1, began)
     shown = await worker.engine.show(run_id)
@@ -425,7 +425,7 @@ async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Clu
     assert ledger.count("a") == 1
 
 
-class Noted(Here):
+class Noted(InlineIsolation):
     """Takes notes of what a real engine would do in a child process."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import after_s
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.contract import digest_of
@@ -30,6 +29,7 @@ from tidemill.kernel.events import (
     RunCreated,
 )
 from tidemill.kernel.explain.blockers import Worker
+from tidemill.testing.faulty_store import after_s
 
 BIG = "x" * 70_000
 

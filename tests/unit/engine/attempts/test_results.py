@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.attempts.invocation import failed_by, timed_out
+from tidemill.engine.attempts.invocation import failed_by, guarded, timed_out
 from tidemill.errors import Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.handlers.contract import (
@@ -34,6 +33,7 @@ from tidemill.handlers.contract import (
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import Error, NodeFailed
 from tidemill.kernel.model import NodeType
+from tidemill.testing.faulty_store import refuse
 
 
 class HostileStr(Exception):
@@ -379,3 +379,25 @@ async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Cluster, 
     mill.store.commit = commit  # type: ignore[method-assign]
     run = await worker.end(run_id)
     assert (run.status, ledger.count("a"), run.nodes["a"]["attempts"]) == ("COMPLETED", 1, 1)
+
+
+def test_a_traceback_begins_with_the_code_of_the_user() -> None:
+    nothing: dict[str, int] = {}
+
+    async def function() -> None:
+        try:
+            nothing["missing"]
+        except KeyError as error:
+            raise ValueError("no customer") from error
+
+    def traceback_of(pending: Any) -> str:
+        error = asyncio.run(guarded(pending))
+        assert isinstance(error, BaseException)
+        return failed_by(error).error.traceback
+
+    shown = traceback_of(function())
+    cause, last = shown.split("The above exception was the direct cause of the following exception:")
+    for each in (cause, last):
+        assert each.strip().splitlines()[1].endswith("in function")
+    assert "invocation.py" not in shown
+    assert "invocation.py" in traceback_of(None), "a bug of ours has no other frames"

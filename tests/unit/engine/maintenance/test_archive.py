@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, simulated
-from tests.fixtures.faulty_store import Call, FaultyStore, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, operator, pass_days, stored
 from tests.unit.engine.attempts.test_log_store import CHATTY
@@ -30,6 +29,7 @@ from tidemill.engine.maintenance.archive import (
 from tidemill.engine.maintenance.blob_gc import referring_texts
 from tidemill.engine.maintenance.retention import LOGGED
 from tidemill.errors import Rejected, Unavailable
+from tidemill.testing.faulty_store import Call, FaultyStore, refuse
 
 
 @simulated

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import Call, bug, following, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler
-from tidemill.engine.turn import PendingCommand
+from tidemill.engine.pending_commands import PendingCommand
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed, RunRepaired
 from tidemill.kernel.jobs import JobBody
 from tidemill.stores.contract import Claim, Job
+from tidemill.testing.faulty_store import Call, bug, following, refuse
 
 
 def _keeper(process: Process) -> Reconciler:

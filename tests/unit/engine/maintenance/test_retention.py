@@ -13,7 +13,6 @@ from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.fixtures.scripted_functions import Ledger
-from tests.simulation.loop import SimAmbient
 from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers
@@ -26,6 +25,7 @@ from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
 from tidemill.stores.contract import Commit, Job, Row, Stream
+from tidemill.testing.simulated_loop import SimAmbient
 
 
 async def archived(engine: Engine) -> list[str]:

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import FaultyStore, following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, history, operator
 from tidemill.blobs.contract import PIECE_BYTES, digest_of
@@ -27,6 +26,7 @@ from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
 from tidemill.stores.contract import Commit, Job, Row, Snapshot, Stream
+from tidemill.testing.faulty_store import FaultyStore, following
 
 LARGE = "x" * 100_000
 

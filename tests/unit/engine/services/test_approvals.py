@@ -10,7 +10,6 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, unchanged, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.errors import Unavailable
@@ -22,6 +21,7 @@ from tidemill.kernel.events import (
     NodeCompleted,
     RunRepaired,
 )
+from tidemill.testing.faulty_store import following
 
 FORM = {
     "type": "object",

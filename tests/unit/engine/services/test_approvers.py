@@ -9,10 +9,10 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, unchanged, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.kernel.events import ApprovalDecided, ApprovalDelegated, ApprovalVoted, NodeCompleted, NodeScheduled
+from tidemill.testing.faulty_store import following
 
 
 async def _asked(mill: Cluster, process: Process, *nodes: Any, **options: Any) -> str:

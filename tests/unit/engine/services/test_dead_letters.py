@@ -111,7 +111,7 @@ async def test_a_discarded_letter(mill: Cluster) -> None:
 
 
 @simulated
-async def test_letters_of_items_and_of_tolerated_failures(mill: Cluster) -> None:
+async def test_letters_of_items_and_not_of_what_on_error_handles(mill: Cluster) -> None:
     worker = await mill.process()
     maps = {"over": [0, 9, 0, 9], "tolerate": 2}
     fails = {"attempts": "{{ item }}", "kind": "bad"}
@@ -121,11 +121,11 @@ async def test_letters_of_items_and_of_tolerated_failures(mill: Cluster) -> None
     )
     assert run.status == "COMPLETED"
     letters = await _letters(worker, "run:r", "status:open")
-    assert sorted((row.node, row.index) for row in letters) == [("m", 1), ("m", 3), ("t", -1)]
+    assert sorted((row.node, row.index) for row in letters) == [("m", 1), ("m", 3)]
     await worker.engine.discard("r", "m", index=3)
-    assert sorted(row.index for row in await _letters(worker, "run:r", "status:open")) == [-1, 1]
+    assert sorted(row.index for row in await _letters(worker, "run:r", "status:open")) == [1]
     outcome = await worker.engine.reprocess(run_id="r")
-    assert [(each.result, each.code, each.letters) for each in outcome.runs] == [("refused", "run_completed", 2)]
+    assert [(each.result, each.code, each.letters) for each in outcome.runs] == [("refused", "run_completed", 1)]
 
 
 @simulated
@@ -179,13 +179,13 @@ async def test_a_letter_shows_the_values_of_its_moment(mill: Cluster) -> None:
     run = await worker.run(
         document(
             node("a", config="pass {{ iteration }}"),
-            node("f", "a", type="fail", config=fails, on_error={"route": ["l"]}),
+            node("f", "a", type="fail", config=fails, map={"over": [1], "tolerate": 1}),
             node("l", "f", loop=loop),
         )
     )
     assert run.nodes["f"]["visits"] == 3
     for visit in (1, 2, 3):
-        shown = await worker.engine.dead_letter(run.run_id, "f", visit=visit)
+        shown = await worker.engine.dead_letter(run.run_id, "f", visit=visit, index=0)
         assert (shown["visit"], shown["input"]["message"]) == (visit, f"pass {visit - 1}")
 
 
@@ -260,7 +260,9 @@ async def test_with_a_patch_and_each_refusal_by_its_run(mill: Cluster) -> None:
     await worker.engine.retry("odd-0")
     await worker.end("odd-0")
     running = await worker.start(
-        document(node("t", type="fail", config={"kind": "odd"}, on_error="continue"), signal("go"), name="odd"),
+        document(
+            node("t", type="fail", config={"kind": "odd"}, map={"over": [1], "tolerate": 1}), signal("go"), name="odd"
+        ),
         key="odd-1",
     )
     await waits(mill, running, "go")
@@ -327,7 +329,7 @@ async def test_letters_of_another_node_do_not_use_up_the_limit(mill: Cluster) ->
     maps = {"over": list(range(6)), "tolerate": 6}
     await worker.run(
         document(
-            node("f", type="fail", config={"kind": "bad"}, on_error="continue"),
+            node("f", type="fail", config={"kind": "bad"}, map={"over": [1], "tolerate": 1}),
             node("m", "f", type="fail", config={"kind": "bad"}, map=maps),
             node("x", "m", type="fail"),
         ),

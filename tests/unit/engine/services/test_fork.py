@@ -9,10 +9,10 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, child, code_of, human, refused, signal, unchanged, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import lose_reply
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.kernel.events import RunCreated, RunForked
+from tidemill.testing.faulty_store import lose_reply
 
 
 def _rich() -> dict[str, Any]:

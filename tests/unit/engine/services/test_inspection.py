@@ -217,3 +217,103 @@ async def test_looking_changes_nothing(mill: Cluster) -> None:
     await engine.approval(run_id, "ok")
     await engine.compare(run_id, run_id)
     assert (await mill.events(run_id), len(worker.faulty_store.commits)) == (before, commits)
+
+
+def _raises(value: int) -> None:
+    print("about to fail")
+    raise KeyError(f"no {value}")
+
+
+@simulated
+async def test_a_failure_shows_its_traceback_in_every_view(mill: Cluster) -> None:
+    worker = await mill.process(functions={"raises": _raises})
+    twice = {"max_attempts": 2, "backoff_seconds": 1}
+    run = await worker.run(document(call("a", function="raises", args={"value": 7}, retry=twice)))
+    engine = worker.engine
+    assert run.error is not None and "in _raises" in run.error["traceback"]
+    assert run.to_dict()["nodes"]["a"]["error"]["traceback"] == run.error["traceback"]
+    assert "in _raises" in (await engine.dead_letter(run.run_id, "a"))["error"]["traceback"]
+    cause = (await engine.why(run.run_id)).first_cause
+    assert cause is not None and cause.error.traceback == run.error["traceback"]
+    of_node = await engine.why_node(run.run_id, "a")
+    assert of_node.error is not None and of_node.error.traceback == run.error["traceback"]
+    lines = await engine.logs(run.run_id, "a", attempt=2)
+    assert (lines[0].source, lines[0].text) == ("stdout", "about to fail")
+    assert {line.source for line in lines[1:]} == {"traceback"}
+    assert "\n".join(line.text for line in lines[1:]) == run.error["traceback"].rstrip()
+    followed = [line async for line in engine.follow_logs(run.run_id)]
+    assert sum(line.text == "KeyError: 'no 7'" for line in followed) == 2
+
+
+@simulated
+async def test_the_item_of_a_map_is_told_once(mill: Cluster) -> None:
+    worker = await mill.process(functions={"raises": _raises})
+    once = {"max_attempts": 1}
+    items = {"over": [5, 6], "max_parallel": 1}
+    run = await worker.run(
+        document(call("m", function="raises", args={"value": "{{ item }}"}, map=items, retry=once)),
+    )
+    assert run.error is not None and "in _raises" in run.error["traceback"]
+    lines = await worker.engine.logs(run.run_id)
+    assert [(line.index, line.text) for line in lines if line.text.startswith("KeyError")] == [(0, "KeyError: 'no 5'")]
+
+
+@simulated
+async def test_why_a_node_shows_the_values_that_it_read(mill: Cluster) -> None:
+    worker = await mill.process()
+    rule = {"rules": [{"condition": "output > 5 && ctx.a.output != ''", "next_nodes": ["x"]}], "default": ["y"]}
+    run = await worker.run(
+        document(node("a", config=LARGE), node("b", "a", config=7, branch=rule), node("x"), node("y"))
+    )
+    found = await worker.engine.why_node(run.run_id, "b")
+    assert found.visits[-1].reads.keys() == {"output", "ctx.a"}
+    assert found.values == {"output": 7, "ctx.a": LARGE}
+
+
+@simulated
+async def test_a_run_is_named_by_the_beginning_of_its_id(mill: Cluster) -> None:
+    worker = await mill.process()
+    resolve = worker.engine.resolve
+    assert await code_of(resolve("@last")) == "run_unknown"
+    await worker.engine.publish(document(node("z", config=1), name="kid"))
+    for key in ("order-17", "order-18", "order-1"):
+        await worker.run(document(node("a", config=1)), key=key)
+    await worker.run(document(child("c", "kid")), key="parent")
+    assert [await resolve(text) for text in ("order-17", "order-1", "par", "parent.c.1", "@last")] == [
+        *("order-17", "order-1", "parent", "parent.c.1", "parent"),
+    ]
+    assert await code_of(resolve("order")) == "run_ambiguous"
+    assert await resolve("nobody") == "nobody"
+
+
+@simulated
+async def test_a_run_that_came_to_nothing_says_where_its_way_ended(mill: Cluster) -> None:
+    worker = await mill.process()
+    loop = {"condition": "true", "max_iterations": 5, "loop_back_to": "poll"}
+    run = await worker.run(
+        document(node("poll", config=1), node("rest", "poll", when="false"), node("again", "rest", loop=loop))
+    )
+    assert (run.status, run.outputs) == ("COMPLETED", {})
+    (warning,) = run.warnings
+    assert "rest was skipped" in warning and "again with it, which ended the loop" in warning
+    assert run.to_dict()["warnings"] == [warning]
+    assert (await worker.engine.why(run.run_id)).warnings == (warning,)
+    fine = await worker.run(document(node("poll", config=1)))
+    assert fine.warnings == () and "warnings" not in fine.to_dict()
+
+
+@simulated
+async def test_passes_of_a_loop_are_apart_by_its_delay(mill: Cluster) -> None:
+    """Nothing holds a worker meanwhile, and another process carries it on."""
+    first = await mill.process("w1")
+    loop = {"condition": "output < 2", "max_iterations": 5, "delay_seconds": 60}
+    run_id = await first.start(document(node("a", config="{{ iteration }}", loop=loop)))
+    await asyncio.sleep(30)
+    assert (await first.engine.show(run_id)).nodes["a"]["status"] == "WAITING"
+    assert first.engine.worker is not None and not first.engine.worker.held_jobs
+    first.kill()
+    second = await mill.process("w2")
+    run = await second.end(run_id)
+    assert (run.status, run.nodes["a"]["visits"], run.outputs) == ("COMPLETED", 3, {"a": 2})
+    ends = [event["at_ms"] for event in await second.engine.events(run_id) if event["type"] == "LoopContinued"]
+    assert [round((later - ends[0]) / 1_000) for later in ends] == [0, 60]

@@ -9,12 +9,12 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, human, refused, signal, unchanged, waits
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import following
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import BlobRef, RunPatched, RunRetried
 from tidemill.kernel.model import NodeType
+from tidemill.testing.faulty_store import following
 
 FIX = [{"op": "add", "path": "/nodes/f/config", "value": {"attempts": 0, "value": "fixed"}}]
 

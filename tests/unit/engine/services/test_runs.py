@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import after_s
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine import turn
 from tidemill.errors import Rejected
 from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
+from tidemill.testing.faulty_store import after_s
 
 SCHEMA = {
     "type": "object",
@@ -419,3 +419,120 @@ async def test_a_state_older_than_the_snapshot_catches_up(mill: Cluster, monkeyp
     await first.engine.run_cache.refresh([mill.stream(run)])
     state = first.cached(run)
     assert state is not None and (state.seq, state.status) == (5, "PAUSED")
+
+
+# Waiting for the end, and starting many
+
+
+def _follows(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs that were followed in the store."""
+    followed: list[str] = []
+    follow = mill.store.follow
+
+    def counted(stream: Any, *args: Any, **options: Any) -> Any:
+        followed.append(stream.key)
+        return follow(stream, *args, **options)
+
+    monkeypatch.setattr(mill.store, "follow", counted)
+    return followed
+
+
+@simulated
+async def test_the_commit_that_ends_a_run_tells_who_waits_in_this_process(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, followed = await mill.process(), _follows(mill, monkeypatch)
+    reference = await worker.publish(chain("a", "b", "c"))
+    runs = [await worker.start(reference) for _ in range(3)]
+    ended = await asyncio.gather(*(worker.engine.result(run_id) for run_id in runs for _ in range(2)))
+    assert {run.status for run in ended} == {"COMPLETED"} and followed == []
+    assert worker.engine.turns._end_waiters == {}
+
+
+@simulated
+async def test_a_run_of_another_process_is_followed_in_the_store(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await mill.process("client", work=False)
+    followed = _follows(mill, monkeypatch)
+    run_id = await client.start(chain("a", "b"))
+    await mill.process("worker")
+    assert (await client.engine.result(run_id)).status == "COMPLETED"
+    assert followed == [run_id]
+
+
+@simulated
+async def test_who_waits_learns_of_an_end_in_another_process(mill: Cluster, ledger: Ledger) -> None:
+    """A job that may go to any process, a timer, and an operator elsewhere: none of them is told by this process."""
+    first = await mill.process("first", functions={"work": ledger.work})
+    other = await mill.process("other", work=False)
+    for graph, act in (
+        (document(call("a", args={"seconds": 9})), "cancel"),
+        (document(node("s", type="sleep", config={"seconds": 30}), node("z", "s")), ""),
+    ):
+        run_id = await first.start(graph)
+        waiting = asyncio.ensure_future(first.engine.result(run_id))
+        await asyncio.sleep(1)
+        if act:
+            await other.engine.cancel(run_id)
+        run = await waiting
+        assert run.status == ("CANCELLED" if act else "COMPLETED")
+
+
+@simulated
+async def test_who_gives_up_waiting_leaves_nothing_behind(mill: Cluster, ledger: Ledger) -> None:
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 9})))
+    for seconds in (0.1, 1):
+        with pytest.raises(TimeoutError):
+            await worker.engine.result(run_id, timeout_s=seconds)
+    assert worker.engine.turns._end_waiters == {}
+    assert (await worker.end(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_many_runs_are_started_by_one_call(mill: Cluster) -> None:
+    worker = await mill.process()
+    reference = await worker.publish(document(node("a"), inputs=SCHEMA))
+    given = [{"customer": "acme", "amount": number} for number in range(1, 31)]
+    before = worker.engine.turns.commits
+    runs = await worker.engine.start_many(reference, given, labels={"batch": "7"})
+    assert len(set(runs)) == 30
+    for run_id, inputs in zip(runs, given, strict=True):
+        assert (await worker.end(run_id)).status == "COMPLETED"
+        state = await mill.state(run_id)
+        assert isinstance(state.inputs, bytes) and decode_value(state.inputs) == inputs
+        assert (await mill.row(run_id)).labels == {"batch": "7"}
+    assert worker.engine.turns.commits - before >= 30
+    assert await worker.engine.start_many(reference, []) == []
+
+
+@simulated
+async def test_one_refused_input_starts_no_run(mill: Cluster) -> None:
+    worker = await mill.process()
+    reference = await worker.publish(document(node("a"), inputs=SCHEMA))
+    with pytest.raises(Rejected) as refused:
+        await worker.engine.start_many(
+            reference, [{"customer": "a", "amount": 1}, {"customer": 3, "amount": 0}, {"customer": "c"}]
+        )
+    assert {problem.path.split("/")[2] for problem in refused.value.problems} == {"1", "2"}
+    assert len(refused.value.problems) == 3
+    assert (await worker.engine.find([]))[0] == []
+
+
+@simulated
+async def test_many_runs_with_keys_are_started_once(mill: Cluster) -> None:
+    worker = await mill.process()
+    reference = await worker.publish(chain("a"))
+    keys = [f"order-{number}" for number in range(5)]
+    inputs = [{"n": number} for number in range(5)]
+    assert await worker.engine.start_many(reference, inputs, keys=keys) == keys
+    assert await worker.engine.start_many(reference, inputs, keys=keys) == keys
+    assert len((await worker.engine.find([]))[0]) == 5
+    with pytest.raises(Rejected) as refused:
+        await worker.engine.start_many(reference, [{"n": 9}], keys=["order-0"])
+    assert refused.value.code == "key_reused"
+    for wrong in (["one"], ["same"] * 5):
+        with pytest.raises(Rejected) as refused:
+            await worker.engine.start_many(reference, inputs, keys=wrong)
+        assert refused.value.code == "keys_mismatch"

@@ -9,10 +9,10 @@ import pytest
 
 from tests.fixtures.approvers import LARGE, code_of, signal, unchanged, waits
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import lose_reply
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.kernel.decide.waits import SIGNALS_MAX
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunCompleted, SignalReceived
+from tidemill.testing.faulty_store import lose_reply
 
 
 @simulated

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.faulty_store import after_s, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.services.workers import WorkerView
@@ -16,6 +15,7 @@ from tidemill.engine.worker.registry import FORGET_AFTER_MS, HELD_SHOWN_MAX, WOR
 from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Stream
+from tidemill.testing.faulty_store import after_s, bug, refuse
 
 SPECIAL = Handler(NodeType(name="special"), lambda context: Done("done"))
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, Process, simulated
-from tests.fixtures.faulty_store import FaultyStore, bug, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.handlers.contract import Done, Handler, NodeContext
@@ -17,6 +16,7 @@ from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, SET_ASIDE
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
+from tidemill.testing.faulty_store import FaultyStore, bug, refuse
 
 
 async def _codes(mill: Cluster, run_id: str) -> list[str]:

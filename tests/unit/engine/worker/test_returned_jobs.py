@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import Call, refuse
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.bootstrap import built_in_handlers
@@ -26,6 +25,7 @@ from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim, Commit, Job, Stream
 from tidemill.stores.memory import MemoryStore
+from tidemill.testing.faulty_store import Call, refuse
 
 SPECIAL = Handler(NodeType(name="special"), lambda context: Done("done"))
 

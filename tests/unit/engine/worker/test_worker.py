@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
-from tests.fixtures.faulty_store import FaultyStore, after_s, bug, refuse
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
+from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.memory import MemoryStore
+from tidemill.testing.faulty_store import FaultyStore, after_s, bug, refuse
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 10])
@@ -133,17 +134,17 @@ async def test_an_idle_worker_stops_at_once(mill: Cluster) -> None:
     assert mill.loop.now - began <= 0.1
 
 
-@pytest.mark.parametrize("seconds_before", [1, 12])
+@pytest.mark.parametrize("seconds_before", [0.1, 12])
 @simulated
 async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
-    mill: Cluster, seconds_before: int, ledger: Ledger
+    mill: Cluster, seconds_before: float, ledger: Ledger
 ) -> None:
-    """It is no attempt, also when a heartbeat has told the log of it."""
+    """It is no attempt, also when its start is in the log."""
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=2_000)
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     await mill.until(lambda: ledger.running == 1)
     await asyncio.sleep(seconds_before)
-    assert len(await mill.of(run_id, NodeStarted)) == (seconds_before > 10)
+    assert len(await mill.of(run_id, NodeStarted)) == (seconds_before > 1)
     second = await mill.process("w2", functions={"work": ledger.work})
     await first.stop()
     assert len(ledger.cancelled) == 1
@@ -396,3 +397,33 @@ async def test_a_worker_stops_with_its_heart() -> None:
         assert (await engine.result(await engine.start("test"), timeout_s=30)).status == "COMPLETED"
     after = {thread.name for thread in threading.enumerate()}
     assert "tidemill-heart" not in after - before
+
+
+@simulated
+async def test_a_listener_is_told_how_every_attempt_ended(mill: Cluster) -> None:
+    worker = await mill.process()
+    told: list[AttemptReport] = []
+    assert worker.engine.worker is not None
+    worker.engine.worker.listener = told.append
+    run = await worker.run(
+        document(
+            node("a", config=1),
+            node("f", "a", type="fail", config={"attempts": 1, "retryable": True, "kind": "shaky"}),
+            node("s", "f", when="false"),
+            node("m", "f", type="fail", config={"kind": "odd"}, map={"over": [1], "tolerate": 1}),
+            node("h", "m", type="fail", config={"kind": "handled"}, on_error="continue"),
+        )
+    )
+    assert run.status == "COMPLETED"
+    assert {report.run_id for report in told} == {run.run_id}
+    found = [(report.node, report.index, report.attempt, report.outcome, report.tolerated) for report in told]
+    assert sorted(found) == [
+        ("a", -1, 1, "completed", False),
+        ("f", -1, 1, "retrying", False),
+        ("f", -1, 2, "completed", False),
+        ("h", -1, 1, "failed", True),
+        ("m", -1, 1, "completed", False),
+        ("m", 0, 1, "failed", True),
+        ("s", -1, 1, "skipped", False),
+    ]
+    assert [report.error.code for report in told if report.error is not None] == ["shaky", "odd", "handled"]

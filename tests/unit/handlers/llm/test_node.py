@@ -23,7 +23,7 @@ from tests.fixtures.servers.llm_server import (
 from tests.fixtures.servers.web import json_reply, raw
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import NullSink
+from tidemill.handlers.contract import NullSink, causes_of
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.provider import scripted
 from tidemill.kernel.compile.compiler import Compiled, compile_document
@@ -172,6 +172,7 @@ async def test_there_is_no_second_repair() -> None:
     async with endpoint(says("nonsense"), says("nonsense again"), says('{"title": "late"}')) as model:
         failed = await failure(llm_handler(model.providers), model.config(prompt="?", schema=TITLE))
         assert (failed.code, failed.retryable) == ("output_invalid", False)
+        assert causes_of(failed) == ("note: the model answered: nonsense again",)
         assert len(model.bodies) == 2
 
 

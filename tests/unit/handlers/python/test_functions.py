@@ -1,7 +1,9 @@
-"""The names of functions: how they are given, collected, and turned into import paths."""
+"""The names of functions: how they are given, collected, and turned into import paths; threads for their calls."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -11,9 +13,10 @@ import pytest
 
 import tidemill
 from tests.fixtures import sample_node_types as crafts
+from tests.fixtures.handler_harness import context
 from tidemill.cli.user_code import load_apps
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.python.functions import decorated_functions, function_registry, path_of
+from tidemill.handlers.contract import Done, Fail
+from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, path_of
 
 
 @tidemill.function("loud")
@@ -141,3 +144,62 @@ def test_an_app_offers_what_is_marked_and_what_it_lists(
     (tmp_path / f"{name}.py").write_text(APP + more + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert set(load_apps([name]).functions) == names
+
+
+# Threads
+
+
+async def _idents(threads: CallThreads, count: int) -> list[int]:
+    found = []
+    for _ in range(count):
+        done = await threads.call("f", lambda _: threading.get_ident(), context())
+        assert isinstance(done, Done)
+        found.append(done.value)
+    return found
+
+
+async def test_quick_calls_share_a_thread() -> None:
+    threads = CallThreads()
+    idents = await _idents(threads, 50)
+    # A call that the machine delays may get a thread of its own.
+    assert len(set(idents)) < 25 and threading.get_ident() not in idents
+    await threads.close()
+
+
+async def test_calls_do_not_wait_behind_one_that_blocks() -> None:
+    threads, release = CallThreads(), threading.Event()
+    stuck = [asyncio.ensure_future(threads.call("stuck", lambda _: release.wait(), context())) for _ in range(3)]
+    together = await asyncio.gather(*(threads.call("f", lambda _: 1, context()) for _ in range(20)))
+    assert together == [Done(1)] * 20 and not any(task.done() for task in stuck)
+    release.set()
+    assert await asyncio.gather(*stuck) == [Done(True)] * 3
+    await threads.close()
+
+
+async def test_the_thread_ends_with_the_handler() -> None:
+    threads = CallThreads()
+    await _idents(threads, 1)
+    thread = threads._thread
+    assert thread is not None and thread.daemon
+    await threads.close()
+    await asyncio.to_thread(thread.join, 30)
+    assert not thread.is_alive()
+    # What still comes is called all the same.
+    assert len(await _idents(threads, 2)) == 2
+
+
+async def test_every_outcome_reaches_its_caller() -> None:
+    threads = CallThreads()
+
+    def fails(number: int) -> int:
+        if number % 3 == 0:
+            raise ValueError(number)
+        return number
+
+    calls = [threads.call("f", lambda _, n=n: fails(n), context()) for n in range(300)]
+    for number, outcome in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
+        if number % 3:
+            assert outcome == Done(number)
+        else:
+            assert isinstance(outcome, ValueError) and outcome.args == (number,)
+    await threads.close()

@@ -311,7 +311,7 @@ def test_a_million_problems_are_counted_not_listed() -> None:
         (document(node("fetch"), node("b", "fetsch")), "did you mean `fetch`?"),
         (document(node("fetch"), node("b", "fetch", config="{{ fecth.output }}")), "did you mean `fetch`?"),
         (document(node("a", join="al")), "did you mean `all`?"),
-        (document(node("a", on_error="b")), "one of fail, continue"),
+        (document(node("a", on_error="b")), "one of fail, continue, or {route: [node]}"),
         (document({"id": "a", "type": "value", "dependencies": "b"}), "write [b]"),
     ],
 )
@@ -401,3 +401,56 @@ def test_problems_read_as_sentences() -> None:
     assert str(problem) == "/nodes/1: the dependencies form a cycle: a → b → a [cycle] (use a loop)"
     with pytest.raises(Rejected, match=re.escape("a → b → c → a")):
         compile_document(chain("a", "b", "c") | {"edges": [{"from": "c", "to": "a"}]}, TYPES)
+
+
+# Words of other engines
+
+NODE = {"id": "a", "type": "value"}
+
+
+def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
+    with pytest.raises(Rejected) as refusal:
+        compile_document(raw, TYPES)
+    return tuple(refusal.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "hint"),
+    [
+        ({"name": "t", "steps": [NODE]}, "/steps", "did you mean `nodes`?"),
+        ({"name": "t", "tasks": [NODE]}, "/tasks", "did you mean `nodes`?"),
+        ({"name": "t", "nodes": [{**NODE, "depends_on": []}]}, "/nodes/0/depends_on", "did you mean `dependencies`?"),
+        ({"name": "t", "nodes": [{**NODE, "needs": []}]}, "/nodes/0/needs", "did you mean `dependencies`?"),
+        ({"name": "t", "nodes": [{**NODE, "if": "true"}]}, "/nodes/0/if", "did you mean `when`?"),
+        ({"name": "t", "nodes": [{**NODE, "name": "b"}]}, "/nodes/0/name", "did you mean `id`?"),
+        ({"name": "t", "nodes": [{**NODE, "timeout": 3}]}, "/nodes/0/timeout", "did you mean `timeout_seconds`?"),
+        ({"name": "t", "nodes": [{**NODE, "timeot_second": 3}]}, "/nodes/0/timeot_second", "`timeout_seconds`?"),
+        (
+            {"name": "t", "nodes": [{**NODE, "retry": {"backof": 3}}]},
+            "/nodes/0/retry/backof",
+            "did you mean `backoff_seconds`?",
+        ),
+        ({"name": "t", "nodes": [{**NODE, "on_error": "ignore"}]}, "/nodes/0/on_error", "write continue"),
+        ({"name": "t", "nodes": [{**NODE, "on_error": "x"}]}, "/nodes/0/on_error", "or {route: [node]}"),
+        ({"name": "t", "nodes": [{**NODE, "join": "most"}]}, "/nodes/0/join", "or {quorum: 2}"),
+        (
+            {"name": "t", "nodes": [{**NODE, "delivery": "exactly_once"}]},
+            "/nodes/0/delivery",
+            "at least once or at most",
+        ),
+        ({"name": "t", "nodes": [{**NODE, "type": "bash"}]}, "/nodes/0/type", "did you mean `shell`?"),
+        ({"name": "t", "nodes": [{**NODE, "type": "if"}]}, "/nodes/0/type", "any node may have the key `branch`"),
+        ({"name": "t", "nodes": [{**NODE, "type": "approval"}]}, "/nodes/0/type", "did you mean `human`?"),
+    ],
+)
+def test_words_of_other_engines_are_explained(given: dict[str, Any], path: str, hint: str) -> None:
+    problems = {problem.path: problem for problem in refused(given)}
+    assert hint in problems[path].hint
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-3, "is -3, it must be at least 0.001"), (1e12, "at most 316,224,000")]
+)
+def test_a_number_out_of_range_says_which_bound(seconds: float, words: str) -> None:
+    (problem,) = refused({"name": "t", "nodes": [{**NODE, "timeout_seconds": seconds}]})
+    assert words in problem.message

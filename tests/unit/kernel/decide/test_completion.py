@@ -124,7 +124,7 @@ def test_continue_takes_the_plain_edges_and_evaluates_nothing() -> None:
     run = begun("a > p; b; c", nodes)
     assert run.fail("a") == rows(
         "NodeStarted a; NodeFailed a code=boom tolerated taken=p,c dead=b counter=2;"
-        "DeadLettered a code=boom attempts=1; NodeScheduled p; NodeScheduled c; NodeSkipped b counter=2;"
+        "NodeScheduled p; NodeScheduled c; NodeSkipped b counter=2;"
         "put run p; put run c"
     )
     run.end("p", "c")
@@ -141,7 +141,7 @@ def test_route_takes_the_error_edges_and_kills_all_others() -> None:
     run = begun("a > b; h; g", {"a": {"on_error": {"route": ["h", "g"]}}})
     assert run.fail("a") == rows(
         "NodeStarted a; NodeFailed a code=boom tolerated taken=h,g dead=b counter=2;"
-        "DeadLettered a code=boom attempts=1; NodeScheduled h; NodeScheduled g; NodeSkipped b counter=2;"
+        "NodeScheduled h; NodeScheduled g; NodeSkipped b counter=2;"
         "put run h; put run g"
     )
 
@@ -333,7 +333,7 @@ def test_a_retry_closes_the_letters_of_what_it_reopens() -> None:
     run.fail("b")
     run.fail("a")
     run.retry(reason="fixed")
-    assert (closings(run), run.letters) == ("a/1/-1:reprocessed", "b/1/-1")
+    assert (closings(run), run.letters) == ("a/1/-1:reprocessed", "")
     assert run.of(ev.DeadLetterClosed)[0].reason == "fixed"
 
 
@@ -374,13 +374,29 @@ def test_a_list_that_is_made_anew_leaves_no_letter_behind() -> None:
 
 
 def test_letters_of_earlier_passes_stay_and_can_be_discarded() -> None:
-    run = OperatorSteps("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
-    run.fail("a")
-    run.done("l", again=True)
-    run.fail("a")
-    assert run.letters == "a/1/-1 a/2/-1"
-    run.discard("a#1")
-    assert run.letters == "a/2/-1"
+    mapped = {"a": {"map": {"over": [1], "tolerate": 1}}, "l": {"loop": loop(back_to="a")}}
+    run = OperatorSteps("a > l", mapped).begun()
+    for again in (True, False):
+        run.expand("a", 1)
+        run.fail("a[0]")
+        run.assemble("a")
+        if again:
+            run.done("l", again=True)
+    assert run.letters == "a/1/0 a/2/0"
+    run.discard("a#1[0]")
+    assert run.letters == "a/2/0"
+
+
+def test_a_failure_that_the_workflow_handles_is_no_dead_letter() -> None:
+    for handled in ("continue", {"route": ["h"]}):
+        run = OperatorSteps("a > b; h", {"a": {"on_error": handled}}).begun()
+        run.fail("a")
+        assert (run.letters, run.kernel.state.dead_letters, run.kernel.state.tolerated) == ("", 0, 1)
+        run = OperatorSteps("m > b; h", {"m": {"on_error": handled, "map": {"over": [1], "tolerate": 1}}}).begun()
+        run.expand("m", 3)
+        run.fail("m[0]")
+        run.fail("m[1]")
+        assert (run.nodes("m"), run.letters, run.of(ev.DeadLettered)) == ("m=FAILED", "", [])
 
 
 def test_a_letter_of_a_node_that_is_gone_can_be_discarded() -> None:

@@ -50,10 +50,12 @@ def test_a_fork_is_done_once_per_command() -> None:
 
 
 def test_commands_letters_and_steps_to_undo_belong_to_the_other_run() -> None:
-    run = OperatorSteps("a > b > c; x", {"a": {"compensator": {"type": "value"}}, "b": {"on_error": "continue"}})
+    mapped = {"map": {"over": [1], "tolerate": 1}}
+    run = OperatorSteps("a > b > c; x", {"a": {"compensator": {"type": "value"}}, "b": mapped})
     run.do(Start(version=1, digest=run.flow.digest, inputs=b"{}", id="s1"))
     run.done("a")
-    run.fail("b")
+    run.expand("b", 2)
+    run.fail("b[0]")
     other = run.fork()
     state = other.kernel.state
     assert (state.commands, state.letters, state.undo, state.dead_letters) == ({}, {}, {}, 0)

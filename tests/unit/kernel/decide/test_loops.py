@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.events import LoopContinued, NodeCompleted, NodeScheduled
+from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.queries import iteration
 
 Json = Any
@@ -360,7 +362,7 @@ def test_an_escape_that_is_taken_ends_the_loop_by_skipping_the_looping_node() ->
     run = escaping()
     assert run.fail("b") == rows(
         "NodeStarted b; NodeFailed b code=boom tolerated taken=h dead=c counter=1;"
-        "DeadLettered b code=boom attempts=1; NodeScheduled h; NodeSkipped c dead=z counter=1;"
+        "NodeScheduled h; NodeSkipped c dead=z counter=1;"
         "NodeSkipped z counter=1; put run h"
     )
     assert run.done("h") == rows("NodeStarted h; NodeCompleted h counter=0; RunCompleted tolerated=1")
@@ -376,10 +378,7 @@ def test_a_taken_escape_stays_taken_and_taking_it_again_is_absorbed() -> None:
     run.done("d", again=True)
     assert (run.edges("h"), run.cell("h").visit) == ("b:taken", 1)
     run.end("a", "c")
-    assert run.fail("b") == rows(
-        "NodeStarted b#2; NodeFailed b#2 code=boom tolerated taken=h dead=d counter=2;"
-        "DeadLettered b#2 code=boom attempts=1"
-    )
+    assert run.fail("b") == rows("NodeStarted b#2; NodeFailed b#2 code=boom tolerated taken=h dead=d counter=2")
     run.done("d", again=True)
     run.end("a", "b", "c")
     assert run.edges("h") == "b:taken"
@@ -431,9 +430,7 @@ def test_an_escape_into_the_outer_body_is_decided_anew_in_every_outer_pass() -> 
 def test_the_escapes_of_a_loop_that_is_skipped_die_too() -> None:
     run = begun("a > b > c > z; h; g", BODY | {"a": {"on_error": {"route": ["g"]}}})
     shown = run.fail("a")
-    assert shown[1:4] == rows(
-        "NodeFailed a code=boom tolerated taken=g dead=b counter=1; DeadLettered a code=boom attempts=1;NodeScheduled g"
-    )
+    assert shown[1:3] == rows("NodeFailed a code=boom tolerated taken=g dead=b counter=1; NodeScheduled g")
     assert "NodeSkipped c dead=z escapes=b>h counter=1" in shown
     assert run.nodes("b c h z") == "b=SKIPPED c=SKIPPED h=SKIPPED z=SKIPPED"
 
@@ -488,3 +485,52 @@ def test_an_edge_that_was_taken_never_dies() -> None:
     # The loop is over before b has ended: b decides all of its edges, except the one it took in an earlier pass.
     run.end("b")
     assert run.edges("h") == "b:taken s:undecided"
+
+
+def test_a_delay_is_a_timer_between_passes() -> None:
+    run = begun("a > b > z", {"b": {"loop": {**loop(3, "a"), "delay_seconds": 5}}})
+    run.done("a")
+    assert run.done("b", again=True) == rows("NodeStarted b; NodeWaiting b on=loop until=+5000; put wake b at=+5000")
+    assert (run.nodes("a b"), run.jobs, run.counter, run.kernel.state.in_flight) == (
+        "a=COMPLETED b=WAITING",
+        "wake b",
+        1,
+        0,
+    )
+    assert run.wake("b") == rows(
+        "NodeCompleted b counter=1; LoopContinued b entry=a iteration=1 body=a,b; NodeScheduled a#2; put run a#2"
+    )
+    run.done("a")
+    assert run.done("b", again=False)[1] == "NodeCompleted b#2 taken=z counter=1"
+    run.done("z")
+    assert (run.status, run.jobs) == ("COMPLETED", "")
+
+
+def test_a_delay_that_is_over_waits_for_the_rest_of_the_body() -> None:
+    run = begun("a > b c > d > z", {"d": {"join": "any", "loop": {**loop(3, "a"), "delay_seconds": 5}}})
+    run.end("a", "b")
+    run.done("d", again=True)
+    assert run.wake("d") == rows("put wake d at=+1000")
+    run.done("c")
+    assert (run.nodes("d"), run.jobs) == ("d=WAITING", "wake d")
+    run.kernel.now += 1_000
+    assert "LoopContinued d entry=a iteration=1 body=a,b,c,d" in run.wake("d")
+
+
+def test_the_end_of_a_run_takes_the_delay_along() -> None:
+    run = begun("a", {"a": {"loop": {**loop(3), "delay_seconds": 5}}})
+    run.done("a", again=True)
+    run.cancel()
+    assert (run.status, run.jobs) == ("CANCELLED", "")
+
+
+def test_a_pass_does_not_begin_before_its_delay_is_over() -> None:
+    run = begun("a", {"a": {"loop": {**loop(3), "delay_seconds": 5}}})
+    run.done("a", again=True)
+    run.wake("a")
+    assert check_log(run.flow, run.kernel.events) == []
+    early = [
+        msgspec.structs.replace(event, at_ms=1_000) if isinstance(event, NodeCompleted) else event
+        for event in run.kernel.events
+    ]
+    assert "timer" in [each.law for each in check_log(run.flow, early)]

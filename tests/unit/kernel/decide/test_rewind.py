@@ -69,10 +69,11 @@ def test_a_map_is_expanded_anew() -> None:
 
 
 def test_letters_of_what_happens_anew_are_closed() -> None:
-    run = OperatorSteps("a > b > c; x", {"b": {"on_error": "continue"}}).begun()
+    run = OperatorSteps("a > b > c; x", {"b": {"map": {"over": [1], "tolerate": 1}}}).begun()
     run.done("a")
-    run.fail("b")
-    assert "DeadLetterClosed b" in run.rewind("a")
+    run.expand("b", 2)
+    run.fail("b[0]")
+    assert "DeadLetterClosed b[0]" in run.rewind("a")
     assert run.letters == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.reasons import blocker, facts, shown, why
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.commands import Cancel, Failed, Pause, WaitRequested
+from tidemill.kernel.commands import Cancel, Failed, Pause, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.explain.explain import explain
 from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
@@ -472,3 +472,27 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     assert (found.rollback, found.left_error) == ("done", None)
     assert "fork it at a node before what was undone, or start a new one" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
+
+
+def test_a_delay_before_the_next_pass_is_a_timer() -> None:
+    run = begun("a > b", {"a": {"loop": {**loop(3), "delay_seconds": 5}}})
+    run.done("a", again=True)
+    found = why(run.kernel)
+    assert shown(found) == "timer a | edge b"
+    assert found.headline == "a has its result; the next pass of its loop begins after a delay"
+    assert found.blockers[0].until_ms == run.kernel.now + 5_000
+
+
+def test_an_error_keeps_its_traceback() -> None:
+    run = begun("a", {"a": {"map": {"over": [1]}}})
+    run.expand("a", 1)
+    run.result("a[0]", Failed(error=Error("exception", "'x'", "KeyError", traceback="Traceback …")))
+    found = why(run.kernel)
+    assert found.first_cause is not None and found.first_cause.error.traceback == "Traceback …"
+
+
+def test_a_run_that_came_to_nothing_is_warned_of() -> None:
+    run = begun("a > b", {"b": {"when": "inputs.x"}})
+    run.done("a")
+    run.result("b", SkipRequested(reason="no"), called=False)
+    assert why(run.kernel).warnings == ("no terminal node completed: b was skipped (no)",)

@@ -1,0 +1,182 @@
+"""What users do through the public API on a SQLite file: blocking calls from threads, async clients, many starts.
+
+W3 of the engine itself is measured in the same run, in turns with the others; rates are shown beside it. The floor of a
+run or a start is what it writes, written again by a bare loop (`benches/tape.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tidemill
+from benches.bench_sqlite import on_file
+from benches.figures import Figure, Note
+from benches.graphs import diamond, node
+from benches.tape import Recording, Tape, folder, play
+from benches.workloads import MANY
+from tidemill.bootstrap import engine_at
+
+ROUNDS = 5
+THREADS, RUNS_PER_THREAD = 8, 60
+CLIENTS, RUNS_PER_CLIENT = 8, 60
+VALUE_CLIENTS, RUNS_PER_VALUE_CLIENT = 40, 15
+STARTS, SINGLE_RUNS = 2_000, 200
+
+THREADS_MUST, THREADS_AIM = 25, 35
+ASYNC_MUST, VALUE_MUST = 40, 65
+RUN_FLOOR_MUST, START_FLOOR_MUST = 3.0, 1.5
+STARTS_MUST, STARTS_AIM = 5_000, 8_000
+
+
+def add(n: int = 1) -> int:
+    """A step as users write one: a plain function."""
+    return n + 1
+
+
+def call(name: str, *parents: str) -> dict[str, Any]:
+    """A node that calls the function with the output of its first parent."""
+    args = {"n": f"{{{{ {parents[0]}.output }}}}"} if parents else {}
+    return {"id": name, "type": "python", "config": {"function": "add", "args": args}, "dependencies": list(parents)}
+
+
+CALLS = {
+    "name": "calls",
+    "nodes": [call("a"), call("b", "a"), call("c", "a"), call("d", "b", "c"), call("e", "d")],
+}
+SINGLE = {"name": "single", "nodes": [call("only")]}
+VALUES = {**diamond(), "name": "values"}
+
+
+def by_threads(file: Path) -> float:
+    """Nodes per second of the diamond of functions, run by blocking callers in threads."""
+    with tidemill.open(f"sqlite:///{file}", functions=[add]) as mill:
+        mill.publish(CALLS)
+        mill.result(mill.start("calls"))
+
+        def client() -> None:
+            for _ in range(RUNS_PER_THREAD):
+                assert mill.result(mill.start("calls")).status == "COMPLETED"
+
+        threads = [threading.Thread(target=client) for _ in range(THREADS)]
+        begun = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return THREADS * RUNS_PER_THREAD * 5 / (time.perf_counter() - begun)
+
+
+def by_clients(file: Path, document: dict[str, Any], clients: int, runs: int) -> float:
+    """Nodes per second of a diamond, run by async callers."""
+
+    async def measure() -> float:
+        async with engine_at(f"sqlite:///{file}", functions={"add": add}) as engine:
+            await engine.publish(document)
+            name = document["name"]
+            await engine.result(await engine.start(name))
+
+            async def client() -> None:
+                for _ in range(runs):
+                    await engine.result(await engine.start(name))
+
+            begun = time.perf_counter()
+            await asyncio.gather(*(client() for _ in range(clients)))
+            return clients * runs * 5 / (time.perf_counter() - begun)
+
+    return asyncio.run(measure())
+
+
+def one_at_a_time(file: Path) -> tuple[float, float]:
+    """Milliseconds of a blocking run of one function, and of a blocking start of it, on an idle engine."""
+    with tidemill.open(f"sqlite:///{file}", functions=[add]) as mill:
+        mill.publish(SINGLE)
+        mill.publish({"name": "waits", "nodes": [{**node("only"), "type": "signal", "config": {"name": "go"}}]})
+        mill.result(mill.start("single"))
+        runs, starts = [], []
+        for _ in range(SINGLE_RUNS):
+            begun = time.perf_counter()
+            mill.result(mill.start("single"))
+            runs.append(time.perf_counter() - begun)
+        for _ in range(SINGLE_RUNS):
+            begun = time.perf_counter()
+            mill.start("waits")
+            starts.append(time.perf_counter() - begun)
+            time.sleep(0.002)
+    return statistics.median(runs) * 1000, statistics.median(starts) * 1000
+
+
+def started_at_once(file: Path) -> float:
+    """Runs per second that `start_many` makes durable; no worker runs them meanwhile."""
+    with tidemill.open(f"sqlite:///{file}", functions=[add], work=False) as mill:
+        mill.publish(CALLS)
+        mill.start("calls")
+        begun = time.perf_counter()
+        mill.start_many("calls", [{} for _ in range(STARTS)])
+        return STARTS / (time.perf_counter() - begun)
+
+
+def floors_ms(place: Path) -> tuple[float, float]:
+    """Milliseconds of what a run of one function writes, and of what a start writes, written by a bare loop."""
+
+    async def recorded(work: bool) -> Tape:
+        async with engine_at(f"sqlite:///{place / f'{work}.db'}", functions={"add": add}, work=work) as engine:
+            await engine.publish(SINGLE)
+            first = await engine.start("single")
+            if work:
+                await engine.result(first)
+            (place / str(work)).mkdir()
+            recording = Recording(engine, place / str(work))
+            for _ in range(SINGLE_RUNS):
+                started = await engine.start("single")
+                if work:
+                    await engine.result(started)
+            return recording.stop()
+
+    run, start = (play(asyncio.run(recorded(work)), place) / SINGLE_RUNS * 1000 for work in (True, False))
+    return run, start
+
+
+def apart(measure: Callable[[Path], Any]) -> Any:
+    """Measure in a folder of its own."""
+    with folder() as place:
+        return measure(place / "runs.db")
+
+
+def figures() -> Iterator[Figure | Note]:
+    """Measure."""
+    engine, threads, clients, values, many = [], [], [], [], []
+    for _ in range(ROUNDS):
+        engine.append(MANY.nodes / on_file(MANY))
+        threads.append(apart(by_threads))
+        clients.append(apart(lambda file: by_clients(file, CALLS, CLIENTS, RUNS_PER_CLIENT)))
+        values.append(apart(lambda file: by_clients(file, VALUES, VALUE_CLIENTS, RUNS_PER_VALUE_CLIENT)))
+        many.append(apart(started_at_once))
+    w3 = statistics.median(engine)
+
+    def share(rates: list[float]) -> float:
+        return 100 * statistics.median(rate / own for rate, own in zip(rates, engine, strict=True))
+
+    yield Figure("W3 in the same run", w3, "nodes/s")
+    for name, rates, must, aim in (
+        (f"diamond of functions, {THREADS} threads", threads, THREADS_MUST, THREADS_AIM),
+        (f"diamond of functions, {CLIENTS} async clients", clients, ASYNC_MUST, None),
+        (f"diamond of values, {VALUE_CLIENTS} async clients", values, VALUE_MUST, None),
+    ):
+        yield Figure(name, statistics.median(rates), "nodes/s")
+        yield Figure(f"{name}, of W3", share(rates), "%", must, aim, at_most=False)
+    yield Figure("start_many", statistics.median(many), "runs/s", STARTS_MUST, STARTS_AIM, at_most=False)
+    found = []
+    for _ in range(ROUNDS):
+        with folder() as place:
+            found.append((*one_at_a_time(place / "runs.db"), *floors_ms(place)))
+    run, start, run_floor, start_floor = (statistics.median(column) for column in zip(*found, strict=True))
+    yield Figure("one blocking run of one function", run, "ms")
+    yield Figure("the same, times its floor", run / run_floor, "×", RUN_FLOOR_MUST)
+    yield Figure("one blocking start on an idle engine", start, "ms")
+    yield Figure("the same, times its floor", start / start_floor, "×", START_FLOOR_MUST)

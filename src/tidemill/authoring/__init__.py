@@ -1,0 +1,1 @@
+"""Workflows written in Python: decorated functions become the same documents as YAML."""

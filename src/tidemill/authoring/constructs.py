@@ -1,0 +1,298 @@
+"""What a workflow function can say besides calling tasks: conditions, loops, approvals, handled errors, other nodes.
+
+    with tidemill.when(score.value > 80):
+        notify(score)
+    with tidemill.otherwise():
+        archive(score)
+
+Blocks are `with` statements, because Python runs an `if` while the graph is built, when no value is known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
+from tidemill.authoring.decorators import Recordable, Seconds, seconds
+from tidemill.authoring.document_builder import DocumentBuilder, required_builder
+from tidemill.authoring.reference import (
+    MISSING,
+    Condition,
+    Json,
+    Place,
+    Reference,
+    condition_of,
+    hint_of,
+    place_of,
+)
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.templates.template import check_template
+from tidemill.handlers.python.conversion import ConversionError, schemas_of, to_json
+
+T = TypeVar("T")
+
+
+# Conditions.
+
+
+@contextmanager
+def when(condition: object) -> Iterator[None]:
+    """The tasks called inside run if a condition holds: `with tidemill.when(order.total > 100):`.
+
+    It is a comparison of results and parameters, several of them joined with `&` and `|`, a result that is true or
+    false, or a condition of a document: CEL text, or a mapping with a `type`.
+    """
+    builder = required_builder("tidemill.when(…)")
+    found = condition_of(condition)
+    _check(builder, found)
+    with builder.inside(Guarded(builder.block, found)):
+        yield
+
+
+@contextmanager
+def otherwise() -> Iterator[None]:
+    """The tasks called inside run if the condition of the `when` right above does not hold."""
+    builder = required_builder("tidemill.otherwise()")
+    with builder.inside(Otherwise(builder.block, builder.negated())):
+        yield
+
+
+def not_(condition: object) -> bool:
+    """The opposite of a condition: `tidemill.not_(order.paid)`."""
+    required_builder("tidemill.not_(…)")
+    return cast(bool, ~condition_of(condition))
+
+
+def default(value: T, otherwise: T, /) -> T:
+    """A result that may be missing, because its task may be skipped, or something else in its place.
+
+    Outside of a workflow function it is the value itself.
+    """
+    if not isinstance(value, Reference):
+        return value
+    builder = required_builder("tidemill.default(…)")
+    place = place_of(value)
+    if place.default is not MISSING:
+        raise rejected("default_twice", f"{value!r} has a default already", hint="give the last one a default first")
+    try:
+        other: Any = place_of(otherwise) if isinstance(otherwise, Reference) else to_json(otherwise)
+        other = builder.text(other) if isinstance(other, str) else other
+    except ConversionError as error:
+        raise rejected("argument_not_json", f"{otherwise!r} cannot be written as JSON: {error}") from None
+    handled = place.node in builder.handled
+    return cast(T, Reference(builder, place._replace(default=other, handled=handled), hint_of(value)))
+
+
+def template(text: str) -> Any:
+    """A Jinja template as in a document, for what references cannot say: `template("{{ fetch.output | length }}")`."""
+    builder = required_builder("tidemill.template(…)")
+    problems, reach = check_template(text, "")
+    if problems:
+        raise Rejected(problems)
+    return builder.template(text, tuple(Place(name) for name in sorted(reach.nodes)))
+
+
+def _check(builder: DocumentBuilder, condition: Condition) -> None:
+    around = () if builder.block is None else (*builder.block.chain, builder.block)
+    for place in condition.places():
+        builder.check_reach(place, around)
+
+
+# Loops.
+
+
+class LoopBlock:
+    """A loop as its block sees it."""
+
+    def __init__(self, builder: DocumentBuilder, loop: Loop) -> None:
+        self._builder, self._loop = builder, loop
+
+    def until(self, condition: object) -> None:
+        """Leave the loop after a pass in which the condition holds."""
+        self._decide(~condition_of(condition))
+
+    def repeat_while(self, condition: object) -> None:
+        """Make another pass as long as the condition holds."""
+        self._decide(condition_of(condition))
+
+    def previous(self, task: Recordable[..., T] | str, default: Any = None) -> T:
+        """What a task further down in this loop returned in the pass before; `default` in the first pass."""
+        name = task if isinstance(task, str) else task._options.id or getattr(task, "name", "").replace("-", "_")
+        hint = Any if isinstance(task, str) else task.result_hint
+        place = Place(self._builder.next_id(name), (), to_json(default))
+        return cast(T, Reference(self._builder, place, hint))
+
+    def _decide(self, condition: Condition) -> None:
+        if self._loop.condition is not None:
+            raise rejected("loop_incomplete", "a loop has two conditions", hint="join them with & or |")
+        self._loop.condition = condition
+
+
+@contextmanager
+def loop(*, max_iterations: int, delay: Seconds | None = None) -> Iterator[LoopBlock]:
+    """The tasks called inside are repeated: `with tidemill.loop(max_iterations=5) as again: …; again.until(…)`.
+
+    Without an `on_exhausted` block a run fails with `loop_exhausted` when all passes are used up. `delay` is a wait
+    between passes.
+    """
+    builder = required_builder("tidemill.loop(…)")
+    block = Loop(builder.block, max_iterations, None if delay is None else seconds(delay))
+    with builder.inside(block):
+        yield LoopBlock(builder, block)
+    builder.close_loop(block)
+
+
+@contextmanager
+def on_exhausted(loop: LoopBlock) -> Iterator[None]:
+    """The tasks called inside run if the loop has used up its passes; what else follows the loop is skipped."""
+    builder = required_builder("tidemill.on_exhausted(…)")
+    last = loop._loop.exit
+    if last is None:
+        raise rejected("loop_incomplete", "on_exhausted stands inside its loop", hint="write it below the loop's block")
+    last.leaves = True
+    with builder.inside(Exit(builder.block, last.id, "timeout_path")):
+        yield
+
+
+# Errors and people.
+
+
+@contextmanager
+def on_error(result: object) -> Iterator[Any]:
+    """The tasks called inside run if the task behind a result has failed for good; the block is given its error.
+
+    What else follows the task is then skipped.
+    """
+    with _exit("on_error", result, "on_error") as node:
+        builder = required_builder("tidemill.on_error(…)")
+        builder.handled.add(node)
+        yield Reference(builder, Place(node, ("error",)))
+
+
+@dataclass(frozen=True)
+class Approval:
+    """What people decided."""
+
+    decision: str
+    """`approve`, `reject` or `changes`."""
+    comments: str
+    decided_by: str
+    decided_at: str
+    form: Any
+    """What was filled in, or None."""
+
+
+def approve(
+    title: str,
+    *,
+    description: str = "",
+    form: Any = None,
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    four_eyes: bool = False,
+    timeout: Seconds | None = None,
+    on_timeout: Literal["approve", "reject", "escalate", "fail"] = "fail",
+    escalate_to: Sequence[str] = (),
+    url: str = "",
+    id: str = "approve",  # noqa: A002 - as in a document
+    after: Any = (),
+    gate: bool = True,
+) -> Approval:
+    """Ask people, and wait for their decision without holding a worker.
+
+    An approval is a gate: it waits for everything above it, and everything below waits for it; `gate=False` leaves
+    that to `after`. A rejection fails the run, unless there is an `on_reject` block. `form` is a JSON Schema or a
+    class; `approvers` and `escalate_to` are people (`user:ada`) and roles (`role:finance`).
+    """
+    builder = required_builder("tidemill.approve(…)")
+    given = (
+        ("title", title, ""),
+        ("description", description, ""),
+        ("form", _form(form), None),
+        ("approvers", approvers, ()),
+        ("quorum", quorum, 1),
+        ("four_eyes", four_eyes, False),
+        ("timeout_seconds", None if timeout is None else seconds(timeout), None),
+        ("on_timeout", on_timeout, "fail"),
+        ("escalate_to", escalate_to, ()),
+        ("approval_url", url, ""),
+    )
+    config = {key: value for key, value, usual in given if isinstance(value, Reference) or value != usual}
+    reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=Approval, gate=gate)
+    return cast(Approval, reference)
+
+
+def _form(given: Any) -> Json:
+    if not isinstance(given, type):
+        return given
+    schemas, shared = schemas_of([given])
+    own = shared.pop(given.__name__, schemas[0])
+    return {**own, **({"$defs": shared} if shared else {})}
+
+
+@contextmanager
+def on_reject(approval: Approval) -> Iterator[None]:
+    """The tasks called inside run if an approval was rejected; what else follows it is then skipped."""
+    with _exit("on_reject", approval, "rejection_path"):
+        yield
+
+
+@contextmanager
+def on_changes(approval: Approval) -> Iterator[None]:
+    """The tasks called inside run if changes were requested; what else follows the approval is then skipped."""
+    with _exit("on_changes", approval, "changes_path"):
+        yield
+
+
+@contextmanager
+def _exit(what: str, result: object, key: str) -> Iterator[str]:
+    builder = required_builder(f"tidemill.{what}(…)")
+    node = place_of(result).node if isinstance(result, Reference) else None
+    if node is None or node not in builder.steps:
+        raise rejected("result_expected", f"tidemill.{what}(…) is given {result!r}", hint="give it a task's result")
+    if key != "on_error" and builder.steps[node].type != APPROVAL_TYPE:
+        raise rejected("result_expected", f"tidemill.{what}(…): `{node}` is no approval", hint="see tidemill.approve")
+    builder.steps[node].leaves = True
+    with builder.inside(Exit(builder.block, node, key)):
+        yield node
+
+
+# Other nodes.
+
+
+def sleep(duration: Any, *, id: str = "sleep") -> None:  # noqa: A002 - as in a document
+    """Wait on a durable timer: everything below begins after everything above has ended and the time has passed."""
+    builder = required_builder("tidemill.sleep(…)")
+    given = duration if isinstance(duration, Reference) else seconds(duration)
+    builder.add(id, "sleep", {"seconds": given}, gate=True)
+
+
+def signal(name: str) -> Any:
+    """Wait for a signal, and return its payload: everything below begins when it has come."""
+    return required_builder("tidemill.signal(…)").add(name, "signal", {"name": name}, gate=True)
+
+
+def node(
+    type: str,  # noqa: A002 - as in a document
+    config: Any = None,
+    *,
+    id: str | None = None,  # noqa: A002
+    after: Any = (),
+    timeout: Seconds | None = None,
+    **keys: Json,
+) -> Any:
+    """Add a node of any type, as in a document: `node("http", {"url": url}, retry={"max_attempts": 5})`.
+
+    Strings in it are templates. It depends on the results in `config` and in `after`, which may also hold ids. The
+    other keys are those of a node: `when`, `join`, `map`, `branch`, `loop`, `on_error`, `retry` …
+    """
+    builder = required_builder("tidemill.node(…)")
+    if timeout is not None:
+        keys["timeout_seconds"] = seconds(timeout)
+    over = keys["map"].get("over", MISSING) if isinstance(keys.get("map"), Mapping) else MISSING
+    return builder.add(
+        id or type.partition("@")[0], type, config, keys=keys, after=(after,), over=over, literal=False, exact=True
+    )

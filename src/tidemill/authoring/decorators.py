@@ -1,0 +1,500 @@
+"""`@tidemill.task` and `@tidemill.workflow`: functions whose calls make the graph of a workflow.
+
+Outside of a workflow function a task, and a workflow too, is just its function. Inside one, a call is recorded, and
+what it returns is a reference that type checkers take for the function's own result. Wrong arguments are found there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property, update_wrapper
+from types import GenericAlias
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder
+from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
+from tidemill.blobs.payloads import as_builtin
+from tidemill.errors import offered, rejected
+from tidemill.handlers.python.conversion import (
+    OPAQUE,
+    ConversionError,
+    conversion_of,
+    convert,
+    hints_of,
+    item_of,
+    json_kinds,
+    schemas_of,
+    to_json,
+)
+from tidemill.handlers.python.functions import TASK
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+A = TypeVar("A")
+R = TypeVar("R")
+S = TypeVar("S", bound="Recordable[..., Any]")
+
+Seconds = float | timedelta
+CONTEXT = "context"
+"""The parameter that receives the attempt's context, and is not passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the nodes of a task or workflow are run; None leaves it to the defaults."""
+
+    name: str | None = None
+    id: str | None = None
+    retries: int | None = None
+    retry_delay: Seconds | None = None
+    retry: Mapping[str, Json] | None = None
+    timeout: Seconds | None = None
+    on_error: Literal["fail", "continue"] | None = None
+    compensate: Task[..., Any] | None = None
+    at_most_once: bool = False
+    queue: str | None = None
+    priority: int | None = None
+    isolation: Literal["inline", "thread", "process"] | None = None
+    limits: Mapping[str, Json] | None = None
+    max_parallel: int | None = None
+    tolerate: int | None = None
+    after: tuple[Any, ...] = ()
+
+    def retry_keys(self) -> dict[str, Json]:
+        retry = dict(self.retry or {})
+        if self.retries is not None:
+            retry["max_attempts"] = self.retries + 1
+        if self.retry_delay is not None:
+            retry["backoff_seconds"] = seconds(self.retry_delay)
+        timeout = {} if self.timeout is None else {"timeout_seconds": seconds(self.timeout)}
+        return {**({"retry": retry} if retry else {}), **timeout}
+
+    def keys(self, *, mapped: bool) -> dict[str, Json]:
+        """The keys of a node that they mean."""
+        bounds = {"max_parallel": self.max_parallel, "tolerate": self.tolerate}
+        given = {"on_error": self.on_error, "queue": self.queue, "priority": self.priority}
+        return {
+            **self.retry_keys(),
+            **{key: value for key, value in given.items() if value is not None},
+            **({"delivery": "at_most_once"} if self.at_most_once else {}),
+            **({"map": {key: value for key, value in bounds.items() if value is not None}} if mapped else {}),
+        }
+
+
+def seconds(given: Seconds) -> float:
+    return given.total_seconds() if isinstance(given, timedelta) else given
+
+
+class Recordable(Generic[P, R]):
+    """What tasks and workflows have in common: they can be called, mapped over a list, and given options."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[P, R], options: Options) -> None:
+        self.function, self._options = function, options
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        builder = current_builder()
+        if builder is None:
+            return self.function(*args, **kwargs)
+        return cast(R, self._record(builder, self._bound(builder, args, kwargs)))
+
+    def map(
+        self: Recordable[Concatenate[A, Q], R], items: Iterable[A], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> list[R]:
+        """Call it for every item of a list, which becomes the first argument; the results are a list.
+
+        Outside of a workflow the calls are made one after another.
+        """
+        builder = current_builder()
+        if builder is None:
+            return [self.function(item, *args, **kwargs) for item in items]
+        hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
+        item = Reference(builder, Place(ITEM), hint)
+        bound = self._bound(builder, (item, *args), kwargs)
+        over = items if isinstance(items, Reference) else list(items)
+        return cast("list[R]", self._record(builder, bound, over=over))
+
+    def options(
+        self: S,
+        *,
+        id: str | None = None,  # noqa: A002 - as in a document
+        retries: int | None = None,
+        retry_delay: Seconds | None = None,
+        retry: Mapping[str, Json] | None = None,
+        timeout: Seconds | None = None,
+        on_error: Literal["fail", "continue"] | None = None,
+        compensate: Task[..., Any] | None = None,
+        at_most_once: bool | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        isolation: Literal["inline", "thread", "process"] | None = None,
+        limits: Mapping[str, Json] | None = None,
+        max_parallel: int | None = None,
+        tolerate: int | None = None,
+        after: Any = None,
+    ) -> S:
+        """The same with other options: `fetch.options(timeout=5)(url)`."""
+        given = {key: value for key, value in locals().items() if key != "self" and value is not None}
+        if "after" in given:
+            given["after"] = (*self._options.after, given["after"])
+        return self._with(replace(self._options, **given))
+
+    def after(self: S, *results: Any) -> S:
+        """The same, begun only after these results are there: `pay.after(approval)(order)`."""
+        return self._with(replace(self._options, after=(*self._options.after, *results)))
+
+    def _with(self: S, options: Options) -> S:
+        other = type(self).__new__(type(self))
+        other.__dict__ |= self.__dict__
+        other._options = options
+        return other
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        return hints_of(self.function)
+
+    @property
+    def result_hint(self) -> Any:
+        return self.hints.get("return", Any)
+
+    def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
+        raise NotImplementedError
+
+    def _bound(self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name; records what does not fit the signature or the type hints."""
+        parameters = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
+        signature = self.signature.replace(parameters=parameters)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            names = [each.name for each in parameters]
+            unknown = next((name for name in kwargs if name not in names), "")
+            hint = offered(unknown, names) if unknown else f"it takes {signature}"
+            message = f" has no parameter `{unknown}`" if unknown else f": {error}"
+            builder.problem("arguments_invalid", f"{self.__name__}(…){message}", hint)
+            return {}
+        found: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                found |= value
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                message = f"{self.__name__}(…) takes any number of arguments, and nodes pass arguments by name"
+                builder.problem("arguments_invalid", message, "take a list instead")
+            else:
+                found[name] = value
+                self._check(builder, name, value)
+        return found
+
+    def _check(self, builder: DocumentBuilder, name: str, value: Any) -> None:
+        """Record an argument that cannot have the type of its parameter."""
+        hint = self.hints.get(name, Any)
+        if isinstance(value, Reference):
+            has, wants = json_kinds(hint_of(value)), json_kinds(hint)
+            if has is not None and wants is not None and not has & wants:
+                message = f"{self.__name__}(…): `{name}` is {_shown(hint)}, and {value!r} is {_shown(hint_of(value))}"
+                builder.problem("arguments_invalid", message, "pass a result of that type")
+            return
+        if isinstance(value, bool) or conversion_of(hint) == OPAQUE:
+            return
+        try:
+            plain = to_json(value, _no_reference)
+            if BEGIN.encode() not in msgspec.json.encode(plain):
+                convert(hint, plain)
+        except msgspec.ValidationError as error:
+            message = f"{self.__name__}(…): `{name}` is {_shown(hint)}, and {value!r} is not: {error}"
+            builder.problem("arguments_invalid", message, "pass a value of that type")
+        except (_HasReference, *ConversionError):
+            return  # Not known yet, or not JSON, which is reported where it is written.
+
+
+class _HasReference(Exception):
+    """A value holds a reference, so its type is not known yet."""
+
+
+def _no_reference(value: Any) -> Any:
+    if isinstance(value, Reference):
+        raise _HasReference
+    return as_builtin(value)
+
+
+def _shown(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__origin__") else str(hint)
+
+
+class Task(Recordable[P, R]):
+    """A function that is a step of workflows. Called in a workflow function it becomes a node of type `python`."""
+
+    def __init__(self, function: Callable[P, R], options: Options) -> None:
+        super().__init__(function, options)
+        self.name = options.name or function.__name__
+        setattr(self, TASK, function)
+        self.__tidemill_function__ = self.name
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
+        options, mapped = self._options, over is not MISSING
+        register(builder.functions, self)
+        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        config = self._config(arguments)
+        keys = options.keys(mapped=mapped)
+        undo = options.compensate
+        if undo is not None:
+            register(builder.functions, undo)
+            config_of_undo = self._undo(builder, undo, arguments)
+            keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
+        return builder.add(
+            options.id or self.name, "python", config, keys=keys, after=options.after, over=over, hint=hint
+        )
+
+    def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        options = self._options
+        return {
+            "function": self.name,
+            **({"args": dict(arguments)} if arguments else {}),
+            **({"isolation": options.isolation} if options.isolation else {}),
+            **({"limits": dict(options.limits)} if options.limits else {}),
+        }
+
+    def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
+        """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
+        names = [name for name in undo.signature.parameters if name != CONTEXT]
+        left = [name for name in names if name not in self.signature.parameters]
+        if len(left) > 1:
+            message = f"{undo.name}, which undoes {self.name}, has the parameters {', '.join(left)}"
+            hint = f"it may have parameters of {self.name}, and one more for the result"
+            builder.problem("compensation_invalid", message, hint)
+        output = builder.template("{{ output }}", ())
+        passed = {name: arguments[name] for name in names if name in arguments}
+        return undo._config({**passed, **dict.fromkeys(left[:1], output)})
+
+
+def register(functions: dict[str, Callable[..., Any]], task: Task[..., Any]) -> None:
+    """Add a task's function; another function of the same name is refused."""
+    known = functions.setdefault(task.name, task.function)
+    if known is not task.function:
+        message = f"two functions of the workflow are called {task.name}"
+        raise rejected("task_name_taken", message, hint='give one of them another name: @tidemill.task(name="…")')
+
+
+class Workflow(Recordable[P, R]):
+    """A function that describes a workflow. It is called once, with references, to build the document."""
+
+    def __init__(self, function: Callable[P, R], options: Options, head: Mapping[str, Json], name: str | None) -> None:
+        super().__init__(function, options)
+        self.name = name or re.sub(r"[^a-z0-9]+", "-", function.__name__.lower()).strip("-")
+        self._head = dict(head)
+        self._built: tuple[dict[str, Json], DocumentBuilder] | None = None
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    def document(self) -> dict[str, Json]:
+        """The document, as YAML would hold it. Raises Rejected with everything that is wrong with the function."""
+        return deepcopy(self._build()[0])
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The functions that its nodes call, and those of the workflows that it starts, by name."""
+        found: dict[str, Callable[..., Any]] = {}
+        for each in self.family():
+            for name, function in each._build()[1].functions.items():
+                if found.setdefault(name, function) is not function:
+                    raise rejected("task_name_taken", f"two functions are called {name}", hint="rename one of them")
+        return found
+
+    def family(self) -> list[Workflow[..., Any]]:
+        """The workflows that it starts, and theirs, before itself."""
+        found: dict[int, Workflow[..., Any]] = {}
+        waiting: list[Workflow[..., Any]] = [self]
+        while waiting:
+            each = waiting.pop()
+            if id(each.function) not in found:
+                found[id(each.function)] = each
+                waiting += each._build()[1].children.values()
+        return list(found.values())[::-1]
+
+    def run_inputs(self, inputs: Any = None, arguments: Mapping[str, Any] | None = None) -> Json:
+        """The inputs of a run as JSON: a mapping, or arguments by name."""
+        if arguments and inputs is not None:
+            raise rejected("inputs_invalid", "inputs are given as a mapping and by name", hint="use one of the two")
+        try:
+            return to_json(dict(arguments) if arguments else inputs)
+        except ConversionError as error:
+            raise rejected("inputs_invalid", f"the inputs cannot be written as JSON: {error}") from None
+
+    def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
+        builder.children[id(self.function)] = self
+        options, mapped = self._options, over is not MISSING
+        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        config = {"workflow": self.name, **({"inputs": arguments} if arguments else {})}
+        name = options.id or self.name.replace("-", "_")
+        keys = options.keys(mapped=mapped)
+        return builder.add(name, "workflow", config, keys=keys, after=options.after, over=over, hint=hint)
+
+    def _build(self) -> tuple[dict[str, Json], DocumentBuilder]:
+        if self._built is None:
+            builder = DocumentBuilder(self.name)
+            with builder.building():
+                head = {**self._described(), **self._inputs(), **self._head}
+                head = {key: value for key, value in head.items() if value is not None}
+                self._built = builder.finish(self._called(builder), head), builder
+        return self._built
+
+    def _called(self, builder: DocumentBuilder) -> Any:
+        """What the function returns when its parameters are references to the inputs."""
+        given = {
+            name: Reference(builder, Place(None, (name,)), self.hints.get(name, Any))
+            for name in self.signature.parameters
+        }
+        function: Callable[..., Any] = self.function
+        returned = function(**given)
+        return _awaited(returned) if isinstance(returned, Coroutine) else returned
+
+    def _described(self) -> dict[str, Json]:
+        text = inspect.getdoc(self.function) if self.function.__doc__ else None
+        return {"description": text} if text else {}
+
+    def _inputs(self) -> dict[str, Json]:
+        """The schema of the inputs: the parameters, by their type hints and defaults."""
+        parameters = list(self.signature.parameters.values())
+        for each in parameters:
+            if each.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+                message = f"`{each}` of the workflow {self.name} cannot be passed by name"
+                raise rejected("parameter_unnamed", message, hint="inputs have names: take a list or a mapping")
+        if not parameters or "inputs" in self._head:
+            return {}
+        schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
+        properties: dict[str, Json] = {}
+        for each, schema in zip(parameters, schemas, strict=True):
+            default = {} if each.default is each.empty else {"default": to_json(each.default)}
+            properties[each.name] = {**schema, **default}
+        required = [each.name for each in parameters if each.default is each.empty]
+        return {
+            "inputs": {
+                "type": "object",
+                "properties": properties,
+                **({"required": required} if required else {}),
+                "additionalProperties": False,
+                **({"$defs": shared} if shared else {}),
+            }
+        }
+
+
+def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of an async workflow function, which awaits nothing but its tasks."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    except RuntimeError as error:
+        if "event loop" not in str(error):
+            raise
+    coroutine.close()
+    raise rejected("workflow_waits", "the workflow function awaits something else than a task", hint="do it in a task")
+
+
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    retries: int | None = None,
+    retry_delay: Seconds | None = None,
+    retry: Mapping[str, Json] | None = None,
+    timeout: Seconds | None = None,
+    on_error: Literal["fail", "continue"] | None = None,
+    compensate: Task[..., Any] | None = None,
+    at_most_once: bool = False,
+    queue: str | None = None,
+    priority: int | None = None,
+    isolation: Literal["inline", "thread", "process"] | None = None,
+    limits: Mapping[str, Json] | None = None,
+    max_parallel: int | None = None,
+    tolerate: int | None = None,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Any = None, /, **options: Any) -> Any:
+    """Make a function a step of workflows: `@tidemill.task`, or with options `@tidemill.task(retries=3, timeout=30)`.
+
+    `retries` follow the first attempt, `retry_delay` seconds apart and longer each time; `timeout` bounds an attempt.
+    `compensate` is a task that undoes this one. The other options are keys of a node.
+    """
+    return _decorated(function, "task", lambda found: Task(found, Options(**options)))
+
+
+@overload
+def workflow(function: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    inputs: Json = None,
+    defaults: Mapping[str, Json] | None = None,
+    limits: Mapping[str, Json] | None = None,
+    compensate: bool = False,
+    retention: Mapping[str, Json] | None = None,
+) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    inputs: Json = None,
+    defaults: Mapping[str, Json] | None = None,
+    limits: Mapping[str, Json] | None = None,
+    compensate: bool = False,
+    retention: Mapping[str, Json] | None = None,
+) -> Any:
+    """Make a function a workflow: `@tidemill.workflow`, or with arguments.
+
+    Its parameters are the inputs, what it returns are the outputs, and the tasks it calls are the nodes. With
+    `compensate` a failed run is rolled back. `inputs` is a JSON Schema instead of the one that the parameters give;
+    `defaults`, `limits` and `retention` are those of a document.
+    """
+    head = {
+        "description": description,
+        "inputs": inputs,
+        "defaults": defaults,
+        "limits": limits,
+        "on_failure": {"compensate": "automatic"} if compensate else None,
+        "retention": retention,
+    }
+    given = {key: value for key, value in head.items() if value is not None}
+    return _decorated(function, "workflow", lambda found: Workflow(found, Options(), given, name))
+
+
+def _decorated(function: Any, what: str, make: Callable[[Any], Any]) -> Any:
+    def decorate(found: Any) -> Any:
+        if isinstance(found, Recordable) or not inspect.isroutine(found):
+            raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is not one")
+        return make(found)
+
+    return decorate if function is None else decorate(function)
+
+
+def authored(given: object) -> Workflow[..., Any] | None:
+    """The workflow that a caller gave, if it is one; a task or a plain function is refused."""
+    if isinstance(given, Workflow):
+        return given
+    if isinstance(given, Task) or inspect.isfunction(given):
+        message = f"{given!r} is no workflow"
+        raise rejected("workflow_invalid", message, hint="call it in a function decorated with @tidemill.workflow")
+    return None

@@ -1,0 +1,382 @@
+"""Records what a workflow function calls, and writes it down as a document.
+
+Every call is a `Step`. A step depends on the steps whose results it is given, so the graph is the flow of data; a
+*gate* (an approval, a pause) also waits for everything above it, and everything below waits for it. Blocks (`when`,
+`on_error`, `loop` …) guard the steps inside. All problems of a function are collected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from tidemill.authoring.control_flow import Block, Exit, Guarded, Loop, NodeWriter, Step, inserted, surely_happens
+from tidemill.authoring.reference import (
+    BEGIN,
+    END,
+    FORMATTED,
+    MISSING,
+    Condition,
+    Json,
+    Place,
+    Reference,
+    Text,
+    not_known,
+    place_of,
+    recorder_of,
+    template_literal,
+    template_of,
+)
+from tidemill.blobs.payloads import as_builtin
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.expressions.scope import RESERVED
+from tidemill.expressions.templates.syntax import has_syntax
+from tidemill.handlers.python.conversion import ConversionError, to_json
+
+_CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)
+
+
+def current_builder() -> DocumentBuilder | None:
+    """The builder of the workflow function that is being called, if one is."""
+    return _CURRENT.get()
+
+
+def required_builder(what: str) -> DocumentBuilder:
+    builder = _CURRENT.get()
+    if builder is None:
+        message = f"{what} is used outside of a workflow function"
+        raise rejected("outside_workflow", message, hint="call it in a function decorated with @tidemill.workflow")
+    return builder
+
+
+class DocumentBuilder:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.steps: dict[str, Step] = {}
+        self.block: Block | None = None
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.children: dict[int, Any] = {}
+        """Workflows that this one starts, by identity."""
+        self.handled: set[str] = set()
+        """Steps with an `on_error` block."""
+        self._problems: list[Problem] = []
+        self._formatted: dict[str, tuple[Place, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        """The last numbers in ids, by name."""
+        self._gates: list[Step] = []
+        self._closed: Guarded | None = None
+        """The `when` that ended last; a step in between forgets it."""
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Within it, calls of tasks are recorded here. Raises everything that is wrong at once."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        except Rejected as refusal:
+            at = _place_of_error(refusal)
+            found = [_located(each, at) for each in refusal.problems]
+            raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
+        finally:
+            _CURRENT.reset(token)
+
+    # Problems.
+
+    def problem(self, code: str, message: str, hint: str = "") -> None:
+        self._problems.append(Problem(code=code, message=message, hint=hint, path=_place_in_code()))
+
+    # Steps.
+
+    def add(
+        self,
+        name: str,
+        type_: str,
+        config: Json,
+        *,
+        keys: Mapping[str, Json] | None = None,
+        after: Iterable[Any] = (),
+        over: Any = MISSING,
+        hint: Any = Any,
+        literal: bool = True,
+        gate: bool = False,
+        exact: bool = False,
+    ) -> Reference:
+        """Record a node. `over` is the list of a map, `literal` says that plain strings are no templates."""
+        step = Step(self.next_id(name), type_, self.block, keys or {}, exact=exact)
+        step.number = len(self.steps)
+        if exact:
+            step.keys = self.rendered(step.keys, step, literal=False) or {}
+        step.config = self.rendered(config, step, literal=literal)
+        undo = step.keys.get("compensator")
+        if undo is not None:
+            step.keys["compensator"] = {**undo, "config": self.rendered(undo.get("config"), step, literal=literal)}
+        if over is not MISSING:
+            bounds = {key: value for key, value in step.keys.get("map", {}).items() if key != "over"}
+            step.keys["map"] = {"over": self.rendered(over, step, literal=literal), **bounds}
+        for other in after:
+            self._depend_on(step, other)
+        self._wait_for_gate(step)
+        if gate:
+            self._wait_for_all(step)
+            self._gates.append(step)
+        self.steps[step.id] = step
+        self._closed = None
+        return Reference(self, Place(step.id), hint)
+
+    def next_id(self, name: str) -> str:
+        """The id that the next step of this name gets."""
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "step"
+        base = f"_{base}" if not re.match("[A-Za-z_]", base) else base
+        found = f"{base}_1" if base in RESERVED else base
+        number = self._numbers.get(base, 1)
+        while found in self.steps:
+            number += 1
+            found = f"{base}_{number}"
+        self._numbers[base] = max(1, number - 1)
+        return found
+
+    def _depend_on(self, step: Step, other: Any) -> None:
+        if isinstance(other, Reference):
+            self._use(place_of(other), step, recorder_of(other))
+        elif isinstance(other, str):
+            step.needs[other] = None
+        elif isinstance(other, (list, tuple)):
+            for each in other:
+                self._depend_on(step, each)
+        else:
+            self.problem("after_invalid", f"`after` holds {other!r}", "give results of tasks")
+
+    def _wait_for_gate(self, step: Step) -> None:
+        """Let a step begin after the last gate above it, unless something that it needs does so already."""
+        needed = [self.steps[name].number for name in step.needs if name in self.steps]
+        for gate in reversed(self._gates):
+            if any(number >= gate.number for number in needed):
+                return
+            between = [guard for guard in gate.guards if guard not in step.blocks]
+            if not between:
+                step.needs[gate.id] = None
+                return
+            if not any(isinstance(guard, Exit) for guard in between):
+                step.accepts[gate.id] = None
+
+    def _wait_for_all(self, step: Step) -> None:
+        """Let a gate begin after everything above it that no other step waits for."""
+        waited_for = {name for each in self.steps.values() for name in (*each.needs, *each.accepts)}
+        for other in self.steps.values():
+            if other.id not in waited_for and other.id not in step.needs:
+                surely = all(guard in step.blocks for guard in other.guards)
+                (step.needs if surely else step.accepts)[other.id] = None
+
+    # Values.
+
+    def formatted(self, reference: Reference) -> str:
+        """The text that stands for a reference in a string until the string is rendered."""
+        return self.template(template_of(place_of(reference)), (place_of(reference),))
+
+    def text(self, text: str) -> Text | str:
+        """A string that references were formatted into, taken apart."""
+        parts: list[Place | str] = []
+        for number, part in enumerate(FORMATTED.split(text)):
+            if number % 2 and len(self._formatted.get(part, ())) != 1:
+                raise not_known("a template is part of a default", "make the text inside a task")
+            parts += [self._formatted[part][0] if number % 2 else part] if part else []
+        return Text(tuple(parts)) if any(isinstance(part, Place) for part in parts) else text
+
+    def template(self, text: str, places: tuple[Place, ...]) -> str:
+        """The text that stands for a template that reads these places."""
+        self._formatted[text] = places
+        return f"{BEGIN}{text}{END}"
+
+    def rendered(self, value: Any, step: Step | None, *, literal: bool) -> Json:
+        """A value as the document holds it: references become templates, and dependencies of the step."""
+        if isinstance(value, Reference):
+            self._use(place_of(value), step, recorder_of(value))
+            return template_of(place_of(value))
+        try:
+            plain = to_json(value, self._foreign)
+        except ConversionError as error:
+            hint = "pass JSON values, dataclasses or models, and results of tasks"
+            self.problem("argument_not_json", f"{value!r} cannot be written as JSON: {error}", hint)
+            return None
+        return self._filled(plain, step, literal)
+
+    def _foreign(self, value: Any) -> Any:
+        if isinstance(value, Condition):
+            raise TypeError("a comparison is no value; compare inside a task")
+        return str(value) if isinstance(value, Reference) else as_builtin(value)
+
+    def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
+        if isinstance(value, str):
+            return self._text(value, step, literal)
+        if isinstance(value, list):
+            return [self._filled(each, step, literal) for each in value]
+        if isinstance(value, dict):
+            for key in value:
+                if BEGIN in key:
+                    hint = "keys must be known when the workflow is built; make the mapping inside a task"
+                    self.problem("value_not_known", f"a result of a task is the key of a mapping: {_bare(key)}", hint)
+            return {key: self._filled(each, step, literal) for key, each in value.items()}
+        return value
+
+    def _text(self, text: str, step: Step | None, literal: bool) -> str:
+        if BEGIN not in text:
+            return "{{ " + template_literal(text) + " }}" if literal and has_syntax(text) else text
+        parts: list[str] = []
+        for number, part in enumerate(FORMATTED.split(text)):
+            if number % 2:
+                if part not in self._formatted:
+                    self._foreign_problem(part)
+                for place in self._formatted.get(part, ()):
+                    self._use(place, step, self)
+                parts.append(part)
+            elif part:
+                escaped = literal and (has_syntax(part) or part.endswith("{"))
+                parts.append("{{ " + template_literal(part) + " }}" if escaped else part)
+        return "".join(parts)
+
+    def _use(self, place: Place, step: Step | None, recorder: object, *, optional: bool = False) -> None:
+        """Record that a step, or the outputs of the workflow, read a place."""
+        optional = optional or place.default is not MISSING
+        if recorder is not self:
+            self._foreign_problem(template_of(place))
+        elif place.node is not None and place.node in self.steps:
+            around = () if step is None else step.blocks
+            self.check_reach(place, around, optional=optional, outputs=step is None)
+            if step is not None and not (optional and place.node in step.needs):
+                (step.accepts if optional else step.needs)[place.node] = None
+                if not optional:
+                    step.accepts.pop(place.node, None)
+        for other in list(place.read())[1:]:
+            self._use(other._replace(default=None), step, recorder)
+
+    def _foreign_problem(self, what: str) -> None:
+        message = f"{what} belongs to another workflow, or to another building of this one"
+        self.problem("reference_foreign", message, "hand it over as an argument")
+
+    def check_reach(
+        self, place: Place, around: tuple[Block, ...], *, optional: bool = False, outputs: bool = False
+    ) -> None:
+        """Refuse a value that may be missing here, because it is made in a block that may not run."""
+        found = self.steps.get(place.node or "")
+        optional = optional or place.default is not MISSING
+        inside = any(
+            isinstance(block, Exit) and (block.holder, block.key) == (place.node, "on_error") for block in around
+        )
+        failed = place.node in self.handled and place.path[:1] != ("error",) and (outputs or inside)
+        if found is not None and not optional and (failed or any(guard not in around for guard in found.guards)):
+            where = "may fail, as its `on_error` block says" if failed else "is called in a block that may not run"
+            message = f"`{place.node}` {where}, and its result is used where it may be missing"
+            hint = f"write tidemill.default({place.node}, …) where it may be missing"
+            self.problem("value_may_be_missing", message, hint)
+
+    # Blocks.
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        self.block, before = block, self.block
+        try:
+            yield
+        finally:
+            self.block = before
+        self._closed = block if type(block) is Guarded else None
+
+    def negated(self) -> Condition:
+        """The opposite of the `when` that has just ended."""
+        if self._closed is None or self._closed.outer is not self.block:
+            message = "tidemill.otherwise() does not follow a tidemill.when(…)"
+            raise rejected("otherwise_alone", message, hint="write it right after the block of the `when`")
+        return ~self._closed.condition
+
+    def close_loop(self, loop: Loop) -> None:
+        """Find the first and the last step of a body; several are joined by a step of type `value`."""
+        body = [step for step in self.steps.values() if loop in step.blocks]
+        if not body or loop.condition is None:
+            what = "calls no task" if not body else "says neither `until` nor `repeat_while`"
+            self.problem("loop_incomplete", f"a loop {what}", "for example: loop.until(score.value > 8)")
+            return
+        names = {step.id for step in body}
+        reads = {step.id: {*step.needs, *step.accepts, *_guard_reads(step, loop)} & names for step in body}
+        first = [step for step in body if not reads[step.id]]
+        last = [step for step in body if not any(step.id in found for found in reads.values())]
+        loop.entry, loop.exit = first[0], last[0]
+        around = [block for block in loop.chain if not isinstance(block, Loop)]
+        if len(first) > 1 or first[0].block is not loop or not surely_happens(self.steps, first[0].id, around):
+            loop.entry = self._insert("begin", loop, before=body[0])
+            names.add(loop.entry.id)
+        for step in body:
+            if step is not loop.entry and names.isdisjoint(step.needs):
+                step.needs[loop.entry.id] = None
+        if len(last) > 1 or last[0].block is not loop or not surely_happens(self.steps, last[0].id, around):
+            loop.exit = self._insert("end", loop)
+            loop.exit.needs[loop.entry.id] = None
+            loop.exit.accepts |= dict.fromkeys(step.id for step in last)
+        for place in loop.condition.places():
+            self.check_reach(place, loop.exit.blocks)
+            if place.node in self.steps and place.node not in names:
+                loop.exit.needs[place.node] = None
+        keys = {"max_iterations": loop.max_iterations, "loop_back_to": loop.entry.id}
+        delay = {} if loop.delay is None else {"delay_seconds": loop.delay}
+        loop.exit.keys["loop"] = {"condition": loop.condition.render(loop.exit.id), **keys, **delay}
+
+    def _insert(self, name: str, block: Block, before: Step | None = None) -> Step:
+        step = Step(self.next_id(name), "value", block, {}, exact=False)
+        self.steps = inserted(self.steps, step, before)
+        return step
+
+    # The document.
+
+    def finish(self, returned: Any, head: Mapping[str, Json]) -> dict[str, Json]:
+        """The document; `returned` is what the function returned. Raises Rejected with all problems."""
+        outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
+        if self._problems:
+            raise Rejected(self._problems)
+        nodes = NodeWriter(self.steps, self.next_id).nodes()
+        return {"name": self.name, **head, "nodes": nodes, **outputs}
+
+
+def _guard_reads(step: Step, loop: Loop) -> set[str]:
+    """The nodes that the conditions of a step's blocks inside a loop read."""
+    inner = step.blocks[step.blocks.index(loop) + 1 :]
+    return {str(place.node) for block in inner if isinstance(block, Guarded) for place in block.condition.places()}
+
+
+def _bare(text: str) -> str:
+    return text.replace(BEGIN, "").replace(END, "")
+
+
+def _located(problem: Problem, at: str) -> Problem:
+    return msgspec.structs.replace(problem, path=problem.path or at)
+
+
+def _place_in_code() -> str:
+    """File and line of the workflow function that is being called."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame):
+        frame = frame.f_back
+    return _place(frame, frame.f_lineno)
+
+
+def _place_of_error(error: BaseException) -> str:
+    """File and line of the caller's code that an error has left last."""
+    at, found = error.__traceback__, ""
+    while at is not None:
+        found = found if _is_ours(at.tb_frame) else _place(at.tb_frame, at.tb_lineno)
+        at = at.tb_next
+    return found
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))
+    return module.startswith("tidemill.") or module == "contextlib"

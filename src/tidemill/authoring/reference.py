@@ -1,0 +1,438 @@
+"""References to values that a run will have, and conditions over them.
+
+While a workflow function is called to build its graph, tasks and parameters are `Reference`s: fields and items of them
+are references too, and a comparison is a `Condition`. Both can be written as a template and as CEL. Everything that
+would need the value itself is refused with what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.conditions import parse_condition
+from tidemill.handlers.python.conversion import ConversionError, fields_of, item_of, to_json
+
+Json = Any
+
+BEGIN, END = "\ue000", "\ue001"
+"""Private characters around the template of a reference that was formatted into a string."""
+FORMATTED = re.compile(f"{BEGIN}(.*?){END}", re.DOTALL)
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_TEMPLATE_WORDS = frozenset(
+    (
+        *("and", "caller", "cycler", "dict", "else", "false", "if", "in", "is", "joiner", "kwargs", "lipsum", "loop"),
+        *("namespace", "none", "not", "or", "range", "self", "super", "true", "varargs", "False", "None", "True"),
+    )
+)
+"""Names that mean something else to a template than a node."""
+_CEL_WORDS = frozenset(
+    (
+        *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"),
+        *("namespace", "null", "package", "return", "true", "var", "void", "while"),
+    )
+)
+
+
+class Recorder(Protocol):
+    """What a reference tells the builder of its graph."""
+
+    def formatted(self, reference: Reference) -> str: ...
+
+    def problem(self, code: str, message: str, hint: str) -> None: ...
+
+
+class _Missing:
+    """Stands for "no default was given"."""
+
+
+MISSING = _Missing()
+ITEM = "item"
+"""The name under which the configuration of a mapped node finds its item."""
+
+
+class Place(NamedTuple):
+    """Where a value will be found: the output of a node or the inputs of the run, and the way to it."""
+
+    node: str | None
+    """None for the inputs."""
+    path: tuple[str | int, ...] = ()
+    default: Any = MISSING
+    """What stands in for it if it is missing: a JSON value, another `Place`, or a `Text`."""
+    handled: bool = False
+    """Its node may fail and go on elsewhere; then its output is an error, and counts as missing too."""
+
+    def read(self) -> Iterator[Place]:
+        """Itself, and the places that its default reads, which may be missing too."""
+        yield self
+        inner = self.default.parts if isinstance(self.default, Text) else (self.default,)
+        for each in inner:
+            if isinstance(each, Place):
+                yield from (each if each.default is not MISSING else each._replace(default=None)).read()
+
+
+class Text(NamedTuple):
+    """Text with places in it."""
+
+    parts: tuple[Place | str, ...]
+
+
+class Reference:
+    """A value that is known only when the workflow runs. Type checkers see the type that it will have."""
+
+    __slots__ = ("__hint", "__place", "__recorder")
+
+    def __init__(self, recorder: Recorder, place: Place, hint: Any = Any) -> None:
+        object.__setattr__(self, "_Reference__recorder", recorder)
+        object.__setattr__(self, "_Reference__place", place)
+        object.__setattr__(self, "_Reference__hint", hint)
+
+    def __getattr__(self, name: str) -> Reference:
+        if name.startswith("_"):
+            raise AttributeError(f"{self!r} has no field {name!r}; a key that begins with _ is written [{name!r}]")
+        return self.__getitem__(name)
+
+    def __getitem__(self, key: Any) -> Reference:
+        place, hint, recorder = place_of(self), hint_of(self), recorder_of(self)
+        if not isinstance(key, (str, int)):
+            raise not_known(f"{self!r}[…] is asked for by {key!r}", "use a name or a number, or choose inside a task")
+        if place.default is not MISSING:
+            raise not_known(f"a part of {self!r} is asked for", "take the part first, and give a default for that")
+        fields = fields_of(hint)
+        if isinstance(key, int):
+            inner = item_of(hint)
+        else:
+            inner = Any if fields is None else fields.get(key, Any)
+            if fields is not None and key not in fields:
+                known = ", ".join(fields) or "none"
+                message = f"{self!r} has no field {key!r}: it is of type {getattr(hint, '__name__', hint)}"
+                recorder.problem("field_unknown", message, f"its fields: {known}")
+        return Reference(recorder, place._replace(path=(*place.path, key)), inner)
+
+    def __repr__(self) -> str:
+        place = place_of(self)
+        return "".join([place.node or "inputs", *map(_step_text, place.path)])
+
+    def __str__(self) -> str:
+        return recorder_of(self).formatted(self)
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise not_known(f"{self!r} is formatted with {spec!r}", "format it inside a task")
+        return str(self)
+
+    def __await__(self) -> Generator[Any, None, Reference]:
+        """An async workflow may await its tasks: the graph needs no waiting."""
+        yield from ()
+        return self
+
+    def __eq__(self, other: object) -> Any:
+        return Comparison(self, "==", other)
+
+    def __ne__(self, other: object) -> Any:
+        return Comparison(self, "!=", other)
+
+    def __lt__(self, other: Any) -> Any:
+        return Comparison(self, "<", other)
+
+    def __le__(self, other: Any) -> Any:
+        return Comparison(self, "<=", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return Comparison(self, ">", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return Comparison(self, ">=", other)
+
+    def __and__(self, other: Any) -> Condition:
+        return Joined("AND", condition_of(self), condition_of(other))
+
+    def __or__(self, other: Any) -> Condition:
+        return Joined("OR", condition_of(self), condition_of(other))
+
+    def __invert__(self) -> Condition:
+        return Negation(condition_of(self))
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise not_known(f"Python asks whether {self!r} is true", BRANCH)
+
+    def __iter__(self) -> NoReturn:
+        hint = "write `task.map(items)` to call a task for every item, or loop inside a task"
+        raise not_known(f"Python asks for the items of {self!r}", hint)
+
+    def __len__(self) -> NoReturn:
+        raise not_known(f"Python asks for the length of {self!r}", IN_A_TASK)
+
+    def __contains__(self, item: object) -> NoReturn:
+        example = f"'\"x\" in {cel_of(place_of(self))}'"
+        hint = f"write a condition in CEL, such as tidemill.when({example}), or ask inside a task"
+        raise not_known(f"Python asks what is in {self!r}", hint)
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise not_known(f"{self!r} is called", "methods are called inside a task")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise not_known(f"{self!r}.{name} is set", "return the changed value from a task")
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        raise not_known(f"{self!r}[{key!r}] is set", "return the changed value from a task")
+
+    def __add__(self, other: object) -> NoReturn:
+        hint = "write an f-string, or do it inside a task" if isinstance(other, str) else IN_A_TASK
+        raise not_known(f"Python computes with {self!r}", hint)
+
+    def __compute(self, *others: object) -> NoReturn:
+        raise not_known(f"Python computes with {self!r}", IN_A_TASK)
+
+    __radd__ = __add__
+    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __compute
+    __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = __round__ = __compute
+    __int__ = __float__ = __index__ = __complex__ = __compute
+
+
+BRANCH = "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; or decide inside a task"
+IN_A_TASK = "do it inside a task"
+
+
+def not_known(what: str, hint: str) -> Rejected:
+    message = f"{what}, and the value is known only when the workflow runs"
+    return rejected("value_not_known", message, hint=hint)
+
+
+def place_of(reference: Reference) -> Place:
+    place: Place = object.__getattribute__(reference, "_Reference__place")
+    return place
+
+
+def hint_of(reference: Reference) -> Any:
+    return object.__getattribute__(reference, "_Reference__hint")
+
+
+def recorder_of(reference: Reference) -> Recorder:
+    recorder: Recorder = object.__getattribute__(reference, "_Reference__recorder")
+    return recorder
+
+
+def _step_text(step: str | int) -> str:
+    return (
+        f".{step}" if isinstance(step, str) and _NAME.fullmatch(step) else f"[{json.dumps(step, ensure_ascii=False)}]"
+    )
+
+
+# As a template.
+
+
+def template_of(place: Place) -> str:
+    return "{{ " + _expression(place) + " }}"
+
+
+def _expression(place: Place) -> str:
+    if place.node is None or place.node == ITEM:
+        root = place.node or "inputs"
+    elif _NAME.fullmatch(place.node) and place.node not in _TEMPLATE_WORDS:
+        root = f"{place.node}.output"
+    else:
+        root = f"nodes[{json.dumps(place.node)}].output"
+    text = root + "".join(map(_step_text, place.path))
+    if place.default is MISSING:
+        return text
+    if place.handled:
+        return f'{text} if ctx[{json.dumps(place.node)}].meta.status == "COMPLETED" else {_default(place.default)}'
+    return f"{text} | default({_default(place.default)})"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, Place):
+        return _expression(value)
+    if isinstance(value, Text):
+        return " ~ ".join(_expression(part) if isinstance(part, Place) else _literal(part) for part in value.parts)
+    return template_literal(value)
+
+
+def template_literal(value: Json) -> str:
+    """A JSON value as a template writes it."""
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{template_literal(key)}: {template_literal(each)}" for key, each in value.items()) + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ", ".join(map(template_literal, value)) + "]"
+    return "none" if value is None else _literal(value)
+
+
+def _literal(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# As CEL.
+
+
+def cel_of(place: Place, own: str | None = None) -> str:
+    """A place in CEL; the output of the node `own`, which decides, is called `output`."""
+    if place.node is None:
+        root = "inputs"
+    elif place.node == own:
+        root = "output"
+    else:
+        root = f"ctx.{place.node}.output" if _is_cel_name(place.node) else f"ctx[{json.dumps(place.node)}].output"
+    text = root + "".join(
+        f".{step}" if isinstance(step, str) and _is_cel_name(step) else f"[{_literal(step)}]" for step in place.path
+    )
+    if place.default is MISSING:
+        return text
+    other = place.default
+    if isinstance(other, Text):
+        raise not_known(f"{text} is compared, with a text as its default", IN_A_TASK)
+    there = f'ctx[{json.dumps(place.node)}].meta.status == "COMPLETED"' if place.handled else f"has({text})"
+    return f"({there} ? {text} : {cel_of(other, own) if isinstance(other, Place) else _literal(other)})"
+
+
+def _is_cel_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name not in _CEL_WORDS
+
+
+# Conditions.
+
+
+class Condition:
+    """Something that a run decides: a comparison, or several of them joined with `&`, `|` and `~`."""
+
+    def render(self, own: str | None = None) -> Json:
+        raise NotImplementedError
+
+    def places(self) -> Iterator[Place]:
+        raise NotImplementedError
+
+    def __and__(self, other: Any) -> Condition:
+        return Joined("AND", self, condition_of(other))
+
+    def __or__(self, other: Any) -> Condition:
+        return Joined("OR", self, condition_of(other))
+
+    def __rand__(self, other: Any) -> Condition:
+        return condition_of(other) & self
+
+    def __ror__(self, other: Any) -> Condition:
+        return condition_of(other) | self
+
+    def __invert__(self) -> Condition:
+        return Negation(self)
+
+    def __bool__(self) -> NoReturn:
+        hint = f"{BRANCH}; conditions are joined with &, | and tidemill.not_(…)"
+        raise not_known(f"Python asks whether {self.render()} is true", hint)
+
+
+class Comparison(Condition):
+    def __init__(self, left: Reference, operator: str, right: object) -> None:
+        self._left, self._operator = place_of(left), operator
+        if isinstance(right, Reference):
+            self._right: Any = place_of(right)
+            return
+        if isinstance(right, str) and BEGIN in right:
+            raise not_known(f"{left!r} is compared with a text that holds results", IN_A_TASK)
+        try:
+            self._right = to_json(right)
+        except ConversionError:
+            raise rejected(
+                "condition_operand", f"{left!r} is compared with {right!r}, which is no JSON value", hint=IN_A_TASK
+            ) from None
+
+    def render(self, own: str | None = None) -> Json:
+        right = cel_of(self._right, own) if isinstance(self._right, Place) else _literal(self._right)
+        return f"{cel_of(self._left, own)} {self._operator} {right}"
+
+    def places(self) -> Iterator[Place]:
+        yield from self._left.read()
+        if isinstance(self._right, Place):
+            yield from self._right.read()
+
+
+class Truth(Condition):
+    """A reference to a boolean."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._place = place_of(reference)
+
+    def render(self, own: str | None = None) -> Json:
+        return cel_of(self._place, own)
+
+    def places(self) -> Iterator[Place]:
+        yield from self._place.read()
+
+
+class Written(Condition):
+    """A condition in CEL, or an object with a `type`, as in a document."""
+
+    def __init__(self, raw: Json) -> None:
+        condition, problems = parse_condition(raw)
+        if condition is None or problems:
+            raise Rejected(problems)
+        self._raw, self._nodes = raw, condition.references.nodes
+
+    def render(self, own: str | None = None) -> Json:
+        return self._raw
+
+    def places(self) -> Iterator[Place]:
+        yield from map(Place, sorted(self._nodes))
+
+
+class Expression(Condition):
+    """CEL that Tidemill itself has written."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def render(self, own: str | None = None) -> Json:
+        return self._text
+
+    def places(self) -> Iterator[Place]:
+        yield from ()
+
+
+class Joined(Condition):
+    def __init__(self, operator: str, *parts: Condition) -> None:
+        self._operator, self._parts = operator, parts
+
+    def render(self, own: str | None = None) -> Json:
+        parts = [part.render(own) for part in self._parts]
+        if all(isinstance(part, str) for part in parts):
+            return {"AND": " && ", "OR": " || "}[self._operator].join(f"({part})" for part in parts)
+        return {"type": "composite", "operator": self._operator, "conditions": parts}
+
+    def places(self) -> Iterator[Place]:
+        for part in self._parts:
+            yield from part.places()
+
+
+class Negation(Condition):
+    def __init__(self, part: Condition) -> None:
+        self._part = part
+
+    def render(self, own: str | None = None) -> Json:
+        part = self._part.render(own)
+        return f"!({part})" if isinstance(part, str) else {"type": "composite", "operator": "NOT", "conditions": [part]}
+
+    def places(self) -> Iterator[Place]:
+        yield from self._part.places()
+
+
+def condition_of(given: object) -> Condition:
+    """What a caller gave as a condition: a comparison, a reference, CEL text, or an object with a `type`."""
+    if isinstance(given, Condition):
+        return given
+    if isinstance(given, Reference):
+        return Truth(given)
+    if isinstance(given, (str, dict)):
+        return Written(given)
+    if isinstance(given, bool):
+        message = f"the condition is {given} already when the workflow is built"
+        raise rejected("condition_constant", message, hint="use a plain `if`, or compare a task's result")
+    hint = "compare a task's result or a parameter, or write CEL text"
+    raise rejected("condition_shape", f"{given!r} is no condition", hint=hint)

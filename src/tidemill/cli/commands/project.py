@@ -1,0 +1,269 @@
+"""`init`, `watch` and `config`: begin a project, watch a run that others work on, look at the settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidemill.cli import main, options
+from tidemill.cli.options import new_group
+from tidemill.cli.render.tables import print_facts, print_hint
+from tidemill.cli.render.terminal import (
+    console,
+    print_json,
+    print_refusal,
+    print_warnings,
+    report_problems,
+    supports_unicode,
+)
+from tidemill.cli.session import StoreSession
+from tidemill.client import Tidemill
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.settings import Settings, read_settings, unknown_variables
+
+# init
+
+STARTER = {
+    "orders.yaml": """\
+# Adds up the orders of a day, and asks a person if the sum is large.
+#   tidemill run orders.yaml -i day=monday
+name: orders
+inputs:
+  type: object
+  properties:
+    day: {type: string, default: monday}
+nodes:
+  - id: fetch
+    type: python
+    config:
+      function: tasks:fetch
+      args: {day: "{{ inputs.day }}"}
+    retry: {max_attempts: 3}
+  - id: total
+    type: python
+    config:
+      function: tasks:total
+      args: {orders: "{{ fetch.output }}"}
+    dependencies: [fetch]
+    branch:
+      rules:
+        - {condition: "output.sum > 100", next_nodes: [review]}
+      default: [report]
+  - id: review
+    type: human
+    config: {title: "{{ total.output.sum }} on {{ inputs.day }}: is that right?"}
+    dependencies: [total]
+  - id: report
+    type: value
+    config: "{{ total.output.count }} orders, {{ total.output.sum }} in all"
+    dependencies: [total, review]
+    join: any
+outputs:
+  report: "{{ report.output }}"
+""",
+    "tasks.py": '''\
+"""The steps of orders.yaml: plain functions."""
+
+ORDERS = {"monday": [12, 30, 7], "friday": [80, 45]}
+
+
+def fetch(day: str) -> list[int]:
+    """The amounts of a day."""
+    return ORDERS[day]
+
+
+def total(orders: list[int]) -> dict[str, int]:
+    """How many there are, and what they add up to."""
+    return {"count": len(orders), "sum": sum(orders)}
+''',
+    "test_orders.py": '''\
+"""pytest test_orders.py"""
+
+from pathlib import Path
+
+import tidemill
+
+FLOW = Path(__file__).with_name("orders.yaml")
+
+
+def test_a_quiet_day_needs_no_review() -> None:
+    with tidemill.open("memory://") as mill:
+        run = mill.run(FLOW, {"day": "monday"})
+        assert (run.status, run.outputs) == ("COMPLETED", {"report": "3 orders, 49 in all"})
+''',
+    ".gitignore": "tidemill.db*\n__pycache__/\n",
+}
+
+
+@click.command("init")
+@options.argument("folder", "[FOLDER]", "Where the files go; the current folder by default.", default=".", type=str)
+def init_command(folder: str) -> int:
+    """Begin a project: a workflow, its functions and a test, ready to run."""
+    place = Path(folder)
+    try:
+        _write_starter(place)
+    except Rejected as refusal:
+        print_refusal(refusal.problems)
+        return main.REFUSED
+    for name in STARTER:
+        print(f"✓ {place / name}")
+    enter = "" if folder == "." else f"cd {folder} && "
+    print_hint(f"{enter}tidemill run orders.yaml")
+    print_hint("tidemill run orders.yaml -i day=friday   asks for your approval")
+    return main.OK
+
+
+def _write_starter(place: Path) -> None:
+    """Write all files, or none."""
+    there = [name for name in STARTER if os.path.lexists(place / name)]
+    if there:
+        problems = [
+            Problem(code="file_exists", message="it exists already", path=str(place / name), hint="name another folder")
+            for name in there
+        ]
+        raise Rejected(problems)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in STARTER.items():
+            with (place / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        message = f"{place} cannot be written: {error.strerror}"
+        raise rejected("file_unwritable", message, path=str(place), hint="name a folder that you may write") from None
+
+
+# watch
+
+
+@click.command("watch")
+@options.run
+@options.on_store()
+def watch_command(session: StoreSession, run: str) -> int:
+    """Watch a run that workers execute, until it ends.
+
+    Ctrl-C leaves the run as it is.
+    """
+    codes: list[int] = []
+    code = session.stream(lambda mill: codes.append(_watch(mill, session, run)))
+    return codes[0] if codes else code
+
+
+def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
+    from tidemill.cli.render.board import RunProgress
+    from tidemill.cli.render.live_display import Display
+    from tidemill.cli.render.progress import Lines, QuietWatcher
+    from tidemill.cli.render.runs import print_end
+
+    view = mill.show(run_id)
+    board = RunProgress(mill.workflow(f"{view.workflow}@{view.version}"))
+    board.run_id = view.run_id
+    watcher: Display | Lines | QuietWatcher
+    if session.as_json:
+        watcher = QuietWatcher(board)
+    else:
+        watcher = Display(board, console()) if supports_unicode() else Lines(board)
+    try:
+        with watcher:
+            for event in mill.follow(view.run_id, live=not session.as_json):
+                watcher.see(event)
+    except KeyboardInterrupt:
+        command = session.command("watch", view.run_id)
+        print(f"run {view.run_id} continues; watch it again: {command}", file=sys.stderr)
+        return main.INTERRUPTED
+    view = mill.show(view.run_id)
+    if session.as_json:
+        print_json(view.to_dict())
+    else:
+        print_end(view, board)
+    return main.OK if view.status == "COMPLETED" else main.FAILED
+
+
+# config
+
+config = new_group("config")
+
+
+@config.command("show")
+@options.config
+@options.as_json
+def show_command(as_json: bool) -> int:
+    """Print the settings in force. Passwords and values of secrets are not shown."""
+    try:
+        found = read_settings()
+    except Rejected as refusal:
+        report_problems(refusal.problems, as_json=as_json)
+        return main.REFUSED
+    shown = dict(_shown(found))
+    if as_json:
+        print_json(shown)
+        return main.OK
+    print_facts((name, _words(value)) for name, value in shown.items())
+    _warn()
+    return main.OK
+
+
+@config.command("check")
+@options.argument("file", "[FILE]", "A tidemill.toml; the one in force by default.", required=False, type=str)
+@options.as_json
+def check_command(file: str | None, as_json: bool) -> int:
+    """Check the configuration file and the TIDEMILL_* variables."""
+    try:
+        found = read_settings(file)
+    except Rejected as refusal:
+        report_problems(refusal.problems, as_json=as_json)
+        return main.REFUSED
+    if as_json:
+        print_json({"file": _words(found.source), "warnings": [each.message for each in unknown_variables()]})
+        return main.OK
+    print(f"✓ {found.source or 'no configuration file'}: no problems found")
+    _warn()
+    return main.OK
+
+
+def _warn() -> None:
+    print_warnings(unknown_variables(), sys.stderr)
+
+
+def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
+    from tidemill.bootstrap import without_password
+
+    yield "file", None if settings.source is None else str(settings.source)
+    imports = settings.imports
+    yield "imports", None if imports is None else list(imports.patterns)
+    yield "egress", [str(each) for each in settings.egress.allow]
+    yield "shell", settings.shell
+    smtp = settings.smtp
+    yield "smtp", None if smtp is None else f"{smtp.host}:{smtp.port}"
+    yield "secrets_folder", None if settings.secrets_folder is None else str(settings.secrets_folder)
+    yield (
+        "secrets",
+        {
+            name: {"origins": list(each.origins), "workflows": list(each.workflows)}
+            for name, each in settings.secrets.items()
+        },
+    )
+    yield "databases", {name: without_password(url) for name, (url, _) in settings.databases.items()}
+    yield "sql.store", settings.sql.enabled
+    yield "sql.tables", {table: list(names) for table, names in settings.sql.tables.items()}
+    yield "limits.input_bytes", settings.limits.input_bytes
+    yield "limits.max_descendants", settings.limits.max_descendants
+
+
+def _words(value: Any) -> str:
+    match value:
+        case None | [] | {}:
+            return "–"
+        case bool():
+            return "on" if value else "off"
+        case list():
+            return ", ".join(map(str, value))
+        case dict():
+            return "\n".join(f"{name}: {_words(each)}" for name, each in value.items())
+        case int():
+            return f"{value:,}"
+    return str(value)

@@ -1,0 +1,185 @@
+"""`tidemill verify`: kills the worker of a workflow at every boundary, in the simulator, and explains what differs.
+
+Nothing real is touched: the store is in memory, time is simulated, and nodes that touch the world are faked unless
+--real names them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from tidemill.cli import main
+from tidemill.cli.inputs import STDIN, read_bytes, read_data, read_inputs, read_source
+from tidemill.cli.render.tables import print_hint, print_title
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    counted,
+    folded,
+    print_json,
+    report_problems,
+    reserve_stdout,
+    sanitize,
+)
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.errors import Rejected
+from tidemill.testing.verifier import CrashFinding, Report, Verifier, read_fakes
+
+KINDS = ("commit", "send", "effect")
+SEEDS_SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    file: str
+    given: tuple[str, ...]
+    others: tuple[str, ...]
+    apps: tuple[str, ...]
+    fakes: str | None
+    real: tuple[str, ...]
+    seeds: int
+    seed: int | None
+    boundaries: int
+    strict: bool
+    as_json: bool
+
+
+def verify(options: VerifyOptions) -> int:
+    """Exit code 0 if every run ends as without a crash; warnings count with --strict."""
+    try:
+        source = read_source(options.file)
+        folders = importable(source.folder)
+        with reserve_stdout() if options.as_json else nullcontext(), folders:
+            app = load_apps(options.apps)
+            verifier = Verifier(
+                source.document,
+                text="" if options.file == STDIN else read_bytes(options.file).decode("utf-8", "replace"),
+                inputs=read_inputs(options.given),
+                fakes=None if options.fakes is None else read_fakes(read_data(options.fakes)),
+                real=options.real,
+                functions=app.functions,
+                handlers=app.handlers,
+                others=[read_source(name).document for name in options.others],
+            )
+            main.start_collector()
+            report = _verified(verifier, options)
+    except Rejected as refusal:
+        report_problems(refusal.problems, as_json=options.as_json)
+        return main.REFUSED
+    if options.as_json:
+        print_json(report.to_dict())
+    else:
+        print_report(report, options)
+    return main.OK if report.ok and not (options.strict and report.findings) else main.FAILED
+
+
+def _verified(verifier: Verifier, options: VerifyOptions) -> Report:
+    if options.seed is not None:
+        return verifier.replay(options.seed)
+    return verifier.verify(options.seeds, options.boundaries, _progress(options))
+
+
+def _progress(options: VerifyOptions) -> Callable[[int, int], None] | None:
+    """A line that counts on a terminal, and disappears at the end."""
+    if options.as_json or not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        width = 30 * done // max(1, total)
+        bar = "━" * width + "─" * (30 - width)
+        sys.stderr.write(f"\r  {bar} {done} of {total} histories" if done < total else "\r\033[K")
+        sys.stderr.flush()
+
+    return show
+
+
+def print_report(report: Report, options: VerifyOptions) -> None:
+    """Print what was tried, what was found, and the sentence that matters."""
+    print_title(report.workflow, counted(report.nodes, "node"), f"{report.status} without a crash")
+    print()
+    if report.story:
+        for line in report.story:
+            print(Styler()(f"  {sanitize(line)}", RED if line.startswith("✗") else DIM))
+        print()
+    else:
+        _print_counts(report)
+    for finding in report.findings:
+        _print_finding(finding, options)
+    if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
+        print_hint("a node that does no harm twice is listed under `repeatable` in the file of --fakes")
+    for node, times in report.keyed.items():
+        times_said = "1 history" if times == 1 else f"{times} histories"
+        said = f"{node} was repeated in {times_said}, under the same effect key"
+        print_hint(f"{said}: a receiver that honours it sees one effect")
+    _print_verdict(report, options)
+
+
+def _print_counts(report: Report) -> None:
+    paint = Styler()
+    for kind in (*KINDS, "random"):
+        number = report.random if kind == "random" else report.boundaries.get(kind, 0)
+        if not number:
+            continue
+        mine = [each for each in report.findings if any(report.kinds.get(seed) == kind for seed in each.seeds)]
+        worst = "✗" if any(each.severity == "error" for each in mine) else "!" if mine else "✓"
+        colour = {"✗": RED, "!": YELLOW, "✓": GREEN}[worst]
+        found = {seed for each in mine for seed in each.seeds if report.kinds.get(seed) == kind}
+        what = "histories with several crashes" if kind == "random" else "crashes"
+        notes = f"  {len(found)} with a finding" if found else ""
+        print(f"  {paint(worst, colour)} {kind:<7} {number:>5} {what}{paint(notes, DIM)}")
+    tried = sum(report.boundaries.values())
+    if tried < report.boundaries_reached:
+        said = f"{tried} of {report.boundaries_reached:,} boundaries, evenly spread; --boundaries 0 tries all"
+        print(paint(f"    {said}", DIM))
+    print()
+
+
+def _print_finding(finding: CrashFinding, options: VerifyOptions) -> None:
+    paint = Styler()
+    is_error = finding.severity == "error"
+    mark = paint("✗", RED) if is_error else paint("!", YELLOW)
+    name = "standard input" if options.file == STDIN else sanitize(options.file)
+    place = f"  {name}:{finding.line}" if finding.line else f"  {finding.path}" if finding.path else ""
+    print(f"{mark} {paint(sanitize(finding.message), BOLD)}{paint(place, DIM)}")
+    for number, line in enumerate(folded(sanitize(finding.hint), columns() - 4)):
+        print(f"  {'→' if number == 0 else ' '} {line}")
+    if options.seed is None and finding.seeds != [0]:
+        shown = ", ".join(str(seed) for seed in finding.seeds[:SEEDS_SHOWN_MAX])
+        more = len(finding.seeds) - SEEDS_SHOWN_MAX
+        others = f" and {more} more" if more > 0 else ""
+        print(paint(f"  seeds {shown}{others}; replay: {_command(options, finding.seeds[0])}", DIM))
+    print()
+
+
+def _command(options: VerifyOptions, seed: int) -> str:
+    """The command that lives through one seed again."""
+    words = ["tidemill", "verify", options.file]
+    pairs = (("--with", options.others), ("-i", options.given), ("--app", options.apps), ("--real", options.real))
+    words += [word for option, values in pairs for value in values for word in (option, value)]
+    words += ["--fakes", options.fakes] if options.fakes is not None else []
+    return shlex.join([*words, "--seed", str(seed)])
+
+
+def _print_verdict(report: Report, options: VerifyOptions) -> None:
+    paint, seconds = Styler(), f"{report.seconds:.1f} s"
+    errors = sum(each.severity == "error" for each in report.findings)
+    warned = len(report.findings) - errors
+    tried = f"1 crash in {seconds}" if report.crashes == 1 else f"{report.crashes:,} crashes in {seconds}"
+    if errors:
+        print(f"{paint('✗', RED)} {counted(errors, 'error')}, {counted(warned, 'warning')}: {tried}")
+    elif report.crashes:
+        ends = "every run ended" if options.seed is None else "the run ended"
+        said = f"{ends}, and no effect was lost" if warned else f"{ends} as without a crash, and no effect was lost"
+        more = f", {counted(warned, 'warning')}" if warned else ""
+        print(f"{paint('✓', GREEN)} {said}{more}: {tried}")
+    else:
+        print(f"{paint('✓', GREEN)} no worker was killed: {seconds}")

@@ -1,0 +1,141 @@
+"""The jobs that a worker holds: when the start of an attempt is recorded, and the report of how it ended.
+
+The start of a short attempt is recorded together with its end, which costs nothing. `StartRecorder` records the other
+starts in between, so that every view shows such a node as RUNNING within a second, also after its worker was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.engine.attempts.attempt import Attempt, AttemptLog
+from tidemill.engine.attempts.compensation import CompensationAttempt
+from tidemill.engine.pending_commands import PendingCommand
+from tidemill.engine.turn import TurnLoop
+from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, SkipRequested, WaitRequested
+from tidemill.kernel.events import Error
+from tidemill.kernel.jobs import JobBody
+from tidemill.kernel.state import State, peek_at
+from tidemill.stores.contract import Lease, Stream
+
+JobKey = tuple[Stream, str]
+"""The run, and the key of the job in it."""
+
+STARTED_AFTER_MS = 400
+"""The start of an attempt that takes longer is recorded while it runs."""
+LOOK_EVERY_MS = 200
+
+
+class HeldJob(msgspec.Struct):
+    lease: Lease
+    task: JobBody
+    running: asyncio.Task[None] | None = None
+    attempt: Attempt | None = None
+    compensation: CompensationAttempt | None = None
+    begun: bool = False
+    """The start of its attempt is recorded."""
+    submissions: int = 0
+    """How often its result was submitted to a store that did not answer."""
+
+    @property
+    def job_key(self) -> JobKey:
+        return self.lease.stream, self.lease.key
+
+    @property
+    def settling(self) -> bool:
+        """True once the work has finished and its result is being committed."""
+        return self.running is None or (self.running.done() and not self.running.cancelled())
+
+
+class StartRecorder:
+    """Records the starts of attempts that take long; it sleeps while there are none."""
+
+    def __init__(
+        self, ambient: Ambient, turns: TurnLoop, log: AttemptLog, held: Callable[[], Collection[HeldJob]]
+    ) -> None:
+        self._ambient, self._turns, self._log, self._held = ambient, turns, log, held
+        self._working = asyncio.Event()
+
+    def wake(self) -> None:
+        """Work has begun that does not end at once."""
+        self._working.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._working.wait()
+            await self._ambient.sleep(LOOK_EVERY_MS)
+            if not self._record():
+                self._working.clear()
+
+    def _record(self) -> bool:
+        """Record the starts that are due; returns whether other attempts are without a recorded start."""
+        more = False
+        for held in list(self._held()):
+            attempt = held.attempt
+            if held.begun or held.settling or attempt is None:
+                continue
+            if not attempt.called or attempt.elapsed_ms < STARTED_AFTER_MS:
+                more = True
+                continue
+            held.begun = True
+            # The outcome does not matter: if the attempt no longer counts, its result will be discarded.
+            start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
+            self._turns.ask(held.lease.stream, start)
+        return more
+
+
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    node: str
+    visit: int
+    index: int
+    """The item of a map, -1 where there is none."""
+    attempt: int
+    outcome: Literal["completed", "failed", "retrying", "waiting", "skipped"]
+    duration_ms: int
+    error: Error | None = None
+    retry_at_ms: int | None = None
+    tolerated: bool = False
+    """The workflow handles the failure."""
+
+
+def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> AttemptReport | None:
+    """How an attempt ended, once that is committed; `state` is that of the run afterwards. None for any other job."""
+    attempt = held.attempt
+    if attempt is None or not isinstance(command, Result):
+        return None
+    task, outcome = held.task, command.outcome
+    common: dict[str, Any] = {
+        "run_id": held.lease.stream.key,
+        "node": task.node,
+        "visit": task.visit,
+        "index": task.index,
+        "attempt": attempt.number,
+        "duration_ms": command.duration_ms,
+    }
+    match outcome:
+        case Done():
+            return AttemptReport(outcome="completed", **common)
+        case WaitRequested():
+            return AttemptReport(outcome="waiting", **common)
+        case SkipRequested():
+            return AttemptReport(outcome="skipped", **common)
+        case Failed():
+            visit = None if state is None else state.peek(task.node)
+            act = peek_at(visit, task.index) if visit is not None and visit.visit == task.visit else None
+            retry_at_ms = None if act is None else act.retry_at_ms
+            return AttemptReport(
+                outcome="failed" if retry_at_ms is None else "retrying",
+                error=outcome.error,
+                retry_at_ms=retry_at_ms,
+                # The state of a run that has ended need not be at hand.
+                tolerated=retry_at_ms is None and (attempt.handled or (act is not None and act.output is not None)),
+                **common,
+            )
+        case _:
+            return None

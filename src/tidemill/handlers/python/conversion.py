@@ -1,0 +1,222 @@
+"""Values of Python types to JSON and back, by the type hints of functions.
+
+A parameter whose hint is a dataclass, a msgspec struct, a Pydantic or attrs model, a named tuple, an enum, a date or
+another type that JSON lacks receives a value of that type. Where a hint means plain JSON, and where its type cannot be
+made of JSON, the value is passed on as it is. Pydantic is recognised by its methods and never imported.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import inspect
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidemill.blobs.payloads import as_builtin
+
+Converter = Callable[[Any], Any]
+ConversionError = (msgspec.MsgspecError, TypeError, ValueError, NotImplementedError)
+"""What `convert` raises for a value that does not fit."""
+
+PLAIN, CONVERTED, OPAQUE = range(3)
+"""What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
+
+_SCALARS = (Any, object, None, type(None), str, int, float, bool)
+_STRINGS = (
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+    *(uuid.UUID, decimal.Decimal, bytes, bytearray),
+)
+"""Types that JSON writes as strings."""
+_LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_OTHER_ARRAYS = (tuple, set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+
+
+class _Annotated:
+    """Carries one annotation, so that a hint that cannot be resolved does not hide the others."""
+
+    def __init__(self, name: str, annotation: Any) -> None:
+        self.__annotations__ = {name: annotation}
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """The type hints of a function by parameter, `return` included; those that cannot be resolved are left out."""
+    found: dict[str, Any] = {}
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        try:
+            found |= typing.get_type_hints(_Annotated(name, annotation), names, include_extras=True)
+        except Exception:
+            continue
+    return found
+
+
+def converter(hint: Any) -> Converter | None:
+    """What makes a value of the hint's type of a JSON value; None where it stays as it is."""
+    if conversion_of(hint) != CONVERTED:
+        return None
+    try:
+        msgspec.json.Decoder(hint, dec_hook=_decode)
+    except (TypeError, NotImplementedError):
+        return None  # A union that cannot be told apart, for example.
+    return partial(convert, hint)
+
+
+def convert(hint: Any, value: Any) -> Any:
+    """Make a value of the hint's type of a JSON value; raises one of `ConversionError`."""
+    return _completed(msgspec.convert(value, hint, str_keys=True, dec_hook=_decode))
+
+
+def _completed(value: Any) -> Any:
+    """Give dataclasses their defaults as attributes of their own: msgspec leaves them to the class, and writes none."""
+    if isinstance(value, list):
+        for each in value:
+            _completed(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _completed(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
+        for field in dataclasses.fields(value):
+            value.__dict__.setdefault(field.name, getattr(value, field.name))
+            _completed(value.__dict__[field.name])
+    return value
+
+
+def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:
+    """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if is_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]
+    if isinstance(value, kind):
+        return value
+    raise NotImplementedError(f"{kind.__name__} cannot be made of JSON")
+
+
+def is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def fields_of(hint: Any) -> Mapping[str, Any] | None:
+    """The fields of a type that is an object in JSON, with their hints; None where they are not known."""
+    kind = _unwrapped(hint)
+    if not isinstance(kind, type):
+        return None
+    if issubclass(kind, msgspec.Struct):
+        hints = hints_of_class(kind)
+        names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
+        return {encoded: hints.get(name, Any) for encoded, name in names}
+    if dataclasses.is_dataclass(kind):
+        hints = hints_of_class(kind)
+        return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(kind)}
+    if is_model(kind) and isinstance(fields := getattr(kind, "model_fields", None), dict):
+        return {name: getattr(each, "annotation", Any) for name, each in fields.items()}
+    if typing.is_typeddict(kind):
+        return hints_of_class(kind)
+    return None
+
+
+def hints_of_class(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except Exception:
+        return dict.fromkeys(getattr(kind, "__annotations__", {}), Any)
+
+
+def _unwrapped(hint: Any) -> Any:
+    """The hint without `Annotated`, `NewType` and names of types."""
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__
+        else:
+            return hint
+
+
+def conversion_of(hint: Any, seen: tuple[Any, ...] = ()) -> int:
+    """Whether values of the hint's type are plain JSON, can be made of JSON, or neither."""
+    if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
+        return CONVERTED
+    hint = _unwrapped(hint)
+    if any(hint is each for each in (*_SCALARS, *_LISTS, *_MAPPINGS)) or isinstance(hint, TypeVar):
+        return PLAIN
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return PLAIN
+    inner = max((conversion_of(each, seen) for each in arguments if each is not ...), default=PLAIN)
+    if origin in (typing.Union, types.UnionType, *_LISTS):
+        return inner
+    if origin in _MAPPINGS:
+        return inner if not arguments or arguments[0] is str else max(CONVERTED, inner)
+    if origin in _OTHER_ARRAYS:
+        return max(CONVERTED, inner)
+    kind = origin or hint
+    if not isinstance(kind, type) or kind in seen:
+        return PLAIN if kind in seen else OPAQUE
+    if typing.is_typeddict(kind):
+        return max((conversion_of(each, (*seen, kind)) for each in hints_of_class(kind).values()), default=PLAIN)
+    known = issubclass(kind, (msgspec.Struct, enum.Enum)) or dataclasses.is_dataclass(kind) or is_model(kind)
+    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    if known or named_tuple or hasattr(kind, "__attrs_attrs__") or kind in (*_STRINGS, *_OTHER_ARRAYS):
+        return CONVERTED
+    return OPAQUE
+
+
+def json_kinds(hint: Any) -> frozenset[str] | None:
+    """The JSON types that values of the hint's type have; None where any is possible."""
+    hint = _unwrapped(hint)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [json_kinds(each) for each in typing.get_args(hint)]
+        return None if None in kinds else frozenset().union(*(each for each in kinds if each is not None))
+    kind = origin or hint
+    if kind is None or kind is type(None):
+        return frozenset(["null"])
+    for known, name in (((str, *_STRINGS), "string"), ((bool,), "boolean"), ((int, float), "number")):
+        if kind in known:
+            return frozenset([name])
+    if kind in (*_LISTS, *_OTHER_ARRAYS) or (isinstance(kind, type) and issubclass(kind, tuple)):
+        return frozenset(["array"])
+    if kind in _MAPPINGS or is_model(kind) or fields_of(kind) is not None:
+        return frozenset(["object"])
+    return None
+
+
+def item_of(hint: Any) -> Any:
+    """The hint of the items of a list; Any where it is not known."""
+    hint = _unwrapped(hint)
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (*_LISTS, *_OTHER_ARRAYS) and len({*map(str, arguments)} - {"Ellipsis"}) == 1:
+        return arguments[0]
+    return Any
+
+
+def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all."""
+    try:
+        schemas, shared = msgspec.json.schema_components(hints, schema_hook=_schema, ref_template="#/$defs/{name}")
+    except (TypeError, NotImplementedError):
+        if len(hints) == 1:
+            return [{}], {}
+        found = [schemas_of([hint]) for hint in hints]
+        return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
+    return list(schemas), dict(shared)
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    return {"type": "object", "title": kind.__name__} if is_model(kind) else {}

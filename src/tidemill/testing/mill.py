@@ -1,0 +1,482 @@
+"""`tidemill.testing.open`: an engine in memory under a clock that a test moves, for plain blocking tests.
+
+`start` and every act return when nothing more can happen without time passing. `run` and `result` let the clock jump
+to the next timer until the run has ended. Nothing runs between two calls, so a test sees every state for as long as it
+likes. `crash` kills the worker at a boundary; another one is started, as a supervisor would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
+
+import msgspec
+
+from tidemill.bootstrap import NodeTypes, node_types
+from tidemill.engine.catalog import Published
+from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.dead_letters import DeadLetterService
+from tidemill.engine.views import RunView
+from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.handlers.contract import Handler, NodeClass, handler_of
+from tidemill.handlers.discovery import NodeTypeSource
+from tidemill.handlers.python.functions import Function, function_registry
+from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.security.grants import ANY
+from tidemill.settings import Settings, read_settings
+from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
+from tidemill.testing.fakes import Effect, Fakes, FakeSecrets, SimulatedFunctions, read_shapes
+from tidemill.testing.faulty_store import FaultyStore
+from tidemill.testing.simulated_loop import SimAmbient, SimLoop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Document = Mapping[str, Any] | str | bytes | Path
+CrashPoint = Literal[
+    "before commit", "after commit", "before send", "after send", "before effect", "after effect"
+]  # fmt: skip
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+SETTLE_STEPS_MAX = 100
+SETTLE_STEP_S = 0.001
+QUIET_STEPS_MAX = 5
+"""After so many steps in which no process asks the store for anything, handlers only wait."""
+WAKES_MAX = 5_000
+"""How often a run may go on by time alone before it counts as endless."""
+RESTART_S = 0.01
+GRANTED = ("shell", "sql")
+"""Types that check what the operator has granted."""
+OVERDUE_MAX = 20
+"""How often in a row a job may be found ready that no worker takes."""
+IDLE_MS = 1_000
+"""Sleeps of workers of this length or longer only look for changes: they need not wake an idle worker."""
+CLAIM_MS = 30 * 86_400_000
+
+
+class StillWaiting(TimeoutError):
+    """A run waits for something that time alone will not bring."""
+
+
+class Clock:
+    """The clock of a simulation. It moves by `advance`, and by itself while a test waits for a result."""
+
+    def __init__(self, mill: SimulatedMill) -> None:
+        self._mill = mill
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._mill._cluster.now_ms() / 1000, UTC)
+
+    def advance(
+        self, by: timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Let time pass, and everything happen that is due in it."""
+        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
+        if span < timedelta():
+            raise ValueError("time does not go back")
+        self._mill._wait(self._mill._advance(span.total_seconds()))
+
+
+@dataclass(slots=True)
+class _PlannedCrash:
+    when: When
+    kind: Kind
+    node: str | None
+    left: int
+
+    def is_met(self, boundary: Boundary) -> bool:
+        matches = (boundary.when, boundary.kind) == (self.when, self.kind)
+        if not matches or (self.node is not None and self.node not in boundary.nodes):
+            return False
+        self.left -= 1
+        return self.left == 0
+
+
+def _blocking(
+    verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]], *, settles: bool = True
+) -> Callable[Concatenate[SimulatedMill, P], T]:
+    @wraps(verb)
+    def call(self: SimulatedMill, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer = self._wait(verb(self._client.engine, *args, **kwargs))
+        if settles:
+            self.settle()
+        return answer
+
+    return call
+
+
+class SimulatedMill:
+    """An engine in memory, with a client that asks and a worker that can be killed. Use it in a `with`."""
+
+    show = _blocking(Engine.show, settles=False)
+    events = _blocking(Engine.events, settles=False)
+    path = _blocking(Engine.path, settles=False)
+    why = _blocking(Engine.why, settles=False)
+    why_node = _blocking(Engine.why_node, settles=False)
+    compare = _blocking(Engine.compare, settles=False)
+    logs = _blocking(Engine.logs, settles=False)
+    find = _blocking(Engine.find, settles=False)
+    approvals = _blocking(service_verb("approvals", ApprovalService.find), settles=False)
+    approval = _blocking(Engine.approval, settles=False)
+    dead_letters = _blocking(service_verb("dead_letters", DeadLetterService.find), settles=False)
+    dead_letter = _blocking(Engine.dead_letter, settles=False)
+    decide = _blocking(Engine.decide)
+    delegate = _blocking(Engine.delegate)
+    signal = _blocking(Engine.signal)
+    cancel = _blocking(Engine.cancel)
+    pause = _blocking(Engine.pause)
+    resume = _blocking(Engine.resume)
+    retry = _blocking(Engine.retry)
+    rewind = _blocking(Engine.rewind)
+    override = _blocking(Engine.override)
+    patch = _blocking(Engine.patch)
+    fork = _blocking(Engine.fork)
+    rollback = _blocking(Engine.rollback)
+    discard = _blocking(Engine.discard)
+    reprocess = _blocking(Engine.reprocess)
+
+    def __init__(
+        self,
+        types: NodeTypes,
+        functions: SimulatedFunctions,
+        *,
+        fakes: Mapping[str, Any] | None = None,
+        real: Collection[str] = (),
+        real_code: bool = True,
+        secrets: Mapping[str, str] | None = None,
+        begin: datetime = BEGIN,
+        workers: int = 1,
+        plan: CrashPlan | None = None,
+    ) -> None:
+        _require_no_loop()
+        self._types, self._functions, self._secrets = types, functions, FakeSecrets(secrets or {})
+        self._loop = SimLoop()
+        # Killed processes leave tasks behind that never end; asyncio need not remark on it.
+        self._loop.set_exception_handler(lambda _, context: None)
+        self._cluster = Cluster(self._loop, round((begin.timestamp() - self._loop.now) * 1000))
+        self._loop.set_task_factory(self._cluster.spawn)  # type: ignore[arg-type]
+        self._cluster.on_kill = self._on_kill
+        self._loop.is_busy = self._are_working
+        own = {node_type.name for node_type in types.not_built_in}
+        self._fakes = Fakes(self._loop, fakes or {}, real=real, real_code=real_code, own_types=own)
+        self._has_real = bool(real)
+        self._planned: list[_PlannedCrash] = []
+        self._plan = plan or CrashPlan(lambda boundary: sum(each.is_met(boundary) for each in self._planned) > 0)
+        self._closed, self._restarts, self._started, self._restarting, self._overdue = False, True, 0, 0, 0
+        self.clock = Clock(self)
+        self._client = self._wait(self._open("client"))
+        for _ in range(workers):
+            self._wait(self._start_worker())
+
+    # What a test gives
+
+    def fake(self, node: str, fake: Any) -> None:
+        """Give a node, or every node of a type, a fake: a value, a function, an exception or `in_turn(...)`."""
+        self._fakes.given[node] = fake
+
+    def register(self, function: Function, name: str | None = None) -> None:
+        """Let nodes of type `python` call a function, by its name unless another is given."""
+        self._functions.update({name: function} if name else function_registry([function]))
+
+    def crash(self, point: CrashPoint, *, node: str | None = None, nth: int = 1) -> None:
+        """Kill the worker when it reaches a boundary for the n-th time, of this node if one is named.
+
+        Another worker is started at once. `close` fails if the boundary was never reached.
+        """
+        if point not in get_args(CrashPoint):
+            raise ValueError(f"{point!r} is not a boundary: {', '.join(get_args(CrashPoint))}")
+        when, kind = point.split()
+        self._planned.append(_PlannedCrash(when, kind, node, nth))  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        """Kill the workers now; `restart` starts another one."""
+        self._restarts = False
+        for process in [each for each in self._cluster.processes.values() if each is not self._client]:
+            process.kill()
+        self._restarts = True
+
+    def restart(self) -> None:
+        """Start another worker."""
+        self._wait(self._start_worker())
+        self.settle()
+
+    # What a test asks
+
+    @property
+    def crashes(self) -> list[Boundary]:
+        """Where workers were killed at a boundary."""
+        return list(self._plan.crashes)
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """Every boundary that workers have reached, in order."""
+        return list(self._plan.reached)
+
+    def effects(self, node: str | None = None) -> list[Effect]:
+        """The calls of nodes that touch the world, in order; of one node if it is named."""
+        return [effect for effect in self._fakes.effects if node in (None, effect.node)]
+
+    def publish(self, document: Document) -> Published:
+        """Publish a document: a mapping, YAML or JSON text, or the path of a file."""
+        if isinstance(document, Path):
+            return self.publish(read_document(document.read_bytes(), format=format_of(document.suffix)))
+        return self._wait(self._publish(document))
+
+    def start(self, workflow: Document, inputs: Any = None, **options: Any) -> str:
+        """Start a workflow, and return its run's id when nothing more happens without time passing."""
+        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+            published = self.publish(workflow)
+            workflow = f"{published.name}@{published.version}"
+        run_id = self._wait(self._client.engine.start(workflow, inputs, **options))
+        self.settle()
+        return run_id
+
+    def run(self, workflow: Document, inputs: Any = None, **options: Any) -> RunView:
+        """Start a workflow and let time pass until it has ended."""
+        return self.result(self.start(workflow, inputs, **options))
+
+    def result(self, run_id: str) -> RunView:
+        """Let time pass until a run has ended. Raises `StillWaiting` if time alone does not end it."""
+        for _ in range(WAKES_MAX):
+            if not self.step(run_id):
+                return self._wait(self._ended(run_id))
+        raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may go on for ever")
+
+    def step(self, run_id: str) -> bool:
+        """Let time pass to the next thing that is due; False if the run has ended or nothing is due."""
+        return self._wait(self._step(run_id))
+
+    def settle(self) -> None:
+        """Let everything happen that can happen now."""
+        self._wait(self._settle())
+
+    def awaited_signals(self) -> list[tuple[str, str]]:
+        """Runs and names of the signals that their nodes wait for."""
+        return self._wait(self._awaited_signals())
+
+    def complaints(self) -> list[str]:
+        """Everything in logs, lists and jobs that breaks a law of the engine."""
+        return self._wait(self._cluster.complaints())
+
+    def close(self) -> None:
+        """End the simulation; idempotent. Raises AssertionError if a crash that was asked for never happened."""
+        self._end()
+        missed = [f"{each.when} {each.kind} of {each.node or 'any node'}" for each in self._planned if each.left > 0]
+        if missed:
+            raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
+
+    def __enter__(self) -> SimulatedMill:
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed, self._restarts = True, False
+        for process in list(self._cluster.processes.values()):
+            process.kill()
+        if self._has_real:
+            with suppress(Exception):
+                self._loop.run_until_complete(self._close_handlers())
+        self._loop.end()
+
+    async def _close_handlers(self) -> None:
+        """Close connections that real handlers have opened: they belong to this loop."""
+        for handler in self._types.handlers:
+            closed = None if handler.close is None else handler.close()
+            if closed is not None:
+                await closed
+
+    # In the loop
+
+    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        try:
+            _require_no_loop()
+            if self._closed:
+                raise RuntimeError("this simulation is closed")
+        except RuntimeError:
+            answer.close()
+            raise
+        return self._loop.run_until_complete(answer)
+
+    async def _publish(self, document: Mapping[str, Any] | str | bytes) -> Published:
+        engine = self._client.engine
+        published = await engine.publish(document)
+        flow = await engine.catalog.flow(engine.context.tenant, published.digest)
+        self._fakes.shapes |= read_shapes(flow.workflow)
+        return published
+
+    async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:
+        async def reach(when: When, kind: Kind, nodes: tuple[str, ...], about: str) -> None:
+            process = self._cluster.processes.get(name)
+            if process is None:
+                await asyncio.Event().wait()
+            else:
+                await process.reach(when, kind, nodes, about)
+
+        def engine(store: FaultyStore, ambient: SimAmbient) -> Engine:
+            ambient.idle_from_ms = IDLE_MS
+            options = WorkerOptions(name=name, heart_thread=False, claim_wait_ms=CLAIM_MS, dead_after_ms=CLAIM_MS)
+            return Engine(
+                store=store,
+                blobs=self._cluster.blobs,
+                ambient=ambient,
+                handlers=self._fakes.handlers(self._types.handlers, reach),
+                worker=options if plan is not None else None,
+                audit_every_ms=None,
+                isolation=InlineIsolation(),
+                secrets=self._secrets,
+                unusable_types=self._types.unusable_types,
+                offers=self._types.not_built_in,
+            )
+
+        process = self._cluster.add(name, engine)
+        if plan is not None:
+            process.follow(plan)
+        return await process.open()
+
+    async def _start_worker(self) -> None:
+        self._started += 1
+        await self._open(f"worker-{self._started}", self._plan)
+
+    def _on_kill(self, process: Process) -> None:
+        if self._restarts and process is not self._client:
+            self._restarting += 1
+
+            async def restart() -> None:
+                await asyncio.sleep(RESTART_S)
+                await self._start_worker()
+                self._restarting -= 1
+
+            # The task must not belong to the process that was killed.
+            self._loop.create_task(restart(), context=contextvars.Context())
+
+    async def _advance(self, seconds: float) -> None:
+        await self._settle()
+        await asyncio.sleep(seconds)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        calls, quiet = -1, 0
+        for _ in range(SETTLE_STEPS_MAX):
+            await asyncio.sleep(SETTLE_STEP_S)
+            if (
+                not self._are_working()
+                and not self._restarting
+                and not any(each.ready for each in await self._cluster.store.backlog())
+            ):
+                return
+            before, calls = calls, self._cluster.calls
+            quiet = quiet + 1 if calls == before else 0
+            if quiet > QUIET_STEPS_MAX and not self._restarting:
+                return
+
+    def _are_working(self) -> bool:
+        workers = [process.engine.worker for process in self._cluster.processes.values()]
+        return any(worker is not None and worker.held_jobs for worker in workers)
+
+    async def _step(self, run_id: str) -> bool:
+        if not (await self._client.engine.context.entry(run_id)).state.busy:
+            return False
+        due_ms = await self._next_due_ms()
+        if due_ms is None:
+            return False
+        wait_s = (due_ms - self._cluster.now_ms()) / 1000
+        self._overdue = self._overdue + 1 if wait_s < 0 else 0
+        if self._overdue > OVERDUE_MAX:
+            return False
+        await asyncio.sleep(max(SETTLE_STEP_S, wait_s))
+        await self._settle()
+        return True
+
+    async def _ended(self, run_id: str) -> RunView:
+        view = await self._client.engine.show(run_id)
+        if (await self._client.engine.context.entry(run_id)).state.busy:
+            waiting = ", ".join(view.waiting_for) or "a worker"
+            hint = "decide it, send the signal, or use clock.advance"
+            if len(self._cluster.processes) == 1:
+                hint = "no worker runs; use restart"
+            raise StillWaiting(f"run {run_id} is {view.status} and waits for {waiting}: {hint}")
+        return view
+
+    async def _awaited_signals(self) -> list[tuple[str, str]]:
+        states = {row.run_id: await self._cluster.state(row.run_id) for row in await self._cluster.rows("live")}
+        waits = [(run_id, act.wait) for run_id, state in states.items() for act in activations(state)]
+        found = [(run_id, wait.name) for run_id, wait in waits if wait is not None and wait.on == "signal"]
+        return list(dict.fromkeys(found))
+
+    async def _next_due_ms(self) -> int | None:
+        """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
+        # A run that has ended may still have to report to its parent, or be rolled back.
+        jobs = [view for row in await self._cluster.rows() for view in await self._cluster.jobs(row.run_id)]
+        # A live worker renews its leases: there it is the handler that ends, by a timer of its own.
+        views = [view for view in jobs if view.owner not in self._cluster.processes]
+        due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in views]
+        timer = self._loop.next_timer() if len(views) < len(jobs) else None
+        if timer is not None:
+            due.append(math.ceil(timer * 1000) + self._cluster.epoch_ms)
+        return min(due, default=None)
+
+
+def _require_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("a simulation runs its own event loop: use it in a plain test, not in an async one")
+
+
+def simulated_types(
+    functions: SimulatedFunctions, handlers: Sequence[Handler | NodeClass] = (), settings: Settings | None = None
+) -> NodeTypes:
+    """The node types of a simulation; they can be shared by many."""
+    settings = settings or read_settings()
+    if settings.imports is None:
+        settings = msgspec.structs.replace(settings, imports=ANY)
+    types = node_types(functions, [handler_of(each) for each in handlers], InlineIsolation(), None, settings)
+    return types._replace(offers=tuple(map(_without_grants, types.offers)))
+
+
+def _without_grants(offer: NodeTypeSource) -> NodeTypeSource:
+    """A type that does not ask what the operator has granted: its nodes are faked."""
+    handler = offer.handler
+    if handler.type.name not in GRANTED:
+        return offer
+    return offer._replace(handler=replace(handler, type=msgspec.structs.replace(handler.type, check=None)))
+
+
+def open(  # noqa: A001 - it is called like `tidemill.open`
+    *,
+    functions: Mapping[str, Function] | Iterable[Function] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
+    fakes: Mapping[str, Any] | None = None,
+    real: Collection[str] = (),
+    secrets: Mapping[str, str] | None = None,
+    begin: datetime = BEGIN,
+    settings: Settings | None = None,
+) -> SimulatedMill:
+    """Open an engine in memory whose clock stands still until the test moves it or waits for a result.
+
+    `functions` and `handlers` are those of `tidemill.open`, and are called. `fakes` are what nodes return instead, by
+    node or node type: a value, a function, an exception or `in_turn(...)`. Other nodes that touch the world (`http`,
+    `llm`, `sql`, `email`, `shell`, `webhook`) return a value that their schema allows, unless `real` names them.
+    `secrets` that are not given have made-up values. `begin` is the time at which the clock stands.
+    """
+    known = SimulatedFunctions(function_registry(functions))
+    types = simulated_types(known, handlers, settings)
+    return SimulatedMill(types, known, fakes=fakes, real=real, secrets=secrets, begin=begin)

@@ -1,0 +1,548 @@
+"""`verify`: run a workflow in the simulator, kill its worker at every boundary, and compare with a run without crashes.
+
+A seed is one history: 0 has no crash, 1 to n kill the worker at the n-th boundary that the undisturbed run reaches, and
+those from `RANDOM_FIRST` on kill workers at random. A history is a function of its seed, so each can be replayed.
+What differs from the undisturbed run is explained: an effect that happened twice, a result that was lost, a run
+that is stuck. What the document allows is a warning that names the line to change, anything else is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import CodeType
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.bootstrap import NodeTypes
+from tidemill.engine.index_rows import ApprovalRow
+from tidemill.engine.views import RunView
+from tidemill.errors import Rejected, offered, rejected
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.python.functions import Function, function_registry, imported
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.model import Compensator, Json, Node, Workflow
+from tidemill.testing.cluster import Boundary, CrashPlan
+from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, read_shapes
+from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
+from tidemill.testing.simulated_loop import Overdue
+
+RUN = "verify"
+RANDOM_FIRST = 10_000
+"""The first seed of the histories with crashes at random boundaries."""
+RANDOM_CRASHES = 2.5
+RANDOM_CRASHES_MAX = 4
+"""Fewer than the number of workers that a node may kill before it is given up on."""
+BOUNDARIES_MAX = 400
+
+Severity = Literal["error", "warning"]
+FindingKind = Literal["duplicate", "lost", "stuck", "different", "invariant", "unknown_outcome", "undisturbed"]
+Repetition = Literal["harmless", "keyed", "unkeyed"]
+"""What a second call does: no harm, none at a receiver that honours its key, or a second effect."""
+
+
+class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What `--fakes FILE` may hold."""
+
+    inputs: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
+    """What nodes return; `{$fail: {code, message, retryable}}` is a failure."""
+    approvals: dict[str, dict[str, Any]] = {}
+    """`{decision, form, comments}` by node; everything else is approved."""
+    signals: dict[str, Any] = {}
+    """Payloads by name."""
+    repeatable: list[str] = []
+    """Nodes whose effect may happen twice without harm."""
+
+
+def read_fakes(raw: Json) -> FakesFile:
+    """Read a file of fakes. Raises Rejected."""
+    try:
+        return msgspec.convert(raw, FakesFile)
+    except msgspec.ValidationError as error:
+        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
+        raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
+
+
+@dataclass(slots=True)
+class CrashFinding:
+    """One kind of difference, in all histories that show it."""
+
+    kind: FindingKind
+    severity: Severity
+    node: str
+    message: str
+    hint: str
+    path: str = ""
+    """Where the document would be changed."""
+    line: int | None = None
+    seeds: list[int] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        shown = {name: getattr(self, name) for name in ("kind", "severity", "node", "message", "hint", "path", "line")}
+        return {**shown, "seeds": self.seeds}
+
+
+@dataclass(slots=True)
+class History:
+    """One simulated run, with what happened in it."""
+
+    seed: int
+    reached: list[Boundary]
+    crashes: list[Boundary]
+    view: RunView | None
+    stuck: str
+    returned: Counter[str]
+    """How often each effect happened, by effect key."""
+    nodes: dict[str, str]
+    """Nodes by effect key."""
+    complaints: list[str]
+
+    def story(self) -> Iterator[str]:
+        """Every boundary in order, with the places where a worker died."""
+        dead = {id(boundary) for boundary in self.crashes}
+        for boundary in self.reached:
+            if id(boundary) in dead:
+                yield f"✗ the worker dies {boundary}"
+            elif boundary.when == "after":
+                yield f"  {boundary.kind}: {boundary.about}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found."""
+
+    workflow: str
+    nodes: int
+    status: str
+    """How the run ends without a crash."""
+    boundaries: dict[str, int]
+    """Histories with one crash, by kind of boundary."""
+    boundaries_reached: int
+    random: int
+    crashes: int
+    keyed: dict[str, int]
+    """Effects that were repeated under the same effect key, by node."""
+    findings: list[CrashFinding]
+    seconds: float = 0.0
+    story: list[str] = field(default_factory=list)
+    """What happened, if one seed was replayed."""
+    kinds: dict[int, str] = field(default_factory=dict)
+    """By seed: the kind of boundary at which its worker died, or `random`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings say what the document allows."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("workflow", "nodes", "status", "boundaries", "boundaries_reached", "random", "crashes", "keyed")
+        shown = {name: getattr(self, name) for name in names}
+        found = [finding.to_dict() for finding in self.findings]
+        return {"ok": self.ok, **shown, "findings": found, "seconds": round(self.seconds, 3), "story": self.story}
+
+
+class Verifier:
+    """The histories of one workflow."""
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        *,
+        text: str = "",
+        inputs: Mapping[str, Any] | None = None,
+        fakes: FakesFile | None = None,
+        real: Collection[str] = (),
+        functions: Mapping[str, Function] | None = None,
+        handlers: Sequence[Handler | NodeClass] = (),
+        others: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self._fakes = fakes or FakesFile()
+        self._functions = SimulatedFunctions(functions or {})
+        self._types: NodeTypes = simulated_types(self._functions, handlers)
+        self._document, self._text, self._others, self._real = document, text, others, frozenset(real)
+        self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
+        self._require_known({*self._real} - {EVERY}, "--real")
+        self._inputs = {**_made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
+        self._payloads = _made_payloads(self.workflow)
+        self._has_signals = any("signal" in str(each) for each in (document, *others))
+        self._undisturbed: History | None = None
+
+    def _require_known(self, nodes: set[str], option: str) -> None:
+        for name in sorted(nodes - self.workflow.by_id.keys()):
+            hint = offered(name, list(self.workflow.by_id))
+            raise rejected("node_unknown", f"{option} {name}: the workflow has no such node", hint=hint)
+
+    @property
+    def undisturbed(self) -> History:
+        """The history without a crash."""
+        if self._undisturbed is None:
+            self._undisturbed = self._live(0, lambda plan: False)
+        return self._undisturbed
+
+    def history(self, seed: int) -> History:
+        """Live through one seed."""
+        if seed == 0:
+            return self.undisturbed
+        if seed < RANDOM_FIRST:
+            if seed > len(self.undisturbed.reached):
+                message = f"there is no seed {seed}: the run reaches {len(self.undisturbed.reached)} boundaries"
+                raise rejected("seed_unknown", message, hint=f"random histories begin at {RANDOM_FIRST}")
+            return self._live(seed, lambda plan: len(plan.reached) == seed)
+        rng = random.Random(seed)
+        share = RANDOM_CRASHES / max(1, len(self.undisturbed.reached))
+
+        def at_random(plan: CrashPlan) -> bool:
+            return len(plan.crashes) < RANDOM_CRASHES_MAX and rng.random() < share
+
+        return self._live(seed, at_random, workers=rng.choice((1, 2)))
+
+    def _live(self, seed: int, dies: Callable[[CrashPlan], bool], workers: int = 1) -> History:
+        plan = CrashPlan(lambda boundary: dies(plan))
+        fakes = {name: _fake_of(given) for name, given in self._fakes.nodes.items()}
+        view, stuck, complaints = None, "", []
+        with warnings.catch_warnings():
+            # A killed process leaves coroutines that were never started: that is what being killed means.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            mill = SimulatedMill(
+                self._types, self._functions, fakes=fakes, real=self._real, real_code=False, workers=workers, plan=plan
+            )
+            try:
+                for other in self._others:
+                    mill.publish(other)
+                view = self._ended(mill, mill.start(self._document, self._inputs, key=RUN))
+                complaints = mill.complaints()
+            except StillWaiting as waiting:
+                stuck = f"{waiting}".partition(": ")[0]
+                stuck = f"{stuck}; why: {mill.why(RUN).headline}"
+            except (Overdue, RuntimeError) as error:
+                stuck = str(error)
+            finally:
+                mill.close()
+        done = [effect for effect in mill.effects() if effect.outcome == "returned"]
+        returned = Counter(effect.key for effect in done)
+        nodes = {effect.key: effect.node for effect in done}
+        return History(seed, plan.reached, plan.crashes, view, stuck, returned, nodes, complaints)
+
+    def _ended(self, mill: SimulatedMill, run_id: str) -> RunView:
+        """Let a run end, doing what people and other systems would do as soon as it waits for them."""
+        for _ in range(WAKES_MAX):
+            answered = self._answer(mill)
+            if not mill.step(run_id) and not answered and not self._answer(mill):
+                return mill.result(run_id)
+        raise StillWaiting(f"it has not ended after {WAKES_MAX:,} timers, and may go on for ever")
+
+    def _answer(self, mill: SimulatedMill) -> bool:
+        """Decide what waits for people, and send signals that nodes wait for; whether there was anything."""
+        pending, _ = mill.approvals(["status:pending"])
+        for row in pending:
+            self._decide(mill, row)
+        signals = mill.awaited_signals() if self._has_signals else []
+        for run_id, name in signals:
+            mill.signal(run_id, name, self._fakes.signals.get(name, self._payloads.get(name)))
+        return bool(pending or signals)
+
+    def _decide(self, mill: SimulatedMill, row: ApprovalRow) -> None:
+        given = self._fakes.approvals.get(row.node, {})
+        verb = given.get("decision", "approve")
+        place: dict[str, Any] = {"visit": row.visit, "index": None if row.index < 0 else row.index}
+        schema = mill.approval(row.run_id, row.node, **place).to_dict()["form"]
+        form = given.get("form", fake_value(schema)) if schema is not None and verb == "approve" else None
+        people = [*row.approvers, *(f"user:approver-{number}" for number in range(row.quorum + 1))]
+        refusal: Rejected | None = None
+        for number, principal in enumerate(people):
+            kind, _, name = principal.partition(":")
+            who: dict[str, Any] = {"actor": name}
+            if kind != "user":
+                who = {"actor": f"approver-{number}", "roles": (name,)}
+            try:
+                comments = str(given.get("comments", ""))
+                mill.decide(row.run_id, row.node, verb, form=form, comments=comments, **who, **place)
+            except Rejected as refused:
+                refusal = refused
+            if mill.approval(row.run_id, row.node, **place).status != "pending":
+                return
+        if refusal is not None:
+            raise refusal
+
+    # Judging
+
+    def verify(self, seeds: int = 20, boundaries_max: int = BOUNDARIES_MAX, progress: Progress | None = None) -> Report:
+        """Live through every boundary, or as many as are allowed, and through `seeds` random histories."""
+        began, total = perf_counter(), len(self.undisturbed.reached)
+        chosen: Sequence[int] = range(1, total + 1)
+        if 0 < boundaries_max < total:
+            chosen = [1 + number * total // boundaries_max for number in range(boundaries_max)]
+        report = self._report()
+        if self.undisturbed.stuck:
+            chosen, seeds = range(0), 0
+        wanted = [*chosen, *range(RANDOM_FIRST, RANDOM_FIRST + seeds)]
+        for number, seed in enumerate(wanted):
+            self._judge(report, self.history(seed))
+            if progress is not None:
+                progress(number + 1, len(wanted))
+        report.seconds = perf_counter() - began
+        return report
+
+    def replay(self, seed: int) -> Report:
+        """Live through one seed, and tell what happened."""
+        began, report, history = perf_counter(), self._report(), self.history(seed)
+        if seed:
+            self._judge(report, history)
+        report.story = list(history.story())
+        report.seconds = perf_counter() - began
+        return report
+
+    def _report(self) -> Report:
+        """The report before any crash: only what is wrong without one."""
+        first = self.undisturbed
+        status = "STUCK" if first.view is None else first.view.status
+        report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, [])
+        if first.view is None:
+            hint = "give what it waits for with --fakes, or change the workflow"
+            said = f"the run does not end without a crash: {first.stuck}"
+            self._add(report, 0, "undisturbed", "error", "", said, hint)
+        elif status != "COMPLETED":
+            error = first.view.error or {}
+            said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
+            hint = "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
+            self._add(report, 0, "undisturbed", "warning", first.view.failed_node or "", said, hint)
+        for complaint in first.complaints:
+            self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
+        return report
+
+    def _judge(self, report: Report, history: History) -> None:
+        """Add what differs from the undisturbed history."""
+        if history.seed >= RANDOM_FIRST:
+            report.random += 1
+            report.kinds[history.seed] = "random"
+        elif history.crashes:
+            kind = report.kinds[history.seed] = history.crashes[0].kind
+            report.boundaries[kind] = report.boundaries.get(kind, 0) + 1
+        report.crashes += len(history.crashes)
+        for complaint in history.complaints:
+            self._add(report, history.seed, "invariant", "error", "", complaint, REPORT_IT)
+        if history.view is None:
+            message = f"after the crash the run does not end: {history.stuck}"
+            self._add(report, history.seed, "stuck", "error", "", message, REPORT_IT)
+            return
+        unknown = self._unknown_outcomes(history.view)
+        for node in unknown:
+            message = f"the run fails at {node} when its worker dies during the call: the outcome is unknown"
+            hint = "`delivery: at_most_once` asks for that; handle it with `on_error`, or let an operator `retry`"
+            self._add(report, history.seed, "unknown_outcome", "warning", node, message, hint)
+        if not unknown:
+            self._judge_results(report, history, history.view)
+        self._judge_repetitions(report, history)
+
+    def _unknown_outcomes(self, view: RunView) -> list[str]:
+        failed = [(name, node["error"] or {}) for name, node in view.nodes.items()]
+        return [name for name, error in failed if error.get("code") == "unknown_outcome"]
+
+    def _judge_results(self, report: Report, history: History, view: RunView) -> None:
+        first = self.undisturbed
+        assert first.view is not None
+        late, racing = (view.error or {}).get("code") == "deadline_exceeded", self._is_racing
+        if late and view.status != first.view.status:
+            message = "the deadline of the run passes while the work of a dead worker is taken over"
+            hint = "other workers take over after `--dead-after` seconds, 15 by default: leave room for that"
+            self._add(report, history.seed, "different", "warning", "", message, hint)
+            return
+        for name, node in view.nodes.items():
+            before = first.view.nodes[name]
+            if node["status"] != before["status"] and racing:
+                message = f"{name} ends {node['status']} after the crash and {before['status']} without it"
+                hint = "the order in which nodes end decides here (a join, a failure), and a crash changes it"
+                self._add(report, history.seed, "different", "warning", name, message, hint)
+            elif node["status"] != before["status"]:
+                error = f": {node['error']['message']}" if node["error"] else ""
+                message = f"{name} ends {node['status']} after the crash and {before['status']} without it{error}"
+                self._add(report, history.seed, "different", "error", name, message, REPORT_IT)
+            elif _without_times(node["output"]) != _without_times(before["output"]) and not self._real:
+                message = f"{name} has another output after the crash than without it"
+                hint = "an output that depends on the attempt or on chance is not the same when it is made again"
+                self._add(report, history.seed, "different", "warning", name, message, hint)
+        if racing:
+            return
+        lost = Counter(first.nodes[key] for key in first.returned if not history.returned[key])
+        for name in lost:
+            message = f"the effect of {name} is lost: the node counts as done and its handler never returned"
+            self._add(report, history.seed, "lost", "error", name, message, REPORT_IT)
+
+    @property
+    def _is_racing(self) -> bool:
+        """Whether the result may depend on the order in which nodes end."""
+        first = self.undisturbed.view
+        fails = first is not None and first.status != "COMPLETED"
+        return fails or any(node.join in ("any", "quorum") for node in self.workflow.nodes)
+
+    def _judge_repetitions(self, report: Report, history: History) -> None:
+        before = self.undisturbed.returned
+        again = [key for key, times in history.returned.items() if times > max(1, before[key])]
+        for name, undoing in dict.fromkeys((history.nodes[key], key.endswith("/undo")) for key in again):
+            node = self.workflow.by_id.get(name)
+            if undoing:
+                self._judge_undoing(report, history, node)
+                continue
+            if node is not None and node.delivery == "at_most_once":
+                message = f"{name} is delivered at most once, and its effect happened twice"
+                self._add(report, history.seed, "duplicate", "error", name, message, REPORT_IT)
+                continue
+            match self._repetition(node, node):
+                case "keyed":
+                    report.keyed[name] = report.keyed.get(name, 0) + 1
+                case "unkeyed":
+                    message = f"the effect of {name} happens twice when its worker dies before the result is committed"
+                    self._add(report, history.seed, "duplicate", "warning", name, message, self._remedy(node))
+
+    def _judge_undoing(self, report: Report, history: History, node: Node | None) -> None:
+        """A compensator is called again when its worker dies: it must undo the same thing twice without harm."""
+        if node is None or self._repetition(node, node.compensator) != "unkeyed":
+            return
+        message = f"the compensator of {node.id} is called twice when its worker dies after the call"
+        hint = "let it deduplicate by `context.effect_key`"
+        self._add(report, history.seed, "duplicate", "warning", node.id, message, hint)
+
+    def _remedy(self, node: Node | None) -> str:
+        keys = {
+            "http": "leave `idempotency_header` on",
+            "sql": "deduplicate by `:effect_key` in the statement",
+            "shell": "",
+        }
+        name = "" if node is None else node.type.partition("@")[0]
+        key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
+        return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
+
+    def _repetition(self, node: Node | None, called: Node | Compensator | None) -> Repetition:
+        """What it means that the effect of a node, or of its compensator, happens twice."""
+        if node is None or called is None or node.id in self._fakes.repeatable:
+            return "harmless"
+        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
+        match name:
+            case "webhook" | "email":
+                return "keyed"
+            case "llm" | "classify" | "pipeline":
+                return "harmless"
+            case "http":
+                method = config.get("method") or ("POST" if config.get("body") is not None else "GET")
+                if method in ("GET", "HEAD", "OPTIONS"):
+                    return "harmless"
+                return "keyed" if config.get("idempotency_header", True) else "unkeyed"
+            case "sql":
+                if str(config.get("statement", "")).lstrip().lower().startswith(("select", "with")):
+                    return "harmless"
+                on_store = config.get("database", "store") == "store"
+                return "keyed" if on_store or ":effect_key" in str(config.get("statement")) else "unkeyed"
+            case "python":
+                return "keyed" if _uses_key(self._function(str(config.get("function")))) else "unkeyed"
+            case _:
+                own = next((each.call for each in self._types.handlers if each.type.key == called.type), None)
+                return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
+
+    def _function(self, name: str) -> Function | None:
+        try:
+            return self._functions[name] if name in self._functions else imported(name)
+        except Exception:
+            return None
+
+    def _add(
+        self, report: Report, seed: int, kind: FindingKind, severity: Severity, node: str, message: str, hint: str
+    ) -> None:
+        for known in report.findings:
+            if (known.kind, known.node, known.message) == (kind, node, message):
+                known.seeds.append(seed)
+                return
+        path, line = self._place(node)
+        report.findings.append(CrashFinding(kind, severity, node, message, hint, path, line, [seed]))
+
+    def _place(self, node: str) -> tuple[str, int | None]:
+        """Where a node is in the document, and in its text if there is one."""
+        written = [each for each in self._document.get("nodes", []) if isinstance(each, dict)]
+        ids = [each.get("id", each.get("node_id")) for each in written]
+        if not node or node not in ids:
+            return "", None
+        found = re.search(rf"""["']?\b(?:node_)?id["']?\s*:\s*["']?{re.escape(node)}(?![\w-])""", self._text)
+        line = self._text.count("\n", 0, found.start()) + 1 if found else None
+        return f"/nodes/{ids.index(node)}", line
+
+
+Progress = Callable[[int, int], None]
+REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
+
+
+def _made_inputs(schema: Json) -> dict[str, Any]:
+    """Values for the inputs that a schema requires."""
+    if not isinstance(schema, dict):
+        return {}
+    required = set(schema.get("required", ()))
+    known = {key: each for key, each in (schema.get("properties") or {}).items() if key in required}
+    made = fake_value({**schema, "type": "object", "properties": known})
+    return made if isinstance(made, dict) else {}
+
+
+def _made_payloads(workflow: Workflow) -> dict[str, Json]:
+    """Payloads of signals, by name, with the parts that the workflow reads."""
+    shapes = read_shapes(workflow)
+    waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
+    names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
+    return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
+
+
+def _fake_of(given: Json) -> Any:
+    if isinstance(given, dict) and given.keys() == {"$fail"} and isinstance(given["$fail"], dict):
+        return failing(given["$fail"])
+    return given
+
+
+def _without_times(output: Json) -> Json:
+    """An output without the time of a decision, which a crash shifts."""
+    match output:
+        case dict():
+            return {key: _without_times(value) for key, value in output.items() if key != "decided_at"}
+        case list():
+            return [_without_times(value) for value in output]
+        case _:
+            return output
+
+
+def _uses_key(function: Callable[..., Any] | None) -> bool:
+    """Whether the code of a function, or of a function inside it, reads `effect_key`."""
+    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
+    return isinstance(code, CodeType) and _reads_key(code)
+
+
+def _reads_key(code: CodeType) -> bool:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return "effect_key" in code.co_names or any(map(_reads_key, inner))
+
+
+def verify(
+    document: Mapping[str, Any],
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    fakes: Mapping[str, Any] | None = None,
+    real: Collection[str] = (),
+    functions: Mapping[str, Function] | Sequence[Function] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
+    seeds: int = 20,
+) -> Report:
+    """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
+
+    `fakes` has the form of the command's file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that
+    touch the world, functions included, are faked unless `real` names them.
+    """
+    return Verifier(
+        document,
+        inputs=inputs,
+        fakes=read_fakes(dict(fakes or {})),
+        real=real,
+        functions=function_registry(functions),
+        handlers=handlers,
+    ).verify(seeds)

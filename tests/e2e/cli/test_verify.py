@@ -1,0 +1,91 @@
+"""`tidemill verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import EXAMPLES, InProcessCli, on_terminal, process
+from tidemill.cli import main
+
+FLOW = """\
+name: order
+nodes:
+  - {id: cart, type: value, config: {total: 42}}
+  - id: charge
+    type: python
+    dependencies: [cart]
+    config: {function: "shop_of_verify:charge", args: {total: "{{ cart.total }}"}}
+  - {id: done, type: value, dependencies: [charge], config: "{{ charge.id }}"}
+"""
+FAKES = {"nodes": {"charge": {"id": 7}}, "repeatable": ["charge"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.yaml").write_text(FLOW)
+    (tmp_path / "fakes.json").write_text(json.dumps(FAKES))
+    return tmp_path
+
+
+def test_a_warning_names_the_line_and_the_seed(inside: InProcessCli, folder: Path) -> None:
+    ended = inside("verify", "order.yaml", "--seeds", "2")
+    assert ended.code == main.OK, ended
+    assert "the effect of charge happens twice" in ended.out and "order.yaml:4" in ended.out
+    assert "1 warning" in ended.out
+    command = ended.out.partition("replay: tidemill ")[2].partition("\n")[0]
+    again = inside(*command.split())
+    assert again.code == main.OK, again
+    assert "✗ the worker dies after effect" in again.out and "happens twice" in again.out
+    assert inside("verify", "order.yaml", "--seeds", "0", "--strict").code == main.FAILED
+
+
+def test_fakes_and_json(inside: InProcessCli, folder: Path) -> None:
+    found = inside("verify", "order.yaml", "--fakes", "fakes.json", "--seeds", "1", "--json")
+    assert found.code == main.OK
+    assert found.json["ok"] is True and found.json["findings"] == [] and found.json["random"] == 1
+    assert found.json["boundaries"]["effect"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--fakes", "missing.json"), "file_missing"),
+        (("--fakes", "wrong.json"), "fakes_invalid"),
+        (("--real", "nothing"), "node_unknown"),
+        (("--seed", "9999"), "seed_unknown"),
+        (("--with", "missing.yaml"), "file_missing"),
+        (("-i", "x"), "input_invalid"),
+    ],
+)
+def test_bad_input(inside: InProcessCli, folder: Path, arguments: tuple[str, ...], code: str) -> None:
+    (folder / "wrong.json").write_text('{"node": {}}')
+    ended = inside("verify", "order.yaml", *arguments, "--json")
+    assert ended.code == main.REFUSED
+    assert [problem["code"] for problem in ended.json["problems"]] == [code]
+
+
+def test_a_refused_document(inside: InProcessCli, folder: Path) -> None:
+    (folder / "bad.yaml").write_text("name: x\nnodes: [{id: a, type: valeu}]\n")
+    ended = inside("verify", "bad.yaml", "--json")
+    assert ended.code == main.REFUSED
+    assert ended.json["problems"][0]["code"] == "unknown_node_type"
+
+
+@pytest.mark.parametrize("name", ["branches", "loops", "map", "saga", "approval", "signals", "payment-retry", "errors"])
+def test_examples_survive(inside: InProcessCli, name: str) -> None:
+    ended = inside("verify", str(EXAMPLES / f"{name}.yaml"), "--boundaries", "20", "--seeds", "2", "--json")
+    assert ended.code == main.OK, ended.out
+
+
+def test_on_a_terminal(folder: Path) -> None:
+    code, text = on_terminal("verify", "order.yaml", "--seeds", "1", cwd=folder)
+    assert code == main.OK and "charge" in text and "\033[33m!" in text
+
+
+def test_standard_input() -> None:
+    ended = process("verify", "-", "--seeds", "0", given=b"name: x\nnodes: [{id: a, type: value, config: 1}]\n")
+    assert ended.code == main.OK, ended

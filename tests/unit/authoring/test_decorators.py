@@ -1,0 +1,476 @@
+"""Tasks and workflows: plain functions outside of a workflow, nodes inside, wrong arguments found when it is built."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+
+import tidemill
+from tidemill import task, workflow
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclass
+class Order:
+    id: str
+    total: float
+    size: Size = Size.SMALL
+
+
+@task
+def fetch(n: int) -> list[int]:
+    """Makes numbers."""
+    return list(range(n))
+
+
+@task(retries=2, timeout=30)
+def total(rows: list[int], bonus: int = 0) -> int:
+    return sum(rows) + bonus
+
+
+@task
+def order_of(number: str, at: datetime) -> Order:
+    assert isinstance(at, datetime)
+    return Order(f"{number}-{at.year}", 7.5, Size.LARGE)
+
+
+@task
+def describe(order: Order, text: str = "") -> str:
+    assert isinstance(order, Order) and order.size is Size.LARGE
+    return f"{order.id} {order.total} {text}".strip()
+
+
+@task
+async def later(n: int) -> int:
+    await asyncio.sleep(0)
+    return n + 1
+
+
+@workflow
+def report(n: int) -> int:
+    """Adds numbers."""
+    return total(fetch(n))
+
+
+def run(flow: Any, /, **inputs: Any) -> Any:
+    with tidemill.open("memory://") as mill:
+        return mill.run(flow, **inputs)
+
+
+def problems(flow: Any) -> list[tuple[str, str]]:
+    with pytest.raises(tidemill.Rejected) as refused:
+        flow.document()
+    return [(problem.code, problem.message) for problem in refused.value.problems]
+
+
+def test_outside_of_a_workflow_they_are_just_the_functions() -> None:
+    assert fetch(3) == [0, 1, 2] and total(rows=[1, 2], bonus=4) == 7
+    assert fetch.map([1, 2]) == [[0], [0, 1]]
+    assert report(4) == 6
+    assert asyncio.run(later(1)) == 2
+    assert (fetch.__name__, fetch.__doc__, str(inspect.signature(total))) == (
+        "fetch",
+        "Makes numbers.",
+        "(rows: 'list[int]', bonus: 'int' = 0) -> 'int'",
+    )
+
+
+def test_a_workflow_is_the_same_document_as_in_yaml() -> None:
+    assert report.document() == {
+        "name": "report",
+        "description": "Adds numbers.",
+        "inputs": {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}},
+            "required": ["n"],
+            "additionalProperties": False,
+        },
+        "nodes": [
+            {"id": "fetch", "type": "python", "config": {"function": "fetch", "args": {"n": "{{ inputs.n }}"}}},
+            {
+                "id": "total",
+                "type": "python",
+                "dependencies": ["fetch"],
+                "config": {"function": "total", "args": {"rows": "{{ fetch.output }}"}},
+                "retry": {"max_attempts": 3},
+                "timeout_seconds": 30,
+            },
+        ],
+        "outputs": "{{ total.output }}",
+    }
+
+
+def test_a_workflow_is_run_by_name_or_mapping_of_inputs() -> None:
+    with tidemill.open("memory://") as mill:
+        assert mill.run(report, n=4).outputs == 6
+        assert mill.run(report, {"n": 5}).outputs == 10
+        run_id = mill.start(report, n=3, key="k", labels={"a": "b"})
+        assert run_id == "k" and mill.result(run_id).outputs == 3
+        assert mill.publish(report).created is False, "the first run has published it"
+        assert mill.run("report", {"n": 2}).outputs == 1
+        assert [version.version for version in mill.versions("report")] == [1]
+
+
+def test_inputs_are_checked_by_the_parameters() -> None:
+    with tidemill.open("memory://") as mill:
+        for inputs in ({"n": "x"}, {}, {"m": 1, "n": 2}):
+            with pytest.raises(tidemill.Rejected, match="inputs_invalid"):
+                mill.run(report, inputs)
+        with pytest.raises(tidemill.Rejected, match="use one of the two"):
+            mill.run(report, {"n": 1}, n=2)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'n'"):
+            mill.run("report", n=2)
+
+
+def test_an_async_client_takes_workflows_too() -> None:
+    async def main() -> Any:
+        async with tidemill.aopen("memory://") as mill:
+            return (await mill.run(report, n=4)).outputs
+
+    assert asyncio.run(main()) == 6
+
+
+def test_values_of_python_types_go_both_ways() -> None:
+    @workflow
+    def ship(at: datetime, sizes: list[Size], order: Order | None = None) -> dict[str, Any]:
+        made = order_of("A", at)
+        return {"text": describe(made, f"{sizes[0]}!"), "total": made.total}
+
+    result = run(ship, at=datetime(2026, 5, 1, tzinfo=UTC), sizes=[Size.LARGE])
+    assert result.outputs == {"text": "A-2026 7.5 large!", "total": 7.5}
+
+
+def test_constants_of_python_types_and_results_inside_of_them() -> None:
+    @task
+    def same(order: Order) -> Order:
+        return order
+
+    @workflow
+    def nested(name: str) -> Any:
+        fixed = same(Order("x", 1.0, Size.LARGE))
+        filled = same(Order(name, fixed.total))
+        return [fixed, filled, {"plain": "{{ not.a.template }}", "brace": f"{{{name}"}]
+
+    assert run(nested, name="n").outputs == [
+        {"id": "x", "total": 1.0, "size": "large"},
+        {"id": "n", "total": 1.0, "size": "small"},
+        {"plain": "{{ not.a.template }}", "brace": "{n"},
+    ]
+
+
+def test_text_with_template_syntax_stays_text() -> None:
+    @task
+    def echo(text: str) -> str:
+        return text
+
+    @workflow
+    def texts(name: str) -> Any:
+        return [echo("{{ 1 + 1 }}"), echo(f"{{% {name} %}}"), echo('a "quoted"\nline {# c #}'), echo(f"{name}, {name}")]
+
+    assert run(texts, name="é").outputs == ["{{ 1 + 1 }}", "{% é %}", 'a "quoted"\nline {# c #}', "é, é"]
+
+
+def test_a_task_can_be_mapped() -> None:
+    @task
+    def scaled(n: int, factor: int) -> int:
+        return n * factor
+
+    @workflow
+    def many(n: int) -> Any:
+        rows = scaled.options(max_parallel=2, tolerate=1).map(fetch(n), factor=10)
+        return {"rows": rows, "first": rows[0], "fixed": scaled.map([n, 7], 2)}
+
+    node = many.document()["nodes"][1]
+    assert node["map"] == {"over": "{{ fetch.output }}", "max_parallel": 2, "tolerate": 1}
+    assert node["config"]["args"] == {"n": "{{ item }}", "factor": 10}
+    assert run(many, n=3).outputs == {"rows": [0, 10, 20], "first": 0, "fixed": [6, 14]}
+
+
+def test_an_async_workflow_may_await_its_tasks() -> None:
+    @workflow
+    async def chain(n: int) -> int:
+        return await later(await later(n))
+
+    assert run(chain, n=1).outputs == 3
+    assert asyncio.run(chain(1)) == 3
+
+    @workflow
+    async def waits() -> None:
+        await asyncio.sleep(1)
+
+    assert problems(waits)[0][0] == "workflow_waits"
+
+
+def test_a_workflow_is_started_by_calling_it_in_another_one() -> None:
+    @workflow
+    def parent(n: int) -> Any:
+        return {"one": report(n), "each": report.map([1, 2, n])}
+
+    document = parent.document()
+    assert document["nodes"][0] == {
+        "id": "report",
+        "type": "workflow",
+        "config": {"workflow": "report", "inputs": {"n": "{{ inputs.n }}"}},
+    }
+    assert run(parent, n=4).outputs == {"one": 6, "each": [0, 1, 6]}
+    assert parent.functions.keys() == {"fetch", "total"}
+
+
+def test_options_become_keys_of_the_node() -> None:
+    @workflow
+    def tuned(n: int) -> None:
+        options = fetch.options(
+            id="numbers",
+            retries=4,
+            retry_delay=timedelta(seconds=2),
+            timeout=timedelta(minutes=1),
+            on_error="continue",
+            at_most_once=True,
+            queue="fast",
+            priority=9,
+            isolation="process",
+            limits={"memory_mb": 256},
+        )
+        options(n)
+
+    assert tuned.document()["nodes"] == [
+        {
+            "id": "numbers",
+            "type": "python",
+            "config": {
+                "function": "fetch",
+                "args": {"n": "{{ inputs.n }}"},
+                "isolation": "process",
+                "limits": {"memory_mb": 256},
+            },
+            "retry": {"max_attempts": 5, "backoff_seconds": 2.0},
+            "timeout_seconds": 60.0,
+            "on_error": "continue",
+            "delivery": "at_most_once",
+            "queue": "fast",
+            "priority": 9,
+        }
+    ]
+
+
+def test_ids_are_unique_and_not_reserved() -> None:
+    @task
+    def run_() -> int:
+        return 1
+
+    @task(name="output")
+    def other() -> int:
+        return 2
+
+    @workflow(name="my-ids")
+    def ids() -> Any:
+        return [run_(), run_(), other(), fetch.options(id="a-b")(1), fetch(2)]
+
+    assert [node["id"] for node in ids.document()["nodes"]] == ["run_", "run__2", "output_1", "a-b", "fetch"]
+    assert run(ids).outputs == [1, 1, 2, [0], [0, 1]]
+
+
+def test_a_wrong_argument_is_found_when_the_workflow_is_built() -> None:
+    @workflow
+    def wrong(n: int, name: str) -> Any:
+        rows = fetch(name)
+        total(row=rows)
+        fetch("7")
+        fetch()
+        describe(rows)
+        report(n=rows)
+        order = order_of("a", "2026-01-01T00:00:00Z")
+        order_of("a", "noon")
+        return [order.totl, order.total]
+
+    with pytest.raises(tidemill.Rejected) as refused:
+        wrong.document()
+    found = refused.value.problems
+    line = inspect.getsourcelines(wrong.function)[1]
+    assert [(problem.code, problem.path.removeprefix("test_decorators.py:")) for problem in found] == [
+        ("arguments_invalid", str(line + 2)),
+        ("arguments_invalid", str(line + 3)),
+        ("arguments_invalid", str(line + 4)),
+        ("arguments_invalid", str(line + 5)),
+        ("arguments_invalid", str(line + 6)),
+        ("arguments_invalid", str(line + 7)),
+        ("arguments_invalid", str(line + 9)),
+        ("field_unknown", str(line + 10)),
+    ]
+    assert "`n` is int, and inputs.name is str" in found[0].message
+    assert found[1].hint == "did you mean `rows`?"
+    assert "its fields: id, total, size" in found[-1].hint
+
+
+def test_every_problem_and_the_branch_that_ended_it() -> None:
+    @workflow
+    def branches(n: int) -> Any:
+        fetch("7")
+        if total(fetch(n)) > 3:
+            return fetch(n)
+        return None
+
+    assert [code for code, _ in problems(branches)] == ["arguments_invalid", "value_not_known"]
+    with pytest.raises(tidemill.Rejected, match=r"test_decorators.py:\d+: Python asks whether .* > 3 is true"):
+        branches.document()
+
+
+def test_two_tasks_of_one_name_are_refused() -> None:
+    def other() -> int:
+        return 1
+
+    twin = task(name="fetch")(other)
+
+    @workflow
+    def twins() -> Any:
+        return [fetch(1), twin()]
+
+    assert problems(twins)[0][0] == "task_name_taken"
+
+    @workflow
+    def alone() -> Any:
+        return twin()
+
+    with tidemill.open("memory://") as mill:
+        mill.run(report, n=1)
+        with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+            mill.run(alone)
+
+
+def test_a_task_that_is_defined_again_replaces_the_old_one() -> None:
+    def define(value: int) -> Any:
+        @task
+        def answer() -> int:
+            return value
+
+        @workflow
+        def ask() -> int:
+            return answer()
+
+        return ask
+
+    with tidemill.open("memory://") as mill:
+        assert (mill.run(define(1)).outputs, mill.run(define(2)).outputs) == (1, 2)
+
+
+def test_a_reference_of_another_workflow_is_refused() -> None:
+    kept: list[Any] = []
+
+    @workflow
+    def first(n: int) -> None:
+        kept.append(fetch(n))
+
+    @workflow
+    def second() -> None:
+        total(kept[0])
+
+    first.document()
+    assert problems(second)[0][0] == "reference_foreign"
+
+
+def test_parameters_have_names() -> None:
+    @workflow
+    def loose(*rows: int) -> None:
+        fetch(1)
+
+    assert problems(loose)[0][0] == "parameter_unnamed"
+
+
+def test_what_is_decorated_and_what_is_run() -> None:
+    for decorate in (task, workflow):
+        with pytest.raises(TypeError, match="decorates functions"):
+            decorate(3)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="decorates functions"):
+            decorate(fetch)
+    with pytest.raises(TypeError, match="retires"):
+        task(retires=3)(fetch.function)  # type: ignore[call-overload]
+    with tidemill.open("memory://") as mill:
+        for given in (fetch, fetch.function):
+            with pytest.raises(tidemill.Rejected, match=r"workflow_invalid"):
+                mill.run(given)  # type: ignore[arg-type]
+
+
+def test_compensation() -> None:
+    undone: list[Any] = []
+
+    @dataclass
+    class Booking:
+        number: int
+
+    @task(retries=0, timeout=5)
+    def cancel(booking: Any, trip: str) -> None:
+        undone.append((booking, trip))
+
+    @task(compensate=cancel)
+    def book(trip: str) -> Booking:
+        return Booking(len(trip))
+
+    @task(retries=0)
+    def pay(booking: Any) -> None:
+        raise ValueError("no money")
+
+    @workflow(compensate=True)
+    def holiday(trip: str) -> None:
+        pay(book(trip))
+
+    document = holiday.document()
+    assert document["on_failure"] == {"compensate": "automatic"}
+    assert document["nodes"][0]["compensator"] == {
+        "type": "python",
+        "config": {"function": "cancel", "args": {"booking": "{{ output }}", "trip": "{{ inputs.trip }}"}},
+        "retry": {"max_attempts": 1},
+        "timeout_seconds": 5,
+    }
+    with tidemill.open("memory://") as mill:
+        failed = mill.run(holiday, trip="Rome")
+        assert failed.status == "FAILED"
+        events = [event["type"] for event in mill.follow(failed.run_id)]
+    assert "CompensationCompleted" in events
+    assert undone == [({"number": 4}, "Rome")]
+
+    @task(compensate=pay)
+    def odd(other: int) -> int:
+        return other
+
+    @task
+    def two(left: int, right: int) -> None:
+        pass
+
+    @workflow
+    def impossible() -> None:
+        odd.options(compensate=two)(1)
+
+    assert problems(impossible)[0][0] == "compensation_invalid"
+
+
+def test_a_task_can_be_registered_like_a_function() -> None:
+    flow = {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": "fetch", "args": {"n": 2}}}]}
+    with tidemill.open("memory://", functions=[fetch]) as mill:
+        assert mill.run(flow).outputs == {"a": [0, 1]}
+        config = {"function": f"{__name__}:fetch", "args": {"n": 3}}
+        path = {"name": "g", "nodes": [{"id": "a", "type": "python", "config": config}]}
+        assert mill.run(path).outputs == {"a": [0, 1, 2]}
+
+
+def test_a_long_chain_is_built() -> None:
+    @workflow
+    def long(n: int) -> Any:
+        value: Any = n
+        for _ in range(1500):
+            value = total.options(id="step")(rows=[value])
+        return value
+
+    nodes = long.document()["nodes"]
+    assert len(nodes) == 1500 and nodes[-1]["dependencies"] == ["step_1499"]
+    assert re.fullmatch(r"\{\{ step_1500\.output \}\}", long.document()["outputs"])

@@ -1,0 +1,142 @@
+"""References become templates and CEL, and say what to write instead where a value would be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+
+import tidemill
+from tidemill.authoring.document_builder import DocumentBuilder
+from tidemill.authoring.reference import MISSING, Place, Reference, cel_of, condition_of, place_of, template_of
+from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.templates.template import check_template
+
+
+@dataclass
+class Score:
+    value: int
+    tags: list[str]
+
+
+class Tier(Enum):
+    GOLD = "gold"
+
+
+@pytest.fixture
+def builder() -> DocumentBuilder:
+    return DocumentBuilder("w")
+
+
+@pytest.fixture
+def score(builder: DocumentBuilder) -> Any:
+    return Reference(builder, Place("score"), Score)
+
+
+def test_fields_and_items_are_references_too(score: Any) -> None:
+    assert place_of(score.tags[0]) == Place("score", ("tags", 0))
+    assert place_of(score["value"]) == Place("score", ("value",))
+    assert repr(score.tags[0]) == "score.tags[0]"
+
+
+@pytest.mark.parametrize(
+    ("place", "template", "cel"),
+    [
+        (Place("a"), "{{ a.output }}", "ctx.a.output"),
+        (Place("a", ("x", 0, "y z")), '{{ a.output.x[0]["y z"] }}', 'ctx.a.output.x[0]["y z"]'),
+        (Place("a-b", ("x",)), '{{ nodes["a-b"].output.x }}', 'ctx["a-b"].output.x'),
+        (Place("range"), '{{ nodes["range"].output }}', "ctx.range.output"),
+        (Place("a", ("in", "_id")), '{{ a.output.in["_id"] }}', 'ctx.a.output["in"]["_id"]'),
+        (Place(None, ("n",)), "{{ inputs.n }}", "inputs.n"),
+        (Place("a", ("x",), None), "{{ a.output.x | default(none) }}", "(has(ctx.a.output.x) ? ctx.a.output.x : null)"),
+        (
+            Place("a", (), Place("b", (), {"k": [True, 'q"\n']})),
+            '{{ a.output | default(b.output | default({"k": [true, "q\\"\\n"]})) }}',
+            '(has(ctx.a.output) ? ctx.a.output : (has(ctx.b.output) ? ctx.b.output : {"k": [true, "q\\"\\n"]}))',
+        ),
+    ],
+)
+def test_a_place_in_both_languages(place: Place, template: str, cel: str) -> None:
+    assert template_of(place) == template
+    assert cel_of(place) == cel
+    nodes = frozenset() if place.node is None else {place.node}
+    problems, reach = check_template(template, "")
+    assert not problems and reach.nodes >= nodes
+    condition, problems = parse_condition(f"{cel} == 1")
+    assert condition is not None and not problems and condition.references.nodes >= nodes
+
+
+def test_the_node_that_decides_calls_its_result_output() -> None:
+    assert cel_of(Place("a", ("x",)), "a") == "output.x"
+
+
+def test_conditions(score: Any) -> None:
+    tier = Tier.GOLD
+    assert (score.value > 3).render() == "ctx.score.output.value > 3"
+    assert (score.value == score.tags[0]).render() == "ctx.score.output.value == ctx.score.output.tags[0]"
+    assert (score.tags[0] == tier).render() == 'ctx.score.output.tags[0] == "gold"'
+    assert ((score.value > 3) & ~(score.value >= 9)).render() == (
+        "(ctx.score.output.value > 3) && (!(ctx.score.output.value >= 9))"
+    )
+    assert (score.ok | (score.value != 1)).render() == "(ctx.score.output.ok) || (ctx.score.output.value != 1)"
+    path = {"type": "jsonpath", "query": "$.x", "operator": "exists", "source": "ctx"}
+    both = condition_of("inputs.n > 1") & condition_of(path)
+    assert both.render() == {"type": "composite", "operator": "AND", "conditions": ["inputs.n > 1", path]}
+    assert (~condition_of(path)).render()["operator"] == "NOT"
+
+
+ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "if": (lambda ref: 1 if ref else 2, "tidemill.when"),
+    "if comparison": (lambda ref: 1 if ref.value > 3 else 2, "tidemill.when"),
+    "and": (lambda ref: ref.value > 3 and ref.value < 9, "joined with &"),
+    "not": (lambda ref: not ref.value, "tidemill.when"),
+    "for": (lambda ref: [each for each in ref.tags], "task.map"),  # noqa: C416
+    "list": (lambda ref: list(ref.tags), "task.map"),
+    "unpack": (lambda ref: [*ref.tags], "task.map"),
+    "len": (lambda ref: len(ref.tags), "inside a task"),
+    "in": (lambda ref: "a" in ref.tags, "CEL"),
+    "add": (lambda ref: ref.value + 1, "inside a task"),
+    "join": (lambda ref: "a" + ref.tags[0], "f-string"),
+    "multiply": (lambda ref: 2 * ref.value, "inside a task"),
+    "int": (lambda ref: int(ref.value), "inside a task"),
+    "range": (lambda ref: range(ref.value), "inside a task"),
+    "method": (lambda ref: ref.tags[0].upper(), "inside a task"),
+    "format": (lambda ref: f"{ref.value:03d}", "inside a task"),
+    "slice": (lambda ref: ref.tags[1:], "inside a task"),
+    "computed key": (lambda ref: ref.tags[ref.value], "inside a task"),
+    "set": (lambda ref: setattr(ref, "value", 3), "from a task"),
+    "set item": (lambda ref: ref.__setitem__("value", 3), "from a task"),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_needs_the_value_says_what_to_write(score: Any, name: str) -> None:
+    ask, words = ASKING[name]
+    with pytest.raises(tidemill.Rejected) as refused:
+        ask(score)
+    assert refused.value.code == "value_not_known"
+    assert "known only when the workflow runs" in refused.value.problems[0].message
+    assert words in refused.value.problems[0].hint
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [(True, "condition_constant"), (3, "condition_shape"), ("a >", "condition_syntax")]
+)
+def test_what_is_no_condition(given: object, code: str) -> None:
+    with pytest.raises(tidemill.Rejected) as refused:
+        condition_of(given)
+    assert refused.value.code == code or code == "condition_syntax"
+
+
+def test_an_awaited_reference_is_itself(score: Any) -> None:
+    async def waits() -> Any:
+        return await score
+
+    waiting = waits()
+    with pytest.raises(StopIteration) as end:
+        waiting.send(None)
+    assert end.value.value is score
+    assert place_of(score).default is MISSING

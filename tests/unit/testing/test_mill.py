@@ -1,0 +1,245 @@
+"""An engine in memory under a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import tidemill
+from tests.fixtures.kernel.authoring import document, node
+from tidemill import testing
+from tidemill.testing import SimulatedMill, StillWaiting, in_turn
+from tidemill.testing.mill import BEGIN, CrashPoint
+
+Opens = Callable[..., SimulatedMill]
+
+ASK = document(
+    node("ask", type="human", config={"title": "Refund?", "timeout_hours": 4}),
+    node("pay", "ask", type="python", config={"function": "pay", "args": {"amount": "{{ inputs.amount }}"}}),
+)
+
+
+def calls(name: str, *dependencies: str, function: str | None = None, **more: Any) -> dict[str, Any]:
+    return node(name, *dependencies, type="python", config={"function": function or name}, **more)
+
+
+def test_a_time_out_of_four_hours(mill: SimulatedMill) -> None:
+    run = mill.start(ASK, {"amount": 12})
+    assert mill.show(run).waiting_for == ("human (ask)",)
+    mill.clock.advance(hours=3, minutes=59)
+    assert mill.show(run).status == "RUNNING"
+    mill.clock.advance(minutes=2)
+    assert mill.show(run).error["code"] == "approval_expired"
+    assert timedelta(hours=4) < mill.clock.now - BEGIN < timedelta(hours=4, minutes=2)
+
+
+def test_a_decision_in_time(mill: SimulatedMill) -> None:
+    mill.fake("pay", lambda amount: {"paid": amount})
+    run = mill.start(ASK, {"amount": 12})
+    mill.decide(run, "ask", "approve", actor="ada")
+    assert mill.show(run).outputs == {"pay": {"paid": 12}}
+    assert mill.clock.now - BEGIN < timedelta(minutes=1)
+
+
+def test_the_clock_jumps_to_the_next_timer(mill: SimulatedMill) -> None:
+    naps = document(
+        node("a", type="sleep", config={"seconds": 3_000_000}), node("b", "a", type="sleep", config={"seconds": 5})
+    )
+    assert mill.run(naps).status == "COMPLETED"
+    assert 3_000_005 <= (mill.clock.now - BEGIN).total_seconds() < 3_000_010
+
+
+def test_a_run_that_time_does_not_end_is_named(mill: SimulatedMill) -> None:
+    run = mill.start(document(node("go", type="signal")))
+    with pytest.raises(StillWaiting, match=rf"run {run} is RUNNING and waits for signal \(go\)"):
+        mill.result(run)
+    assert mill.awaited_signals() == [(run, "go")]
+    mill.signal(run, "go", {"n": 1})
+    assert mill.result(run).outputs == {"go": {"n": 1}}
+
+
+def test_the_clock_begins_where_the_test_says(open_mill: Opens) -> None:
+    mill = open_mill(begin=datetime(2031, 5, 1, tzinfo=UTC))
+    run = mill.run(document(node("a", type="wait_until", config={"at": "2031-05-03T00:00:00Z"})))
+    assert run.status == "COMPLETED"
+    assert mill.clock.now.date().isoformat() == "2031-05-03"
+    with pytest.raises(ValueError, match="back"):
+        mill.clock.advance(timedelta(seconds=-1))
+
+
+# Fakes and functions
+
+
+def test_fakes_by_node_by_type_and_by_workflow(open_mill: Opens) -> None:
+    get = {"url": "https://example.com"}
+    nodes = [node(name, type="http", config=get) for name in ("a", "b", "c")]
+    mill = open_mill(fakes={"a": {"status": 201}, "test.b": lambda context: {"url": context.config["url"]}, "http": {}})
+    assert mill.run(document(*nodes)).outputs == {"a": {"status": 201}, "b": get, "c": {}}
+
+
+def test_without_a_fake_a_node_returns_what_its_schema_allows_and_its_readers_need(mill: SimulatedMill) -> None:
+    fetch = node("fetch", type="http", config={"url": "https://example.com"})
+    total = node("total", "fetch", config="{{ fetch.status }} {{ fetch.body.total }}")
+    assert mill.run(document(fetch, total)).outputs == {"total": "200 1"}
+
+
+def test_failures_in_turn_are_retried(mill: SimulatedMill) -> None:
+    busy = tidemill.Fail("busy", "later", retryable=True, retry_after_ms=3_600_000)
+    mill.fake("a", in_turn(busy, ConnectionError("no"), {"id": 7}))
+    run = mill.run(document(calls("a")))
+    assert (run.outputs, run.nodes["a"]["attempts"]) == ({"a": {"id": 7}}, 3)
+    assert mill.clock.now - BEGIN > timedelta(hours=1)
+    assert [effect.outcome for effect in mill.effects("a")] == ["failed", "failed", "returned"]
+
+
+def test_functions_are_called_in_threads_in_the_loop_and_as_generators(open_mill: Opens) -> None:
+    def plain() -> int:
+        return asyncio.run(later())
+
+    async def later() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    def parts() -> Any:
+        yield "a"
+        yield "b"
+
+    mill = open_mill(functions=[plain, later, parts])
+    outputs = mill.run(document(calls("plain"), calls("later"), calls("parts"))).outputs
+    assert outputs == {"plain": 2, "later": 2, "parts": "ab"}
+
+
+def test_a_blocking_function_keeps_checkpoints_over_a_crash(mill: SimulatedMill) -> None:
+    begun: list[Any] = []
+
+    def work(context: tidemill.NodeContext) -> str:
+        begun.append(context.last_checkpoint)
+        context.checkpoint({"at": len(begun)})  # type: ignore[misc,unused-coroutine]
+        return "done"
+
+    mill.register(work)
+    mill.crash("after effect", node="work")
+    assert mill.run(document(calls("work"))).outputs == {"work": "done"}
+    assert begun == [None, {"at": 1}]
+
+
+def test_an_async_function_sleeps_in_simulated_time(mill: SimulatedMill) -> None:
+    async def slow() -> str:
+        await asyncio.sleep(900)
+        return "late"
+
+    mill.register(slow)
+    assert mill.run(document(calls("slow"))).outputs == {"slow": "late"}
+    assert timedelta(minutes=15) <= mill.clock.now - BEGIN < timedelta(minutes=16)
+
+
+def test_secrets_have_values(open_mill: Opens) -> None:
+    config = {"url": "https://example.com", "headers": {"X-Key": "{{ secrets.KEY }}"}}
+    seen: list[str] = []
+    fakes = {"http": lambda context: seen.append(context.config["headers"]["X-Key"])}
+    for secrets in ({}, {"KEY": "given-value"}):
+        open_mill(fakes=fakes, secrets=secrets).run(document(node("a", type="http", config=config)))
+    assert seen == ["secret-KEY", "given-value"]
+
+
+def test_granted_types_need_no_grant(mill: SimulatedMill) -> None:
+    run = mill.run(document(node("a", type="shell", config={"argv": ["rm", "-rf", "/"]})))
+    assert run.status == "COMPLETED", run.error
+
+
+# Crashes
+
+
+@pytest.mark.parametrize("point", get_args(CrashPoint))
+def test_a_crash_at_every_point(open_mill: Opens, point: CrashPoint) -> None:
+    mill = open_mill(fakes={"python": "done"})
+    mill.crash(point)
+    run = mill.run(document(calls("a"), calls("b", "a")))
+    assert run.outputs == {"b": "done"}
+    assert [f"{each.when} {each.kind}" for each in mill.crashes] == [point]
+    assert mill.complaints() == []
+    assert len(mill.effects()) == (3 if point in ("before commit", "after effect") else 2)
+
+
+def test_the_nth_time_of_a_node(mill: SimulatedMill) -> None:
+    mill.fake("b", 1)
+    mill.crash("before effect", node="b", nth=2)
+    work = node("b", "a", type="python", config={"function": "b"}, map={"over": "{{ a.output }}", "max_parallel": 1})
+    assert mill.run(document(node("a", config=[1, 2, 3]), work)).outputs == {"b": [1, 1, 1]}
+    assert len(mill.crashes) == 1 and "/1/1" in mill.crashes[0].about
+
+
+def test_a_crash_that_never_happens_fails_the_test() -> None:
+    mill = testing.open()
+    mill.crash("after effect", node="b")
+    mill.run(document(node("a")))
+    with pytest.raises(AssertionError, match="killed after effect of b"):
+        mill.close()
+    with pytest.raises(ValueError, match="not a boundary"), testing.open() as mill:
+        mill.crash("after lunch")  # type: ignore[arg-type]
+
+
+def test_killed_and_started_by_hand(mill: SimulatedMill) -> None:
+    mill.fake("a", 1)
+    mill.kill()
+    run = mill.start(document(calls("a")))
+    with pytest.raises(StillWaiting):
+        mill.result(run)
+    mill.restart()
+    assert mill.result(run).outputs == {"a": 1}
+
+
+def test_the_same_simulation_twice_is_the_same(open_mill: Opens) -> None:
+    def history() -> tuple[list[str], datetime]:
+        mill = open_mill(functions={"b": lambda: 1, "c": lambda: 2})
+        mill.crash("after effect", node="c")
+        mill.run(document(node("a"), calls("b", "a"), calls("c", "a"), node("d", "b", "c")), key="r")
+        return [str(each) for each in mill.boundaries], mill.clock.now
+
+    assert history() == history()
+
+
+# Its life
+
+
+async def test_an_async_test_is_told_to_be_plain(mill_factory: Opens) -> None:
+    with pytest.raises(RuntimeError, match="plain test"):
+        mill_factory()
+
+
+@pytest.fixture
+def mill_factory() -> Opens:
+    return testing.open
+
+
+def test_after_its_end_it_says_so() -> None:
+    with testing.open() as mill:
+        assert mill.run(document(node("a", config=1))).outputs == {"a": 1}
+    with pytest.raises(RuntimeError, match="closed"):
+        mill.show("x")
+
+
+def test_ordinary_use_never_imports_it_and_the_plugin_imports_no_engine() -> None:
+    ordinary = "import tidemill, sys; tidemill.open('memory://').close(); from tidemill.cli import app"
+    checks = {
+        f"{ordinary}; assert not any(n.startswith('tidemill.testing') for n in sys.modules)": "",
+        "import tidemill.testing.plugin, sys; assert 'tidemill.engine.engine' not in sys.modules": "",
+    }
+    for program in checks:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
+    test = "def test_it(mill):\n    assert mill.run({'name': 'x', 'nodes': [{'id': 'a', 'type': 'value'}]}).status\n"
+    (tmp_path / "test_it.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,225 @@
+"""A workflow whose worker is killed at every boundary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fixtures.kernel.authoring import document, node
+from tidemill.errors import Rejected
+from tidemill.testing.verifier import RANDOM_FIRST, FakesFile, Report, Verifier, read_fakes, verify
+
+
+def keyed(context: Any) -> str:
+    return str(context.effect_key)
+
+
+def unkeyed(n: int = 0) -> int:
+    return n
+
+
+def calls(name: str, *dependencies: str, function: str = "unkeyed", **more: Any) -> dict[str, Any]:
+    return node(name, *dependencies, type="python", config={"function": function}, **more)
+
+
+FUNCTIONS = {"keyed": keyed, "unkeyed": unkeyed}
+DIAMOND = document(
+    calls("a", function="keyed"),
+    calls("b", "a", function="keyed"),
+    calls("c", "a", function="keyed"),
+    calls("d", "b", "c", function="keyed"),
+    node("e", "d", config="{{ b.x }}{{ c.x }}"),
+)
+
+
+def kinds(report: Report) -> list[tuple[str, str, str]]:
+    return [(each.kind, each.severity, each.node) for each in report.findings]
+
+
+def test_the_diamond_survives_every_boundary() -> None:
+    verifier = Verifier(DIAMOND, functions=FUNCTIONS)
+    report = verifier.verify(seeds=5)
+    assert report.ok and report.findings == [], report.to_dict()
+    assert sum(report.boundaries.values()) == report.boundaries_reached == len(verifier.undisturbed.reached)
+    assert set(report.boundaries) == {"commit", "send", "effect"}
+    assert report.boundaries["effect"] == 8
+    assert (report.status, report.random) == ("COMPLETED", 5)
+    assert report.crashes > report.boundaries_reached
+    assert set(report.keyed) == {"a", "b", "c", "d"}
+
+
+def test_a_boundary_of_every_kind_is_crossed_in_both_ways() -> None:
+    reached = Verifier(DIAMOND, functions=FUNCTIONS).undisturbed.reached
+    assert {(each.when, each.kind) for each in reached} == {
+        (when, kind) for when in ("before", "after") for kind in ("commit", "send", "effect")
+    }
+
+
+def test_an_effect_without_a_key_is_a_warning_with_its_line() -> None:
+    text = "name: test\nnodes:\n  - id: a\n    type: python\n  - id: pay\n    type: python\n"
+    verifier = Verifier(document(calls("a", function="keyed"), calls("pay", "a")), text=text, functions=FUNCTIONS)
+    report = verifier.verify(seeds=0)
+    assert report.ok
+    assert kinds(report) == [("duplicate", "warning", "pay")]
+    (finding,) = report.findings
+    assert (finding.path, finding.line) == ("/nodes/1", 5)
+    assert "at_most_once" in finding.hint
+    crashes = [crash for seed in finding.seeds for crash in verifier.history(seed).crashes]
+    assert [(crash.when, crash.kind) for crash in crashes] == [("after", "effect"), ("before", "commit")]
+    assert all("pay" in crash.nodes for crash in crashes)
+
+
+def test_at_most_once_fails_visibly_and_never_repeats() -> None:
+    report = verify(document(calls("pay", delivery="at_most_once"), node("b", "pay")), functions=FUNCTIONS, seeds=0)
+    assert report.ok
+    assert set(kinds(report)) == {("unknown_outcome", "warning", "pay")}
+
+
+@pytest.mark.parametrize(
+    ("type_", "config", "found"),
+    [
+        ("http", {"url": "https://x.example"}, False),
+        ("http", {"url": "https://x.example", "method": "POST"}, False),
+        ("http", {"url": "https://x.example", "method": "POST", "idempotency_header": False}, True),
+        ("shell", {"argv": ["true"]}, True),
+        ("sql", {"database": "crm", "statement": "SELECT 1"}, False),
+        ("sql", {"database": "crm", "statement": "INSERT INTO t VALUES (1)"}, True),
+        ("sql", {"database": "crm", "statement": "INSERT INTO t VALUES (:effect_key)"}, False),
+        ("webhook", {"url": "https://x.example", "type": "t", "secret": "{{ secrets.HOOK }}"}, False),
+        ("llm", {"model": "m", "prompt": "hello"}, False),
+        ("python", {"function": "keyed"}, False),
+        ("python", {"function": "no.such.module:f"}, True),
+    ],
+)
+def test_which_repetitions_matter(type_: str, config: dict[str, Any], found: bool) -> None:
+    report = verify(document(node("a", type=type_, config=config)), functions=FUNCTIONS, seeds=0)
+    assert report.ok and bool(report.findings) is found, report.to_dict()
+
+
+def test_repeatable_nodes_are_not_reported() -> None:
+    report = verify(document(calls("a")), functions=FUNCTIONS, seeds=3, fakes={"repeatable": ["a"]})
+    assert report.findings == []
+
+
+def test_people_signals_children_maps_loops_and_timers() -> None:
+    child = {"name": "child", "nodes": [calls("work", function="keyed")]}
+    approval = {
+        "title": "Go?", "approvers": ["role:boss", "user:ada"], "quorum": 2, "timeout_hours": 4,
+        "form": {"type": "object", "required": ["why"], "properties": {"why": {"type": "string"}}},
+    }  # fmt: skip
+    loop = {"condition": "iteration < 2", "max_iterations": 5}
+    nodes = (
+        node("ask", type="human", config=approval),
+        node("go", "ask", type="signal"),
+        node("kid", "go", type="workflow", config={"workflow": "child"}),
+        node("nap", "kid", type="sleep", config={"seconds": 86_400}),
+        calls("each", "nap", function="keyed", map={"over": "{{ go.rows }}"}),
+        calls("again", "each", function="keyed", loop=loop),
+    )
+    fakes = FakesFile(signals={"go": {"rows": [1, 2]}}, nodes={"again": 1})
+    verifier = Verifier(document(*nodes), functions=FUNCTIONS, fakes=fakes, others=[child])
+    report = verifier.verify(seeds=3, boundaries_max=25)
+    assert report.status == "COMPLETED" and report.findings == [], report.to_dict()
+    assert sum(report.boundaries.values()) == 25 < report.boundaries_reached
+
+
+def test_a_decision_of_the_fakes() -> None:
+    flow = document(node("ask", type="human", config={"title": "Go?"}), node("b", "ask"))
+    report = verify(flow, fakes={"approvals": {"ask": {"decision": "reject"}}}, seeds=0)
+    assert report.status == "FAILED"
+    assert kinds(report) == [("undisturbed", "warning", "ask")]
+
+
+def test_a_run_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.verifier.WAKES_MAX", 100)
+    loop = {"condition": "true", "max_iterations": 50_000}
+    limits = {"max_visits": 60_000}
+    flow = document(node("a", type="sleep", config={"seconds": 1}, loop=loop), limits=limits)
+    report = Verifier(flow).verify(seeds=3)
+    assert not report.ok
+    assert kinds(report) == [("undisturbed", "error", "")]
+    assert report.crashes == 0
+
+
+def test_inputs_are_made_from_their_schema() -> None:
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "m": {"type": "string"}}}
+    flow = document(node("a", config="{{ inputs.n }}"), inputs=schema)
+    assert Verifier(flow).undisturbed.view.outputs == {"a": 1}
+    assert Verifier(flow, inputs={"n": 5}).undisturbed.view.outputs == {"a": 5}
+
+
+def test_a_real_node_is_called() -> None:
+    seen: list[int] = []
+
+    def real(context: Any) -> str:
+        seen.append(context.attempt)
+        return str(context.effect_key)
+
+    verifier = Verifier(document(calls("a", function="real")), functions={"real": real}, real=["a"])
+    assert verifier.undisturbed.view.outputs == {"a": "verify/a/1/-1"}
+    assert verifier.verify(seeds=0).ok and len(seen) > 3
+    with pytest.raises(Rejected, match="no such node"):
+        Verifier(document(calls("a")), real=["b"])
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("seed", [3, RANDOM_FIRST, RANDOM_FIRST + 7])
+def test_a_seed_is_one_history(seed: int) -> None:
+    first, second = (Verifier(DIAMOND, functions=FUNCTIONS).history(seed) for _ in range(2))
+    assert first.reached == second.reached and first.crashes == second.crashes
+    assert list(first.story()) == list(second.story())
+
+
+def test_replaying_tells_what_happens() -> None:
+    verifier = Verifier(DIAMOND, functions=FUNCTIONS)
+    report = verifier.replay(4)
+    assert sum(line.startswith("✗ the worker dies") for line in report.story) == 1
+    assert len(report.story) > 4
+    with pytest.raises(Rejected, match="reaches"):
+        verifier.replay(9_999)
+
+
+# It bites: histories as a broken engine would leave them.
+
+
+def judged(**changes: Any) -> Report:
+    verifier = Verifier(document(calls("a", delivery="at_most_once"), calls("b", "a")), functions=FUNCTIONS)
+    history, report = verifier.undisturbed, verifier._report()
+    verifier._judge(report, replace(history, seed=1, **changes))
+    return report
+
+
+def test_an_undisturbed_history_has_no_findings() -> None:
+    assert judged().findings == []
+
+
+def test_a_second_effect_of_an_at_most_once_node_is_an_error() -> None:
+    report = judged(returned=Counter({"verify/a/1/-1": 2, "verify/b/1/-1": 1}))
+    assert kinds(report) == [("duplicate", "error", "a")] and not report.ok
+
+
+def test_a_lost_effect_is_an_error() -> None:
+    report = judged(returned=Counter({"verify/a/1/-1": 1}))
+    assert kinds(report) == [("lost", "error", "b")] and not report.ok
+
+
+def test_a_stuck_run_is_an_error() -> None:
+    report = judged(view=None, stuck="run verify is RUNNING")
+    assert kinds(report) == [("stuck", "error", "")] and not report.ok
+
+
+def test_a_broken_law_is_an_error() -> None:
+    report = judged(complaints=["the counter is -1"])
+    assert kinds(report) == [("invariant", "error", "")] and not report.ok
+
+
+def test_a_file_of_fakes_is_checked() -> None:
+    assert read_fakes({"nodes": {"a": 1}}).nodes == {"a": 1}
+    for wrong in ({"node": {}}, {"nodes": []}, [], None):
+        with pytest.raises(Rejected, match="fakes"):
+            read_fakes(wrong)
