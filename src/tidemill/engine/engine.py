@@ -311,8 +311,7 @@ class Engine:
             workflow = self._published[flow]
         elif arguments:
             raise TypeError(f"unexpected keyword argument {next(iter(arguments))!r}: give the inputs as a mapping")
-        if not isinstance(workflow, str):
-            raise TypeError(f"start takes the name of a published workflow, not {workflow!r}: publish it first")
+        assert not isinstance(workflow, Workflow)
         return await self.runs.start(
             workflow, inputs, key=key, labels=labels, submitted_by=submitted_by, correlation_id=correlation_id
         )
