@@ -343,6 +343,7 @@ class SimulatedMill:
                 secrets=self._secrets,
                 unusable_types=self._types.unusable_types,
                 offers=self._types.not_built_in,
+                functions=self._functions,
             )
 
         process = self._cluster.add(name, engine)

@@ -243,3 +243,18 @@ def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@tidemill.task
+def doubled(n: int) -> int:
+    return 2 * n
+
+
+@tidemill.workflow
+def twice(n: int) -> int:
+    return doubled(doubled(n))
+
+
+def test_a_workflow_written_in_python_runs() -> None:
+    with testing.open() as mill:
+        assert mill.run(twice, n=3).outputs == 12
