@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import msgspec
 
+from tidemill.authoring.decorators import Workflow
 from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
@@ -226,22 +227,24 @@ class SimulatedMill:
         """The calls of nodes that touch the world, in order; of one node if it is named."""
         return [effect for effect in self._fakes.effects if node in (None, effect.node)]
 
-    def publish(self, document: Document) -> Published:
-        """Publish a document: a mapping, YAML or JSON text, or the path of a file."""
+    def publish(self, document: Document | Workflow[..., Any]) -> Published:
+        """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python."""
         if isinstance(document, Path):
             return self.publish(read_document(document.read_bytes(), format=format_of(document.suffix)))
         return self._wait(self._publish(document))
 
-    def start(self, workflow: Document, inputs: Any = None, **options: Any) -> str:
+    def start(self, workflow: Document | Workflow[..., Any], inputs: Any = None, **options: Any) -> str:
         """Start a workflow, and return its run's id when nothing more happens without time passing."""
-        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+        if isinstance(workflow, Workflow):
+            self.publish(workflow)
+        elif not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
             published = self.publish(workflow)
             workflow = f"{published.name}@{published.version}"
         run_id = self._wait(self._client.engine.start(workflow, inputs, **options))
         self.settle()
         return run_id
 
-    def run(self, workflow: Document, inputs: Any = None, **options: Any) -> RunView:
+    def run(self, workflow: Document | Workflow[..., Any], inputs: Any = None, **options: Any) -> RunView:
         """Start a workflow and let time pass until it has ended."""
         return self.result(self.start(workflow, inputs, **options))
 
@@ -314,7 +317,7 @@ class SimulatedMill:
             raise
         return self._loop.run_until_complete(answer)
 
-    async def _publish(self, document: Mapping[str, Any] | str | bytes) -> Published:
+    async def _publish(self, document: Mapping[str, Any] | str | bytes | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
         flow = await engine.catalog.flow(engine.context.tenant, published.digest)

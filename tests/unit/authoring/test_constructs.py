@@ -514,3 +514,19 @@ def test_outside_of_a_workflow_function(use: Callable[[], Any]) -> None:
 def test_every_workflow_of_this_page_compiles() -> None:
     for flow in (branch, payment):
         assert compile_document(flow.document(), built_in_types()).warnings == ()
+
+
+def test_a_loop_may_wait_between_its_passes() -> None:
+    @tidemill.task
+    def poll(n: int = 0) -> dict[str, int]:
+        return {"n": n}
+
+    @tidemill.workflow
+    def polling() -> None:
+        with tidemill.loop(max_iterations=3, delay=2.5) as again:
+            again.until(poll()["n"] > 1)
+
+    (loop,) = [node["loop"] for node in polling.document()["nodes"] if "loop" in node]
+    assert loop["delay_seconds"] == 2.5
+    with tidemill.open("memory://") as mill:
+        mill.publish(polling)
