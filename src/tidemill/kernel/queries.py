@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -42,6 +42,21 @@ def told(route: ev.Route | None, taken: Sequence[str]) -> str:
     return "; ".join(part for part in (loop, route.reason) if part)
 
 
+class AnyError(Protocol):
+    @property
+    def code(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+
+def message_of(error: AnyError) -> str:
+    """The message of an error; that of an exception begins with its class, as Python prints it."""
+    named = error.code == "exception" and error.type and error.message != error.type
+    return f"{error.type}: {error.message}" if named else error.message
+
+
 def _why(event: ev.Ending) -> str:
     match event:
         case ev.NodeCompleted():
@@ -49,7 +64,7 @@ def _why(event: ev.Ending) -> str:
         case ev.NodeSkipped() | ev.NodeCancelled() | ev.NodeOverridden():
             return event.reason
         case ev.NodeFailed():
-            return f"{event.error.message} [{event.error.code}]"
+            return f"{message_of(event.error)} [{event.error.code}]"
         case _:
             return ""
 

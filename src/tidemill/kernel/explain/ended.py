@@ -16,7 +16,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
 from tidemill.kernel.explain.survey import ExplainInput, label
 from tidemill.kernel.model import Node
-from tidemill.kernel.queries import PathStep, path
+from tidemill.kernel.queries import PathStep, message_of, path
 from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
@@ -95,7 +95,7 @@ def first_cause(facts: ExplainInput) -> Cause | None:
 def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ...]:
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
-    text = f"{error.code}: {error.message}"
+    text = f"{error.code}: {message_of(error)}"
     if cause.index != NOT_AN_ITEM:
         words = f"{label(cause.node, cause.visit, cause.index)} failed after {_counted(cause.attempts, 'attempt')}"
         links.append(Link(what="item", words=words))

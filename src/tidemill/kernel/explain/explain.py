@@ -17,7 +17,7 @@ from tidemill.kernel.explain import ended, live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import dead_ends
+from tidemill.kernel.queries import dead_ends, message_of
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
 _NOUNS = {
@@ -51,7 +51,7 @@ def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[
     match state.status:
         case "FAILED" if cause is not None:
             where = f" at {label(cause.node, cause.visit, cause.index)}" if cause.node else ""
-            words = f"the run failed{where} with {cause.error.code}: {cause.error.message}"
+            words = f"the run failed{where} with {cause.error.code}: {message_of(cause.error)}"
         case "FAILED":
             words = "the run failed"
         case "CANCELLED":
