@@ -85,11 +85,12 @@ def test_every_test_exists() -> None:
 def toy(tmp_path: Path) -> Path:
     """A repository with one module and its tests."""
     root = tmp_path / "toy"
-    for folder in ("src/tidemill", "tests/guards"):
+    for folder in ("src/tidemill", "src/tidemill/testing", "tests/guards"):
         (root / folder).mkdir(parents=True)
         (root / folder / "__init__.py").touch()
     (root / "tests/__init__.py").touch()
     shutil.copy(ROOT / "tests/guards/inside.py", root / "tests/guards/inside.py")
+    (root / "src/tidemill/testing/plugin.py").touch()  # What the installed package offers to pytest.
     (root / "src/tidemill/toy.py").write_text(SOURCE)
     (root / "tests/test_toy.py").write_text(TESTS)
     (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")

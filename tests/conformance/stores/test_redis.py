@@ -1,4 +1,4 @@
-"""The Redis store: every law, beside the memory store, on a real server and on a cluster of three."""
+"""The Redis store: every law, and beside the memory store, on a real server."""
 
 from __future__ import annotations
 
@@ -43,22 +43,6 @@ class TestRedisStore(StoreConformance):
         await sut.store.close()
 
 
-class TestRedisStoreInRealTime(StoreConformance):
-    """The same laws by the server's clock."""
-
-    @pytest_asyncio.fixture
-    async def sut(self, redis: Server) -> AsyncIterator[StoreUnderTest]:
-        url = redis.emptied_store()
-        store = RedisStore(place_at(url))
-        await store.open()
-
-        async def advance(ms: int) -> None:
-            await asyncio.sleep(ms / 1000)
-
-        yield StoreUnderTest(store=store, advance=advance, settle_ms=40, beside=lambda: RedisStore(place_at(url)))
-        await store.close()
-
-
 class TestRedisBesideMemory(DifferentialSuite):
     seeds = range(24)
 
@@ -68,20 +52,3 @@ class TestRedisBesideMemory(DifferentialSuite):
 
     async def pair(self) -> tuple[StoreUnderTest, StoreUnderTest]:
         return memory_under_test(), await redis_under_test(self.server.emptied_store())
-
-
-class TestRedisCluster(StoreConformance):
-    """Every law on a cluster: a store of one partition lives on one of its nodes."""
-
-    @pytest_asyncio.fixture
-    async def sut(self, redis_cluster: list[Server]) -> AsyncIterator[StoreUnderTest]:
-        sut = await redis_under_test(emptied(redis_cluster))
-        yield sut
-        await sut.store.close()
-
-
-def emptied(nodes: list[Server], **options: object) -> str:
-    for node in nodes:
-        node.asked("FLUSHALL")
-    # Any node tells where the others are.
-    return nodes[1].new_store(**options)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from tidemill.cli import options
 
@@ -273,6 +272,8 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
     """
     import sys
 
+    from msgspec.structs import replace
+
     from tidemill.cli import main
     from tidemill.cli.render.runs import print_bulk
     from tidemill.errors import rejected
@@ -285,7 +286,7 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
                 message = f"{action} would act on {len(found.runs)} runs"
                 raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
             if not found.runs or not click.confirm(f"{action} {len(found.runs)} runs?"):
-                return msgspec.structs.replace(found, runs=()) if found.runs else found
+                return replace(found, runs=()) if found.runs else found
         return mill.bulk(action, text, **given)
 
     def ends(outcome: BulkOutcome) -> int:

@@ -65,10 +65,10 @@ def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> di
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, children: bool, limit: int, after: str | None, **given: Any) -> int:
-    """List runs, newest first; child runs are counted beside their parents.
+    """List runs, newest first.
 
-    A query is conditions that all hold: status:failed workflow:billing label.customer=acme waiting:approval
-    'started>-2h'.
+    Child runs are counted beside their parents; --children lists them. A query is conditions that all hold:
+    status:failed workflow:billing label.customer=acme waiting:approval 'started>-2h'.
     """
     from tidemill.cli.render.lists import list_runs
 

@@ -70,11 +70,11 @@ class BulkService:
             )
             for row, refusal in zip(part, refusals, strict=True):
                 known = {"run_id": row.run_id, "workflow": row.workflow, "status": row.status}
-                if refusal is None:
-                    found.append(BulkRun(**known, result="would be done" if dry_run else "done"))
-                else:
+                if refusal is not None:
                     problem = refusal.problems[0]
                     found.append(BulkRun(**known, result="refused", code=problem.code, problem=problem.message))
+                    continue
+                found.append(BulkRun(**known, result="would be done" if dry_run else "done"))
         return BulkOutcome(action=action, runs=tuple(found), more=after is not None)
 
     async def _act(self, action: BulkAction, run_id: str, dry_run: bool, reason: str, actor: str) -> Rejected | None:

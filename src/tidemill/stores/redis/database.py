@@ -247,7 +247,8 @@ class Connection(asyncio.Protocol):
 
     async def call(self, *arguments: Argument) -> Any:
         """Send a command; raises `Answer` or `Cut`."""
-        if self.closed or self._transport is None:
+        if self.closed or self._transport is None or self._transport.is_closing():
+            self.closed = True
             raise Cut("the connection was closed")
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((future, self._loop.time()))
@@ -261,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, *arguments: Argument) -> None:
         """Send a command whose answer comes as a push, or does not matter."""
-        if not self.closed and self._transport is not None:
+        if not self.closed and self._transport is not None and not self._transport.is_closing():
             self._transport.write(_packed(arguments))
 
     def close(self) -> None:
