@@ -93,7 +93,8 @@ def imported(name: str) -> Function:
     """Import a function of a module; one that another package defines is refused."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        hint = "register it, or write module:function"
+        module_name, dot, attribute = name.rpartition(".")
+        hint = f"register it, or write {f'{module_name}:{attribute}' if dot else 'module:function'}"
         raise CapabilityMissing("function_unknown", f"no function {name} is registered", hint=hint)
     try:
         target: Any = importlib.import_module(module_name)
@@ -103,8 +104,13 @@ def imported(name: str) -> Function:
         members = getattr(error.obj, "__dict__", {})
         hint = offered(str(error.name), [each for each, found in members.items() if callable(found)])
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
+    except SyntaxError as error:
+        # The interpreter's own frames lead astray; the place of the mistake is in the error.
+        message = f"{name} cannot be imported: {error.filename}:{error.lineno}: {error.msg}"
+        raise CapabilityMissing("function_unknown", message, hint="correct that line") from None
     except (ImportError, ValueError) as error:
-        raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}") from error
+        hint = "modules are looked for beside the document, in the current folder and among what is installed"
+        raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
     home = str(getattr(target, "__module__", None) or type(target).__module__)

@@ -15,8 +15,8 @@ import tidemill
 from tests.fixtures import sample_node_types as crafts
 from tests.fixtures.handler_harness import context
 from tidemill.cli.user_code import load_apps
-from tidemill.handlers.contract import Done, Fail
-from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, path_of
+from tidemill.handlers.contract import CapabilityMissing, Done, Fail
+from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, imported, path_of
 
 
 @tidemill.function("loud")
@@ -203,3 +203,20 @@ async def test_every_outcome_reaches_its_caller() -> None:
         else:
             assert isinstance(outcome, ValueError) and outcome.args == (number,)
     await threads.close()
+
+
+# Imports that fail
+
+
+def test_what_cannot_be_imported_says_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "with_a_slip.py").write_text("x = 1\ndef f(:\n")
+    for name, message, hint in (
+        ("with_a_slip:f", "with_a_slip.py:2: invalid syntax", "correct that line"),
+        ("not_there_at_all:f", "No module named 'not_there_at_all'", "beside the document"),
+        ("json.dumps", "no function json.dumps is registered", "write json:dumps"),
+        ("score", "no function score is registered", "write module:function"),
+    ):
+        with pytest.raises(CapabilityMissing) as refused:
+            imported(name)
+        assert message in str(refused.value) and hint in refused.value.hint
