@@ -409,6 +409,21 @@ def newest_known() -> int:
     return migrations(DIALECT)[-1].number
 
 
+def _use_wal(connection: apsw.Connection) -> None:
+    """Set the journal mode. SQLite does not ask the busy handler here: the lock is upgraded from that of a reader."""
+    give_up = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except apsw.BusyError:
+            if time.monotonic() > give_up:
+                raise
+            # Processes that meet here do not meet again.
+            time.sleep(0.002 + os.getpid() % 10 / 1000)
+        else:
+            return
+
+
 def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
     """Apply what is pending, in one transaction; two processes at once apply it once."""
     with errors_of(path):
@@ -416,7 +431,7 @@ def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
         # stopped writer), and a copy without a WAL gets one only from its first writer.
         if not look(connection, path).pending:
             return ()
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have migrated it before this one got the lock.
