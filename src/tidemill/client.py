@@ -258,12 +258,15 @@ class Tidemill:
         """
         return self._engine.register(*functions, **named)
 
-    def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> Iterator[dict[str, Any]]:
+    def follow(
+        self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
-        With `live` also parts of results and progress, which are not kept.
+        With `live` also parts of results and progress, which are not kept. An `awaited` run may start later: who
+        follows it before it starts misses nothing.
         """
-        return self._iterate(self._engine.follow(run_id, after, live=live))
+        return self._iterate(self._engine.follow(run_id, after, live=live, awaited=awaited))
 
     def follow_logs(
         self,
@@ -278,8 +281,12 @@ class Tidemill:
         return self._iterate(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """Iterate over what the loop's thread reads from now on."""
         ahead = _BufferedIterator(source)
         self._wait(ahead.open())
+        return self._taken(ahead)
+
+    def _taken(self, ahead: _BufferedIterator[T]) -> Iterator[T]:
         try:
             while batch := self._wait(ahead.take()):
                 yield from batch

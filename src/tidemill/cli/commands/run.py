@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
@@ -354,11 +354,14 @@ def _run(
         main.start_collector()
         # From here on an interrupt cancels the run.
         board.run_id = run_id
+        # With --json and --quiet only the end is shown, so parts and progress are not followed.
+        live, events = not (options.as_json or options.quiet), None
         if not options.resume:
+            # It is followed before it starts: no part of a result is missed.
+            events = mill.follow(run_id, live=live, awaited=True)
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher)
-        # With --json and --quiet only the end is shown, so parts and progress are not followed.
-        _watch(mill, board, watcher, prompter, live=not (options.as_json or options.quiet))
+        _watch(mill, board, watcher, prompter, events, live=live)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -398,7 +401,15 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
     return Display(board, console())
 
 
-def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Prompter, *, live: bool) -> None:
+def _watch(
+    mill: Tidemill,
+    board: RunProgress,
+    watcher: Watcher,
+    prompter: Prompter,
+    events: Iterator[dict[str, Any]] | None,
+    *,
+    live: bool,
+) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
     with watcher:
@@ -409,11 +420,13 @@ def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, prompter: Promp
                     with suppress(Rejected):
                         mill.cancel(board.run_id, reason="interrupted")
                 prompter.watch_again()
-                for event in mill.follow(board.run_id, after=board.seq, live=live):
+                events = events or mill.follow(board.run_id, after=board.seq, live=live)
+                for event in events:
                     watcher.see(event)
                     prompter.see(board.run_id, event)
                 return
             except KeyboardInterrupt:
+                events = None
                 answer = prompter.on_interrupt(board.run_id)
                 board.interrupted = board.interrupted or answer != "watch"
         board.detached = True

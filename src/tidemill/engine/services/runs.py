@@ -226,21 +226,24 @@ class RunService:
             entry = await self._context.turns.end_in_this_process(stream, TOLD_WITHIN_S) or entry
         return await self._ended(run_id, entry.state.seq) if entry.state.busy else entry
 
-    async def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> AsyncIterator[dict[str, Any]]:
+    async def follow(
+        self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False
+    ) -> AsyncIterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
         With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
-        have no `seq` and are not kept, and a slow reader may miss some.
+        have no `seq` and are not kept, and a slow reader may miss some. An `awaited` run may start later: who follows
+        it before it starts misses nothing.
         """
-        entry = await self._context.entry(run_id)
-        if not 0 <= after <= entry.state.seq:
+        entry = None if awaited else await self._context.entry(run_id)
+        if entry is not None and not 0 <= after <= entry.state.seq:
             message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
             hint = "pass the seq of the last event you have seen"
             raise rejected("cursor_invalid", message, path="/after", hint=hint)
-        if not entry.state.busy and after >= entry.state.seq:
+        if entry is not None and not entry.state.busy and after >= entry.state.seq:
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
-        last = None if entry.state.busy else entry.state.seq
+        last = None if entry is None or entry.state.busy else entry.state.seq
         async with aclosing(self._frames(run_id, after, live=live)) as frames:
             async for frame in frames:
                 seq = frame.version
