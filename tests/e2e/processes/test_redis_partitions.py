@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 from redis.crc import key_slot
 
+from tests.conformance.long.test_redis import emptied
 from tests.conformance.stores.harness import LONG_MS, ack, job, run
 from tests.conformance.stores.suite import StoreConformance, StoreUnderTest
-from tests.conformance.stores.test_redis import emptied, redis_under_test
+from tests.conformance.stores.test_redis import redis_under_test
 from tests.fixtures.servers.redis_server import PASSWORD, Server, cluster
 from tidemill.stores.contract import Claim, Commit, Committed
 from tidemill.stores.redis.database import place_at

@@ -167,7 +167,7 @@ def test_an_older_worker_goes_on_beside_a_newer_one_and_without_it(upgrade: Upgr
     assert findings == []
     older.tell()
     assert older.end() == 0
-    said = older.err.decode()
+    said = older.err.decode() + "\n".join(each["message"] for each in older.said if each["event"] == "log")
     assert said.count("NodeCompleted was written by a newer version") == 1
     assert said.count(f"a job of kind {KIND} was written by a newer version") == 1
     assert "stuck" not in said and "Traceback" not in said
