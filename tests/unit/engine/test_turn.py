@@ -251,6 +251,7 @@ async def test_deciding_again_is_bounded(mill: Cluster, ledger: Ledger) -> None:
 @simulated
 async def test_a_lost_reply_leaves_one_result(mill: Cluster, ledger: Ledger) -> None:
     worker, run_id = await _worker_in_a_handler(mill, ledger)
+    await asyncio.sleep(1)  # The start is recorded: the next commit is that of the result.
     worker.faulty_store.next("commit", lose_reply)
     run = await worker.end(run_id)
     await asyncio.sleep(60)
@@ -267,6 +268,7 @@ async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: 
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 2}), call("b", "a"), call("c", "a")))
     await mill.until(lambda: ledger.running == 1)
+    await asyncio.sleep(1)
     worker.faulty_store.next("commit", lose_reply)
     run = await worker.end(run_id)
     assert run.status == "COMPLETED"
