@@ -29,6 +29,7 @@ def test_what_is_set_repairs_every_run(cli_store: CliStore) -> None:
     cli_store.fine("dlq", "retry", "--workflow", "payment", "--set", "/nodes/transfer/type=value")
     for name in runs:
         cli_store.until(name, lambda view: view.status == "COMPLETED")
+        assert cli_store.mill.document(name).document["nodes"][1]["type"] == "value@1"
 
 
 def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
@@ -36,3 +37,4 @@ def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
         "runs", "fork", cli_store.failed(), "--node", "transfer", "--set", "/nodes/transfer/type=value"
     )
     cli_store.until(forked["run_id"], lambda view: view.status == "COMPLETED")
+    assert cli_store.mill.show(forked["forked_from"]).status == "FAILED", "the other run is left as it is"
