@@ -20,12 +20,14 @@ from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
+from tidemill.engine.maintenance.audit_chain import CHAIN_EVERY_MS, CHAIN_REST_FACTOR, AuditChain
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
+from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -70,12 +72,24 @@ def _home(function: Function) -> str:
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 
+def _by_name(handlers: Sequence[Handler]) -> dict[str, list[NodeType]]:
+    types: dict[str, list[NodeType]] = {}
+    for handler in handlers:
+        types.setdefault(handler.type.name, []).append(handler.type)
+    return types
+
+
+def _by_key(handlers: Sequence[Handler]) -> dict[str, Handler]:
+    return {handler.type.key: handler for handler in handlers}
+
+
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
-    `functions` are those that its handlers look up by name; `register` adds to them.
+    `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
+    tenants with grants of their own.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -139,6 +153,12 @@ class Engine:
     archive_list = service_verb("maintenance", MaintenanceService.archive_list)
     archive_show = service_verb("maintenance", MaintenanceService.archive_show)
     archive_restore = service_verb("maintenance", MaintenanceService.archive_restore)
+    create_key = service_verb("keys", KeyService.create)
+    revoke_key = service_verb("keys", KeyService.revoke)
+    create_tenant = service_verb("tenants", TenantService.create)
+    disable_tenant = service_verb("tenants", TenantService.disable)
+    enable_tenant = service_verb("tenants", TenantService.enable)
+    verify_audit = service_verb("audit", AuditService.verify)
 
     def __init__(
         self,
@@ -161,16 +181,15 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        tenant_handlers: Mapping[str, Sequence[Handler]] = {},
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
-        types: dict[str, list[NodeType]] = {}
-        for handler in handlers:
-            types.setdefault(handler.type.name, []).append(handler.type)
-        self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types, unusable_types)
+        self.types: Mapping[str, Sequence[NodeType]] = _by_name(handlers)
+        tenant_types = {name: _by_name(each) for name, each in tenant_handlers.items()}
+        self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -190,6 +209,10 @@ class Engine:
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
+        self.credentials = CredentialDirectory(store, ambient)
+        self.keys = KeyService(self.context, self.credentials)
+        self.tenants = TenantService(self.context)
+        self.audit = AuditService(self.context)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -197,12 +220,15 @@ class Engine:
         self.reconciler: Reconciler | None = None
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
+            self._add_worker(
+                worker, handlers, tenant_handlers, offers, audit_every_ms, descendants_max, archive is not None
+            )
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
+        tenant_handlers: Mapping[str, Sequence[Handler]],
         offers: Sequence[NodeType],
         audit_every_ms: int | None,
         descendants_max: int,
@@ -218,7 +244,8 @@ class Engine:
             turns=self.turns,
             blobs=context.blobs,
             ambient=context.ambient,
-            handlers={handler.type.key: handler for handler in handlers},
+            handlers=_by_key(handlers),
+            tenant_handlers={name: _by_key(each) for name, each in tenant_handlers.items()},
             messenger=messenger,
             options=options,
             runtime=self._runtime,
@@ -249,6 +276,7 @@ class Engine:
         tasks = [
             MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
             MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
+            MaintenanceTask("audit-chain", CHAIN_EVERY_MS, AuditChain(context.store).task, CHAIN_REST_FACTOR),
             MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]

@@ -227,6 +227,36 @@ LISTS = {
         ),
         "there is no blob",
     ),
+    "keys": ListSpec(
+        (
+            Column("ID", "id"),
+            Column("LABEL", "label", gives=True),
+            Column("STATE", "state"),
+            Column("ROLES", lambda row: names(row.roles), gives=True),
+            Column("EXPIRES", lambda row: "never" if row.expires_ms is None else age(row.expires_ms)),
+        ),
+        "there is no key",
+    ),
+    "tenants": ListSpec(
+        (
+            Column("TENANT", "name"),
+            Column("STATE", "state"),
+            Column("CREATED", lambda row: age(row.created_ms)),
+            Column("BY", "created_by", gives=True),
+        ),
+        "no tenant was created",
+    ),
+    "audit": ListSpec(
+        (
+            Column("ENTRY", "seq", number=True),
+            Column("WHEN", lambda row: age(row.at_ms)),
+            Column("ACTOR", "actor", gives=True),
+            Column("ACTION", "action"),
+            Column("SUBJECT", "subject", gives=True),
+        ),
+        "no change matches",
+        lambda row: str(row.detail),
+    ),
 }
 
 # Versions and tags

@@ -126,6 +126,7 @@ class Worker:
         messenger: ChildRunMessenger,
         options: WorkerOptions,
         runtime: ProcessRuntime,
+        tenant_handlers: Mapping[str, Mapping[str, Handler]] = {},
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
@@ -134,7 +135,7 @@ class Worker:
         self._tools = AttemptRuntime(
             *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
         )
-        self._handlers, self._options = handlers, options
+        self._handlers, self._tenant_handlers, self._options = handlers, tenant_handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, *OWN_QUEUES} if options.queues else ())
@@ -368,7 +369,7 @@ class Worker:
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))
             return
-        handler = self._handlers.get(node.type)
+        handler = self._tenant_handlers.get(lease.stream.tenant, self._handlers).get(node.type)
         if handler is None:
             self._release_to_others(held)
             return
@@ -448,7 +449,8 @@ class Worker:
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
-        handler = None if compensator is None else self._handlers.get(compensator.type)
+        handlers = self._tenant_handlers.get(lease.stream.tenant, self._handlers)
+        handler = None if compensator is None else handlers.get(compensator.type)
         if handler is None:
             self._release_to_others(held)
             return
