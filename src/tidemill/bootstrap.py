@@ -451,7 +451,11 @@ def _secrets_of(settings: Settings) -> GrantedSecrets:
 
 
 def _tenant_handlers(
-    types: NodeTypes, functions: Mapping[str, Function], carrier: SandboxExecutor | None, store: Store, settings: Settings
+    types: NodeTypes,
+    functions: Mapping[str, Function],
+    carrier: SandboxExecutor | None,
+    store: Store,
+    settings: Settings,
 ) -> dict[str, tuple[Handler, ...]]:
     """The handlers of tenants that have grants of their own: the same node types, made with those grants."""
     found: dict[str, tuple[Handler, ...]] = {}

@@ -147,6 +147,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source: Path | None = None
     """The configuration file that was read."""
 
+    def of_tenant(self, name: str) -> Settings:
+        """The settings with which the node types of a tenant are made."""
+        grants = self.tenants.get(name, TenantGrants())
+        return msgspec.structs.replace(
+            self,
+            imports=self.imports if grants.imports is None else grants.imports,
+            egress=self.egress if grants.egress is None else grants.egress,
+            functions=grants.functions,
+        )
+
     @property
     def may_import(self) -> bool:
         """Whether any import is allowed, if only because the operator has not said."""
@@ -217,7 +227,9 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         ),
         limits=file.limits,
         server=_server(file.server, f"{path}: server", problems),
-        tenants={name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()},
+        tenants={
+            name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
+        },
         source=path,
     )
     problems.refuse()
@@ -227,7 +239,10 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
     given, variables = table.jwt, os.environ
     session_secret = variables.get(SESSION_SECRET_VARIABLE) or table.session_secret
-    secret, jwks = variables.get(JWT_SECRET_VARIABLE) or given.secret, Path(given.jwks).expanduser() if given.jwks else None
+    secret, jwks = (
+        variables.get(JWT_SECRET_VARIABLE) or given.secret,
+        Path(given.jwks).expanduser() if given.jwks else None,
+    )
     long_enough = f"write {SECRET_LENGTH_MIN} random characters or more"
     for text, variable, key in (
         (secret, JWT_SECRET_VARIABLE, "jwt.secret"),
@@ -256,7 +271,9 @@ def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> 
     problems.read(lambda: check_tenant_name(name), None, place)
     imports, egress = table.imports, table.egress
     return TenantGrants(
-        imports=problems.read(lambda: None if imports is None else ImportGrants.read(imports), None, f"{place}.imports"),
+        imports=problems.read(
+            lambda: None if imports is None else ImportGrants.read(imports), None, f"{place}.imports"
+        ),
         functions=table.functions,
         egress=problems.read(lambda: None if egress is None else Egress(allow=egress), None, f"{place}.egress"),
         secrets=table.secrets,

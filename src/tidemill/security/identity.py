@@ -144,7 +144,7 @@ def new_key(tenant: str) -> NewKey:
 
 def hash_of_key(text: str) -> bytes:
     """What is stored of a key; it covers the id, so that it fits no other key."""
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def id_of_key(text: str) -> str:
@@ -166,7 +166,9 @@ def same_key(text: str, stored: bytes) -> bool:
     return hmac.compare_digest(hash_of_key(text), stored)
 
 
-def credential_invalid(message: str = "the credential is not valid here", *, code: str = "credential_invalid") -> Rejected:
+def credential_invalid(
+    message: str = "the credential is not valid here", *, code: str = "credential_invalid"
+) -> Rejected:
     return rejected(code, message, hint="ask an admin of the tenant for a key")
 
 
@@ -224,7 +226,9 @@ class JwtVerifier:
             raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []
-        known = [role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX]
+        known = [
+            role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX
+        ]
         return Principal(
             tenant=str(tenant),
             name=str(name),
@@ -258,10 +262,10 @@ class JwtVerifier:
         if self.rules.secret:
             return self.rules.secret, (HMAC_ALGORITHM,)
         kid = self._jwt.get_unverified_header(token).get("kid", "")
-        if kid not in self._keys and self._read is not None:
-            if self._read_ms is None or now_ms - self._read_ms >= REREAD_MS:
-                self._read_ms = now_ms
-                self._keys = self._key_set(self._read())
+        is_due = self._read_ms is None or now_ms - self._read_ms >= REREAD_MS
+        if kid not in self._keys and self._read is not None and is_due:
+            self._read_ms = now_ms
+            self._keys = self._key_set(self._read())
         if kid in self._keys:
             key, algorithms = self._keys[kid]
             return key.key, algorithms
@@ -331,8 +335,8 @@ _SESSION = msgspec.json.Decoder(_SessionBody)
 class Sessions:
     """Signed tokens for an HttpOnly cookie, each with a CSRF token for the headers of requests that change something.
 
-    Nothing is stored. Servers that share a `secret` know each other's sessions; without one, those of a process end with
-    it. A session does not outlive its credential, and its key is looked up at every request.
+    Nothing is stored. Servers that share a `secret` know each other's sessions; without one, those of a process end
+    with it. A session does not outlive its credential, and its key is looked up at every request.
     """
 
     def __init__(self, secret: str = "", hours: float = SESSION_HOURS) -> None:

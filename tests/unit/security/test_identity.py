@@ -45,7 +45,7 @@ def code_of(refusal: pytest.ExceptionInfo[Rejected]) -> str:
 
 def test_each_role_may_what_those_below_it_may() -> None:
     assert all(ROLES["viewer"] <= granted for granted in ROLES.values())
-    assert PERMISSIONS == ROLES["admin"]
+    assert ROLES["admin"] == PERMISSIONS
     assert "runs:act" not in ROLES["author"] and "workflows:write" not in ROLES["operator"]
     assert "runs:patch" not in ROLES["operator"], "changing the graph of a run is writing a workflow"
     assert {"approvals:decide"} == ROLES["approver"] - ROLES["viewer"]
@@ -102,7 +102,12 @@ def test_another_secret_id_or_tenant_does_not_fit_the_hash() -> None:
     "text",
     [
         *("", "tm", "tm_", "tm__", "tm_acme.0123456789abcdef_", "tm_acme_x", "xx_acme.0123456789abcdef_s"),
-        *("tm_Acme.0123456789abcdef_s", "tm_.0123456789abcdef_s", "tm_acme.0123456789ABCDEF_s", "tm_-.0123456789abcdef_s"),
+        *(
+            "tm_Acme.0123456789abcdef_s",
+            "tm_.0123456789abcdef_s",
+            "tm_acme.0123456789ABCDEF_s",
+            "tm_-.0123456789abcdef_s",
+        ),
         *("tm_acme.0123456789abcdef_" + "x" * 300, "tm_acme.0123456789abcdef_ü", "tm_a/../b.0123456789abcdef_s"),
     ],
 )
@@ -113,7 +118,9 @@ def test_what_is_no_key_has_no_id(text: str) -> None:
 # Tokens
 
 
-def token(key: Any = SECRET, algorithm: str | None = "HS256", headers: dict[str, Any] | None = None, **claims: Any) -> str:
+def token(
+    key: Any = SECRET, algorithm: str | None = "HS256", headers: dict[str, Any] | None = None, **claims: Any
+) -> str:
     now = wall_clock_ms() // 1_000
     body = {"sub": "ada", "tenant": "acme", "roles": ["operator", "finance"], "exp": now + SOON, **claims}
     body = {name: value for name, value in body.items() if value is not None}
@@ -199,7 +206,12 @@ def key_set(**keys: Any) -> bytes:
 def test_tokens_of_a_key_set_are_verified_with_the_key_they_name(rsa_key: rsa.RSAPrivateKey) -> None:
     curve, edwards = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()
     verifier = JwtVerifier(JwtRules(), lambda: key_set(one=rsa_key, two=curve, three=edwards))
-    for key, algorithm, kid in ((rsa_key, "RS256", "one"), (rsa_key, "PS384", "one"), (curve, "ES256", "two"), (edwards, "EdDSA", "three")):
+    for key, algorithm, kid in (
+        (rsa_key, "RS256", "one"),
+        (rsa_key, "PS384", "one"),
+        (curve, "ES256", "two"),
+        (edwards, "EdDSA", "three"),
+    ):
         assert verifier.principal(token(key, algorithm, {"kid": kid}), 0).name == "ada"
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     assert refused(verifier, token(other, "RS256", {"kid": "one"})) == "credential_invalid"
@@ -223,14 +235,14 @@ def _hs256_with(key: bytes, kid: str) -> str:
 
 def test_the_token_does_not_choose_the_algorithm(rsa_key: rsa.RSAPrivateKey) -> None:
     by_key = JwtVerifier(JwtRules(), lambda: key_set(one=rsa_key))
-    by_secret = JwtVerifier(JwtRules(secret=SECRET))
+    by_secret, by_long = JwtVerifier(JwtRules(secret=SECRET)), JwtVerifier(JwtRules(secret=SECRET + SECRET))
     unsigned = token("", "none", {"kid": "one"})
     assert refused(by_key, unsigned) == refused(by_secret, unsigned) == "credential_invalid"
     assert refused(by_key, unsigned.rstrip(".") + ".x") == "credential_invalid"
     assert refused(by_key, _hs256_with(pem(rsa_key), "one")) == "credential_invalid"
     assert refused(by_key, _hs256_with(key_set(one=rsa_key), "one")) == "credential_invalid"
     assert refused(by_secret, token(rsa_key, "RS256", {"kid": "one"})) == "credential_invalid"
-    assert refused(by_secret, token(SECRET, "HS512")) == "credential_invalid"
+    assert refused(by_long, token(SECRET + SECRET, "HS512")) == "credential_invalid"
     assert by_secret.principal(token(), 0).name == "ada"
 
 

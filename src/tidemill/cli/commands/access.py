@@ -144,7 +144,9 @@ audit = options.new_group("audit")
 
 @audit.command("list")
 @options.option("--actor", metavar="WHO", about="Changes by this actor: key:ci, a person, a user.")
-@options.option("--action", metavar="ACTION", about="Changes of this kind: runs.cancel, workflows.publish, keys.create.")
+@options.option(
+    "--action", metavar="ACTION", about="Changes of this kind: runs.cancel, workflows.publish, keys.create."
+)
 @options.option("--subject", metavar="ID", about="Changes of this run, workflow, key or tenant.")
 @options.option("--since", metavar="WHEN", about="Not before: 2h (ago), or a date.")
 @options.option("--until", metavar="WHEN", about="Before: 2h (ago), or a date.")

@@ -2,7 +2,7 @@
 
 A commit that an actor causes through an audited context also writes one row per event that records the command: it
 waits there. A maintenance task appends the rows of a tenant, oldest first, to the stream of its chain, each entry with
-the hash of the one before, and removes the rows in the same commit; so no change is left out, and none is entered twice.
+the hash of the one before, and removes the rows in the same commit; no change is left out, and none is entered twice.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ AT_ONCE = 500
 BATCHES_MAX = 20
 """Commits of one run of the task."""
 READ_AT_ONCE = 1_000
+VERSIONS_MAX = 10**12 - 1
 AUDIT_FORMAT = 1
 ACTIONS: Mapping[type[AnyEvent], str] = {
     events.RunCreated: "start",
@@ -120,8 +121,9 @@ def waiting_row(
         digest=f"sha256:{hashlib.sha256(record).hexdigest()}",
         detail=detail,
     )
-    # Lists are sorted downwards, and the oldest is wanted first.
-    return Row(kind=WAITING, key=f"{stream.kind}/{stream.key}/{version:012d}", sort=-at_ms, body=_ENCODE(entry))
+    # Stores walk downwards, by sort and then by key, and the oldest is wanted first.
+    key = f"{stream.kind}/{stream.key}/{VERSIONS_MAX - version:012d}"
+    return Row(kind=WAITING, key=key, sort=-at_ms, body=_ENCODE(entry))
 
 
 def event_rows(
@@ -164,7 +166,7 @@ class AuditChain:
         return cursor
 
     async def append(self, tenant: str) -> bool:
-        """Append the oldest waiting changes; whether more may wait. Another process that does the same wins or loses."""
+        """Append the oldest waiting changes; whether more may wait. Of processes that do so at once, one succeeds."""
         page = await self._store.find(tenant, WAITING, limit=AT_ONCE)
         if not page.rows:
             return False
@@ -213,7 +215,9 @@ class AuditChain:
                 break
         missing = await self._missing_after(tenant, seq)
         if missing or not seen:
-            problem = "entries were removed from the end" if missing else "the chain does not hold the head that was given"
+            problem = (
+                "entries were removed from the end" if missing else "the chain does not hold the head that was given"
+            )
             return ChainCheck(entries=seq, head=last, waiting=waiting, broken_seq=seq + 1, problem=problem)
         return ChainCheck(entries=seq, head=last, waiting=waiting)
 

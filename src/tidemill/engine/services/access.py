@@ -234,9 +234,9 @@ class KeyService:
     ) -> CreatedKey:
         """Make a key with these roles. Its text is in the answer, and nowhere else; None never expires."""
         context = self._context
-        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+        if not _LABEL.fullmatch(label):
             hint = "letters, digits, . _ and -, at most 64, with a letter or digit first: ci-deploy"
-            raise rejected("key_label_invalid", f"{str(label)[:80]!r} cannot label a key", path="/label", hint=hint)
+            raise rejected("key_label_invalid", f"{label[:80]!r} cannot label a key", path="/label", hint=hint)
         roles = check_roles_of_key(roles)
         if expires_days is not None and not 0 < expires_days <= EXPIRES_DAYS_MAX:
             message = f"a key expires after more than 0 and at most {EXPIRES_DAYS_MAX:g} days, not {expires_days:g}"
@@ -273,10 +273,10 @@ class KeyService:
     async def revoke(self, key_id: str, *, actor: str) -> KeyView:
         """Refuse a key from now on; in every process within five seconds. Idempotent."""
         for _ in range(RACES_MAX):
-            mine = isinstance(key_id, str) and tenant_of_key(key_id) == self._context.tenant
+            mine = tenant_of_key(key_id) == self._context.tenant
             stored, version = await _stored(self._context.store, self._stream(key_id), StoredKey) if mine else (None, 0)
             if stored is None:
-                raise rejected("key_unknown", f"there is no key {str(key_id)[:80]}", hint="see `tidemill keys list`")
+                raise rejected("key_unknown", f"there is no key {key_id[:80]}", hint="see `tidemill keys list`")
             if stored.revoked_ms is not None:
                 return self._view(stored)
             now_ms = self._context.store.now_ms()
@@ -316,7 +316,9 @@ class TenantService:
         now_ms = self._context.store.now_ms()
         tenant = StoredTenant(name=name, created_ms=now_ms, created_by=actor)
         if not await self._write(tenant, 0, "create", actor, now_ms):
-            raise rejected("tenant_exists", f"the tenant {name} is there already", path="/name", hint="nothing was changed")
+            raise rejected(
+                "tenant_exists", f"the tenant {name} is there already", path="/name", hint="nothing was changed"
+            )
         # Its audit is chained by maintenance, also before its first run.
         await insert_first(self._context.store, name)
         return _tenant_view(tenant)
