@@ -41,7 +41,8 @@ from tidemill.cli.render.terminal import (
     reserve_stdout,
     sanitize,
 )
-from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none, plain
+from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none
+from tidemill.engine.views import plain
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
