@@ -220,6 +220,7 @@ def publish_command(session: StoreSession, file: str, message: str, author: str)
     "--correlation", "correlation_id", metavar="ID", default="", about="What it belongs to elsewhere; it is kept."
 )
 @options.actor
+@options.config
 @options.on_store()
 def start_command(session: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.

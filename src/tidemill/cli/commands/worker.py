@@ -272,7 +272,7 @@ def log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Itera
 def import_before_work() -> None:
     """Import what the first nodes need: imported by them, it would block the loop of all runs."""
     import_module("tidemill.kernel.compile.compiler")
-    import_module("tidemill.net.transport")
+    import_module("tidemill.net.transport").trusted_authorities()
     import_module("tidemill.expressions.cel.evaluate")
     import_module("tidemill.expressions.jsonpath.parser").read_query("$")
 
