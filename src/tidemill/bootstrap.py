@@ -528,6 +528,7 @@ def engine_at(
         handlers=types.handlers,
         worker=options if work else None,
         tenant=tenant,
+        fleet=OPERATOR_TENANT,
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=_retention_of(url, retention_days),

@@ -111,9 +111,11 @@ class Catalog:
         types: Mapping[str, Sequence[NodeType]],
         unusable: Sequence[str] = (),
         tenant_types: Mapping[str, Mapping[str, Sequence[NodeType]]] = {},
+        *,
+        fleet: str = "default",
     ) -> None:
         self._store, self._blobs, self._ambient, self._unusable = store, blobs, ambient, unusable
-        self.node_types = NodeTypeDirectory(store, ambient, types, tenant_types)
+        self.node_types = NodeTypeDirectory(store, ambient, types, fleet, tenant_types)
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""

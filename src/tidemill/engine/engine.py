@@ -8,6 +8,7 @@ blocking callers.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -38,6 +39,7 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
@@ -55,6 +57,9 @@ from tidemill.stores.contract import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
+
+TENANTS_KEPT = 1_000
+"""Tenants whose services an engine keeps."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
@@ -89,7 +94,7 @@ class Engine:
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
-    tenants with grants of their own.
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -169,6 +174,7 @@ class Engine:
         handlers: Sequence[Handler],
         worker: WorkerOptions | None = None,
         tenant: str = "default",
+        fleet: str = "",
         user: str = "",
         audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
@@ -189,7 +195,7 @@ class Engine:
         """Versions of workflows written in Python that this engine has published."""
         self.types: Mapping[str, Sequence[NodeType]] = _by_name(handlers)
         tenant_types = {name: _by_name(each) for name, each in tenant_handlers.items()}
-        self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types)
+        self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types, fleet=fleet or tenant)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -198,21 +204,18 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
-        self.concurrency = ConcurrencyService(store, limits)
-        self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
-        self.many = BulkService(self.runs)
-        self.patches = PatchService(self.context)
-        self.approvals = ApprovalService(self.context)
-        self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
-        self.workflows = WorkflowService(self.context)
-        self.inspection = InspectionService(self.context, self.workers)
-        self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
-        self.credentials = CredentialDirectory(store, ambient)
-        self.keys = KeyService(self.context, self.credentials)
-        self.tenants = TenantService(self.context)
-        self.audit = AuditService(self.context)
+        self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
+        self._shared = SharedParts(
+            self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
+        )
+        self._tenants: dict[tuple[str, bool], TenantServices] = {}
+        self._has_maintenance = audit_every_ms is not None
+        own = TenantServices(self.context, self._shared, begins_maintenance=worker is None and self._has_maintenance)
+        self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
+        self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
+        self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
+        self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
+        self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -251,7 +254,7 @@ class Engine:
             runtime=self._runtime,
         )
         self.workers.registry = self.registry = Registry(
-            tenant=context.tenant,
+            tenant=self.workers.tenant,
             store=context.store,
             ambient=context.ambient,
             worker=self.worker,
@@ -292,6 +295,17 @@ class Engine:
         )
         self.worker.maintenance = self.schedule
         self.schedule.claim_when_full = self.worker.claim_maintenance
+
+    def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
+        """The services of another tenant on the same store; `audited` ones want an actor for every change."""
+        services = self._tenants.get((tenant, audited))
+        if services is None:
+            if len(self._tenants) > TENANTS_KEPT:
+                self._tenants.pop(next(each for each in self._tenants if each != (self.context.tenant, False)))
+            context = dataclasses.replace(self.context, tenant=tenant, audited=audited)
+            services = TenantServices(context, self._shared, begins_maintenance=self._has_maintenance)
+            self._tenants[tenant, audited] = services
+        return services
 
     async def publish(
         self, document: Document | Workflow[..., Any], *, author: str = "", message: str = ""
