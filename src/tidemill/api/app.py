@@ -10,13 +10,14 @@ from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
+from tidemill.api.routes import access as access_routes
 from tidemill.api.routes import health
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.engine.engine import Engine
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
-ROUTERS: tuple[tuple[str, Router], ...] = ()
+ROUTERS: tuple[tuple[str, Router], ...] = (("access", access_routes.router),)
 """The name of each resource, and its routes."""
 
 
@@ -26,7 +27,6 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
     own, or serve it on the loopback address.
     """
-
     app = FastAPI(
         title="Tidemill",
         version=__version__,

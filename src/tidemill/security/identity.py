@@ -15,6 +15,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,10 +66,12 @@ ROLES: Mapping[str, frozenset[str]] = {
     },
 }
 """What each role may do. `runs:patch` is to change the graph of a run, or to start one from a document of the caller:
-whoever may do that writes workflows."""
+both are writing workflows."""
 PERMISSIONS = frozenset().union(*ROLES.values())
 OPERATORS_ONLY = frozenset({"tenants:read", "tenants:write", "fleet:write"})
 """Permissions about all tenants: they hold for admins of the operator's own tenant only."""
+ANYONE = "anyone"
+"""The permission of everyone with a valid credential."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=1_024)
 def _permissions(roles: tuple[str, ...], operator: bool) -> frozenset[str]:
     granted: frozenset[str] = frozenset().union(*(ROLES.get(role, frozenset()) for role in roles))
-    return granted if operator else granted - OPERATORS_ONLY
+    return (granted if operator else granted - OPERATORS_ONLY) | {ANYONE}
 
 
 def check_roles_of_key(roles: object) -> tuple[str, ...]:
@@ -265,7 +268,9 @@ class JwtVerifier:
         is_due = self._read_ms is None or now_ms - self._read_ms >= REREAD_MS
         if kid not in self._keys and self._read is not None and is_due:
             self._read_ms = now_ms
-            self._keys = self._key_set(self._read())
+            # A file that is being replaced is read later; the keys that are known stay.
+            with suppress(OSError, Rejected):
+                self._keys = self._key_set(self._read())
         if kid in self._keys:
             key, algorithms = self._keys[kid]
             return key.key, algorithms

@@ -84,6 +84,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 class ChainCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What `verify` found."""
 
+    intact: bool
     entries: int
     """Entries that were read and are intact."""
     head: str
@@ -93,10 +94,6 @@ class ChainCheck(msgspec.Struct, frozen=True, kw_only=True):
     broken_seq: int | None = None
     """The first entry that is not what was appended."""
     problem: str = ""
-
-    @property
-    def intact(self) -> bool:
-        return self.broken_seq is None
 
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -198,28 +195,31 @@ class AuditChain:
 
     async def verify(self, tenant: str, known_head: str = "") -> ChainCheck:
         """Read the whole chain and compute every hash again; `known_head` is the head of an earlier check."""
-        stream = chain_stream(tenant)
-        seq, last, seen = 0, "", not known_head
-        while True:
+        stream, waiting = chain_stream(tenant), await self._store.count(tenant, WAITING)
+        seq, last, seen, problem = 0, "", not known_head, ""
+        while not problem:
             (tail,) = await self._store.load({stream: seq}, snapshots=False, limit=READ_AT_ONCE)
-            waiting = await self._store.count(tenant, WAITING)
-            if tail.damage:
-                return ChainCheck(entries=seq, head=last, waiting=waiting, broken_seq=seq + 1, problem=tail.damage)
+            problem = tail.damage
             for record in tail.records:
                 problem = _broken(record, seq + 1, last)
                 if problem:
-                    return ChainCheck(entries=seq, head=last, waiting=waiting, broken_seq=seq + 1, problem=problem)
+                    break
                 seq, last = seq + 1, _DECODE(record).hash
                 seen = seen or last == known_head
             if not tail.records:
                 break
-        missing = await self._missing_after(tenant, seq)
-        if missing or not seen:
-            problem = (
-                "entries were removed from the end" if missing else "the chain does not hold the head that was given"
-            )
-            return ChainCheck(entries=seq, head=last, waiting=waiting, broken_seq=seq + 1, problem=problem)
-        return ChainCheck(entries=seq, head=last, waiting=waiting)
+        if not problem and await self._missing_after(tenant, seq):
+            problem = "entries were removed from the end"
+        if not problem and not seen:
+            problem = "the chain does not hold the head that was given"
+        return ChainCheck(
+            intact=not problem,
+            entries=seq,
+            head=last,
+            waiting=waiting,
+            broken_seq=seq + 1 if problem else None,
+            problem=problem,
+        )
 
     async def _missing_after(self, tenant: str, seq: int) -> bool:
         """Whether lists know of more entries than the chain has."""

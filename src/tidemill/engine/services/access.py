@@ -371,7 +371,7 @@ class TenantService:
     def _check_operator(self) -> None:
         if self._context.tenant != OPERATOR_TENANT:
             message, hint = "tenants are managed by the operator's own", f"use a key of the tenant {OPERATOR_TENANT}"
-            raise rejected("permission_missing", message, hint=hint)
+            raise rejected("not_allowed", message, hint=hint)
 
 
 class AuditService:
