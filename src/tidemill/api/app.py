@@ -26,7 +26,6 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
     own, or serve it on the loopback address.
     """
-
     app = FastAPI(
         title="Tidemill",
         version=__version__,
@@ -54,7 +53,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for route in app.routes:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
-            for method in route.methods:
+            for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
