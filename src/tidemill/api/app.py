@@ -54,7 +54,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for route in app.routes:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
-            for method in route.methods:
+            for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
