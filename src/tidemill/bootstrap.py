@@ -475,6 +475,7 @@ def engine_at(
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
+    from tidemill.triggers.scheduler import serve_schedules
 
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
@@ -500,7 +501,7 @@ def engine_at(
         version=__version__ if work else "",
         image=os.environ.get(IMAGE_VARIABLE, ""),
     )
-    return Engine(
+    engine = Engine(
         store=storage.store,
         blobs=storage.blobs,
         ambient=ambient,
@@ -518,6 +519,8 @@ def engine_at(
         ownership=storage.ownership,
         functions=registry,
     )
+    serve_schedules(engine)
+    return engine
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

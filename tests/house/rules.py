@@ -205,6 +205,7 @@ SHARED_STEMS = frozenset(
         "pool",
         "protocol",
         "runs",
+        "schedules",
         "worker",
         "workflows",
     ]
@@ -240,6 +241,7 @@ ENTRIES = frozenset(
         "src/tidemill/cli/commands/dead_letters.py",
         "src/tidemill/cli/commands/project.py",
         "src/tidemill/cli/commands/runs.py",
+        "src/tidemill/cli/commands/schedules.py",
         "src/tidemill/handlers/python/child.py",
         "src/tidemill/testing/plugin.py",
     ]

@@ -6,7 +6,8 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Page, Store, Stream, Tail, cursor_at, place_of
+from tidemill.stores.contract import Page, Row, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
 
@@ -47,6 +48,8 @@ class ServiceContext:
     input_bytes_max: int
     isolation: Isolation
     limits: KnownLimits
+    stream_kinds: dict[str, Callable[[Tail], Sequence[Row]]] = field(default_factory=dict)
+    """Streams of floors above the engine: by kind, which rows the records of one call for."""
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
