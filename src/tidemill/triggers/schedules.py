@@ -38,7 +38,7 @@ class ScheduleSpec(Timing, frozen=True, kw_only=True):
 
     workflow: str
     inputs: Any = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     jitter_ms: int = 0
     catch_up: CatchUp = "skip"
     overlap: Overlap = "allow"
@@ -141,7 +141,7 @@ def evolve_schedule(name: str, schedule: Schedule | None, record: Record) -> Sch
     """Fold one record. After a deletion a `ScheduleSet` begins a new schedule of the same name."""
     if isinstance(record, ScheduleSet):
         status: Status = "paused" if record.paused else _status(record.next_ms)
-        times = {"updated_ms": record.at_ms, "cursor_ms": record.cursor_ms, "next_ms": record.next_ms}
+        times: dict[str, Any] = {"updated_ms": record.at_ms, "cursor_ms": record.cursor_ms, "next_ms": record.next_ms}
         spec = {field: getattr(record.spec, field) for field in _SPEC}
         if schedule is not None and schedule.status != "deleted":
             return msgspec.structs.replace(schedule, status=status, **times, **spec)

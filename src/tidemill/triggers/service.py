@@ -90,9 +90,18 @@ class ScheduleService:
         """
         check_words(actor=actor)
         given = {
-            **{"workflow": workflow, "cron": cron, "every": every, "timezone": timezone, "inputs": inputs},
-            **{"labels": labels, "start_at": start_at, "end_at": end_at, "jitter": jitter, "catch_up": catch_up},
-            **{"overlap": overlap, "description": description},
+            "workflow": workflow,
+            "cron": cron,
+            "every": every,
+            "timezone": timezone,
+            "inputs": inputs,
+            "labels": labels,
+            "start_at": start_at,
+            "end_at": end_at,
+            "jitter": jitter,
+            "catch_up": catch_up,
+            "overlap": overlap,
+            "description": description,
         }
         now_ms = self._context.store.now_ms()
         problems = [] if _is_schedule_name(name) else [_bad_name(name)]
@@ -131,9 +140,18 @@ class ScheduleService:
         """Change what is given, and keep the rest. Other times than before count from now on."""
         check_words(actor=actor)
         given = {
-            **{"workflow": workflow, "cron": cron, "every": every, "timezone": timezone, "inputs": inputs},
-            **{"labels": labels, "start_at": start_at, "end_at": end_at, "jitter": jitter, "catch_up": catch_up},
-            **{"overlap": overlap, "description": description},
+            "workflow": workflow,
+            "cron": cron,
+            "every": every,
+            "timezone": timezone,
+            "inputs": inputs,
+            "labels": labels,
+            "start_at": start_at,
+            "end_at": end_at,
+            "jitter": jitter,
+            "catch_up": catch_up,
+            "overlap": overlap,
+            "description": description,
         }
         changes = {field: value for field, value in given.items() if value is not UNSET}
         # A cron expression replaces an interval, and the other way round.
@@ -151,9 +169,7 @@ class ScheduleService:
             same_times = all(getattr(known, field) == getattr(spec, field) for field in Timing.__struct_fields__)
             cursor_ms = known.cursor_ms if same_times else now_ms
             due_ms = None if paused else _next(spec, cursor_ms)
-            return ScheduleSet(
-                spec=spec, at_ms=now_ms, cursor_ms=cursor_ms, next_ms=due_ms, paused=paused, actor=actor
-            )
+            return ScheduleSet(spec=spec, at_ms=now_ms, cursor_ms=cursor_ms, next_ms=due_ms, paused=paused, actor=actor)
 
         return await self._change_known(name, change)
 
@@ -172,7 +188,7 @@ class ScheduleService:
 
     async def times(self, name: str, count: int = TIMES_SHOWN) -> list[int]:
         """The next times at which a schedule is due, in milliseconds; none while it is paused."""
-        if not isinstance(count, int) or not 1 <= count <= TIMES_MAX:
+        if not 1 <= count <= TIMES_MAX:
             raise rejected("limit_invalid", f"1 to {TIMES_MAX:,} times are shown, not {count}", path="/count")
         return self._times(await self._known(name), count)
 

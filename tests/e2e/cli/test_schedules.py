@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 from tests.fixtures.cli_store import CliStore
 
@@ -25,7 +26,7 @@ def test_a_schedule_from_creation_to_deletion(cli_store: CliStore) -> None:
     assert "team=a" in shown and "label.schedule=often" in shown
     assert len(json.loads(cli("schedules", "show", "often", "--json").out)["next_times"]) == 5
     times = json.loads(cli("schedules", "next", "often", "--count", "3", "--json").out)["times_ms"]
-    assert [later - earlier for earlier, later in zip(times, times[1:], strict=False)] == [900_000] * 2
+    assert [later - earlier for earlier, later in pairwise(times)] == [900_000] * 2
     assert "paused" in cli("schedules", "pause", "often", "--reason", "why not").out
     assert "not due again" in cli("schedules", "next", "often").out
     assert "active, due" in cli("schedules", "resume", "often").out

@@ -36,18 +36,23 @@ name_argument = options.argument("name", "NAME", "The name of a schedule.")
 @options.reference
 @options.option("--cron", metavar="CRON", about="Five fields, e.g. '0 6 * * 1-5', or @hourly, @daily, @weekly, …")
 @options.option("--every", metavar="DURATION", about="An interval instead: 30s, 15m, 2h, 1d, 1h30m.")
-@options.option("--timezone", "--tz", metavar="ZONE", default="UTC", about="The time zone of --cron, e.g. Europe/Berlin.")
+@options.option(
+    "--timezone", "--tz", metavar="ZONE", default="UTC", about="The time zone of --cron, e.g. Europe/Berlin."
+)
 @options.given
 @options.labels
 @options.option("--start-at", metavar="TIME", about="Not before this time, e.g. 2026-03-01T08:30.")
 @options.option("--end-at", metavar="TIME", about="Not after this time.")
-@options.option("--jitter", metavar="DURATION", about="Start later by a fixed part of this, so that not all start at once.")
 @options.option(
-    "--catch-up", metavar="skip|all|none", default="skip", about="What starts after missed times: the newest, each, none."
+    "--jitter", metavar="DURATION", about="Start later by a fixed part of this, so that not all start at once."
 )
 @options.option(
-    "--overlap", metavar="allow|skip", default="allow", about="Whether to start while a run of it is live."
+    "--catch-up",
+    metavar="skip|all|none",
+    default="skip",
+    about="What starts after missed times: the newest, each, none.",
 )
+@options.option("--overlap", metavar="allow|skip", default="allow", about="Whether to start while a run of it is live.")
 @options.option("--description", metavar="TEXT", default="", about="What it is for.")
 @options.flag("--paused", about="Start nothing before `schedules resume`.")
 @options.actor
@@ -187,7 +192,9 @@ def _when(schedule: Schedule) -> str:
 def _facts(schedule: Schedule) -> list[tuple[str, Any]]:
     error = schedule.last_error
     defaults = {"catch_up": "skip", "overlap": "allow"}
-    policies = [f"{name} {getattr(schedule, name)}" for name, usual in defaults.items() if getattr(schedule, name) != usual]
+    policies = [
+        f"{name} {getattr(schedule, name)}" for name, usual in defaults.items() if getattr(schedule, name) != usual
+    ]
     return [
         ("status", schedule.status),
         ("about", schedule.description),

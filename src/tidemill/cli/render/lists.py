@@ -224,7 +224,9 @@ LISTS = {
             Column("SCHEDULE", "name", gives=True),
             Column("STATUS", lambda row: "failing" if row.last_error else row.status, status=True),
             Column("WORKFLOW", "workflow", gives=True),
-            Column("WHEN", lambda row: f"every {duration_text(row.every_ms)}" if row.every_ms else row.cron, gives=True),
+            Column(
+                "WHEN", lambda row: f"every {duration_text(row.every_ms)}" if row.every_ms else row.cron, gives=True
+            ),
             Column("NEXT", lambda row: age(row.next_ms)),
             Column("LAST RUN", lambda row: age(row.last_started_ms)),
         ),
