@@ -8,6 +8,7 @@ blocking callers.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -36,6 +37,7 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
@@ -53,6 +55,9 @@ from tidemill.stores.contract import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
+
+TENANTS_KEPT = 1_000
+"""Tenants whose services an engine keeps."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
@@ -170,7 +175,7 @@ class Engine:
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types, unusable_types)
+        self.catalog = Catalog(store, blobs, ambient, types, unusable_types, fleet=tenant)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -179,17 +184,15 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
-        self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
-        self.many = BulkService(self.runs)
-        self.patches = PatchService(self.context)
-        self.approvals = ApprovalService(self.context)
-        self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
-        self.workflows = WorkflowService(self.context)
-        self.inspection = InspectionService(self.context, self.workers)
-        self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
+        self._shared = SharedParts(self.workers, user, archive, retention_days, ownership)
+        self._tenants: dict[str, TenantServices] = {}
+        self._has_maintenance = audit_every_ms is not None
+        own = TenantServices(self.context, self._shared, begins_maintenance=worker is None and self._has_maintenance)
+        self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
+        self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
+        self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
+        self._tenants[tenant] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -264,6 +267,17 @@ class Engine:
         )
         self.worker.job_handlers["maintain"] = self.schedule.handle
         self.schedule.claim_when_full = self.worker.claim_maintenance
+
+    def for_tenant(self, tenant: str) -> TenantServices:
+        """The services of another tenant on the same store."""
+        services = self._tenants.get(tenant)
+        if services is None:
+            if len(self._tenants) > TENANTS_KEPT:
+                self._tenants.pop(next(name for name in self._tenants if name != self.context.tenant))
+            context = dataclasses.replace(self.context, tenant=tenant)
+            services = TenantServices(context, self._shared, begins_maintenance=self._has_maintenance)
+            self._tenants[tenant] = services
+        return services
 
     async def publish(
         self, document: Document | Workflow[..., Any], *, author: str = "", message: str = ""

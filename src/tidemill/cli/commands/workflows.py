@@ -14,7 +14,8 @@ from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_docume
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import print_warnings
-from tidemill.cli.session import StoreSession, plain
+from tidemill.cli.session import StoreSession
+from tidemill.engine.views import plain
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
