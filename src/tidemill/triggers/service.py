@@ -20,6 +20,7 @@ from tidemill.engine.services.runs import UNSET, RunService
 from tidemill.engine.validation import check_labels, check_words, checked_inputs
 from tidemill.engine.versions import is_name
 from tidemill.errors import Problem, Rejected, Unavailable, offered, rejected
+from tidemill.kernel.document.problems import shown
 from tidemill.stores.contract import Committed
 from tidemill.triggers.schedules import (
     CatchUp,
@@ -244,7 +245,11 @@ class ScheduleService:
         every_ms = 0 if given["every"] is None else read_duration(given["every"], "/every", problems)
         if (given["cron"] is None) is (given["every"] is None):
             found = "neither cron nor every is" if given["cron"] is None else "both cron and every are"
-            problems.append(_problem("/cron", f"{found} given, and a schedule has one", "write cron='0 6 * * *'"))
+            problems.append(
+                _problem(
+                    "/cron", f"{found} given, and a schedule has one", "give one of them: cron 0 6 * * *, or every 15m"
+                )
+            )
         start, end = given["start_at"], given["end_at"]
         start_ms = None if start is None else read_moment(start, zone, "/start_at", problems)
         end_ms = None if end is None else read_moment(end, zone, "/end_at", problems)
@@ -253,7 +258,7 @@ class ScheduleService:
             jitter_ms = read_duration(given["jitter"], "/jitter", problems, least_ms=0)
         for field, choices in (("catch_up", get_args(CatchUp)), ("overlap", get_args(Overlap))):
             if given[field] not in choices:
-                message = f"{field} is {', '.join(choices[:-1])} or {choices[-1]}, not `{str(given[field])[:60]}`"
+                message = f"{field} is {', '.join(choices[:-1])} or {choices[-1]}, not `{shown(str(given[field]))}`"
                 problems.append(_problem(f"/{field}", message, offered(str(given[field]), choices)))
         labels = _labels(given["labels"], problems)
         _collect(problems, lambda: check_words(description=given["description"]))
@@ -318,8 +323,9 @@ class ScheduleService:
             if schedule is not None and schedule.status != "deleted":
                 return schedule
         page = await self._context.store.find(self._context.tenant, SCHEDULE, limit=NAMES_MAX)
-        hint = offered(str(name), [row.key for row in page.rows])
-        raise rejected("schedule_unknown", f"there is no schedule {str(name)[:100]}", path="/name", hint=hint)
+        names = [row.key for row in page.rows]
+        hint = offered(str(name), names) if names else "create it: `tidemill schedules create`"
+        raise rejected("schedule_unknown", f"there is no schedule {shown(str(name))}", path="/name", hint=hint)
 
     async def _change_known(self, name: str, decide: Callable[[Schedule], Record | None]) -> Schedule:
         await self._known(name)
@@ -445,4 +451,4 @@ def _is_schedule_name(name: Any) -> bool:
 
 def _bad_name(name: Any) -> Problem:
     hint = f"lower-case letters, digits and -, at most {NAME_LENGTH_MAX}"
-    return _problem("/name", f"`{str(name)[:60]}` cannot be the name of a schedule", hint)
+    return _problem("/name", f"`{shown(str(name))}` cannot be the name of a schedule", hint)

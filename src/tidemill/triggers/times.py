@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tidemill.errors import Problem, offered
+from tidemill.kernel.document.problems import shown
 
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -128,22 +129,22 @@ def read_cron(text: Any, problems: list[Problem]) -> str:
     if not isinstance(text, str) or len(text) > CRON_LENGTH_MAX or not text.isprintable():
         return refuse(f"a cron expression is text of at most {CRON_LENGTH_MAX} characters", FIELDS_HINT)
     words = text.split()
-    shown = " ".join(words)
-    if shown.startswith("@"):
-        known = shown.lower()
-        return known if known in MACROS else refuse(f"`{shown}` is no cron expression", offered(known, MACROS))
+    tidy = " ".join(words)
+    if tidy.startswith("@"):
+        known = tidy.lower()
+        return known if known in MACROS else refuse(f"`{tidy}` is no cron expression", offered(known, MACROS))
     if len(words) == 6:
         hint = "leave out the field of the seconds; for less than a minute use an interval: every 30s"
-        return refuse(f"`{shown}` has six fields, and a cron expression has five", hint)
+        return refuse(f"`{tidy}` has six fields, and a cron expression has five", hint)
     if len(words) != 5:
-        return refuse(f"`{shown}` has {len(words)} fields, and a cron expression has five", FIELDS_HINT)
+        return refuse(f"`{tidy}` has {len(words)} fields, and a cron expression has five", FIELDS_HINT)
     from cronsim import CronSim, CronSimError
 
     try:
-        due = next(iter(CronSim(shown, datetime(2024, 1, 1, tzinfo=UTC))), None)
+        due = next(iter(CronSim(tidy, datetime(2024, 1, 1, tzinfo=UTC))), None)
     except CronSimError as error:
-        return refuse(f"`{shown}`: {error}", FIELDS_HINT)
-    return shown if due is not None else refuse(f"`{shown}` is never due", FIELDS_HINT)
+        return refuse(f"`{tidy}`: {error}", FIELDS_HINT)
+    return tidy if due is not None else refuse(f"`{tidy}` is never due", FIELDS_HINT)
 
 
 def read_zone(name: Any, problems: list[Problem]) -> str:
@@ -157,7 +158,7 @@ def read_zone(name: Any, problems: list[Problem]) -> str:
     except (KeyError, ValueError, OSError):
         pass
     hint = offered(name, sorted(available_timezones())) if isinstance(name, str) else "write Europe/Berlin"
-    message = f"`{str(name)[:60]}` is no time zone of the IANA database"
+    message = f"`{shown(str(name))}` is no time zone of the IANA database"
     problems.append(Problem(code="timezone_unknown", path="/timezone", message=message, hint=hint))
     return "UTC"
 
@@ -173,7 +174,7 @@ def read_duration(value: Any, path: str, problems: list[Problem], *, least_ms: i
         seconds = sum(int(count or 0) * unit for count, unit in zip(found.groups(), _SECONDS, strict=True))
     if seconds is None or seconds != seconds or not least_ms <= seconds * 1_000 <= EVERY_MS_MAX or seconds % 1:
         least = f"{least_ms // 1_000} seconds" if least_ms != 1_000 else "a second"
-        message = f"`{str(value)[:60]}` is no duration in whole seconds between {least} and 366 days"
+        message = f"`{shown(str(value))}` is no duration in whole seconds between {least} and 366 days"
         problems.append(Problem(code="schedule_invalid", path=path, message=message, hint=DURATION_HINT))
         return 0
     return int(seconds) * 1_000
@@ -199,6 +200,6 @@ def read_moment(value: Any, zone: str, path: str, problems: list[Problem]) -> in
                 return at_ms
     except (ValueError, OverflowError):
         pass
-    message = f"`{str(value)[:60]}` is no moment"
+    message = f"`{shown(str(value))}` is no moment"
     problems.append(Problem(code="schedule_invalid", path=path, message=message, hint=MOMENT_HINT))
     return None
