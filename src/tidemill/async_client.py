@@ -26,6 +26,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.triggers.service import ScheduleService, schedule_verb
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,6 +147,15 @@ class AsyncTidemill:
     concurrency_limits = _verb(Engine.concurrency_limits)
     limit_concurrency = _verb(Engine.limit_concurrency)
     unlimit_concurrency = _verb(Engine.unlimit_concurrency)
+    create_schedule = _verb(schedule_verb(ScheduleService.create))
+    update_schedule = _verb(schedule_verb(ScheduleService.update))
+    schedules = _verb(schedule_verb(ScheduleService.find))
+    schedule = _verb(schedule_verb(ScheduleService.show))
+    schedule_times = _verb(schedule_verb(ScheduleService.times))
+    pause_schedule = _verb(schedule_verb(ScheduleService.pause))
+    resume_schedule = _verb(schedule_verb(ScheduleService.resume))
+    delete_schedule = _verb(schedule_verb(ScheduleService.delete))
+    trigger_schedule = _verb(schedule_verb(ScheduleService.trigger))
     node_types = _verb(service_verb("workers", WorkerService.node_types))
     create_key = _verb(Engine.create_key)
     keys = _verb(service_verb("keys", KeyService.find))

@@ -495,6 +495,7 @@ def engine_at(
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
+    from tidemill.triggers.scheduler import serve_schedules
 
     check_tenant_name(tenant)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
@@ -521,7 +522,7 @@ def engine_at(
         version=__version__ if work else "",
         image=os.environ.get(IMAGE_VARIABLE, ""),
     )
-    return Engine(
+    engine = Engine(
         store=storage.store,
         blobs=storage.blobs,
         ambient=ambient,
@@ -542,6 +543,8 @@ def engine_at(
         functions=registry,
         tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
     )
+    serve_schedules(engine)
+    return engine
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

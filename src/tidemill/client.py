@@ -39,6 +39,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
     from tidemill.engine.maintenance.doctor import Diagnosis
@@ -237,6 +238,15 @@ class Tidemill:
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
+    create_schedule = _blocking(schedule_verb(ScheduleService.create))
+    update_schedule = _blocking(schedule_verb(ScheduleService.update))
+    schedules = _blocking(schedule_verb(ScheduleService.find))
+    schedule = _blocking(schedule_verb(ScheduleService.show))
+    schedule_times = _blocking(schedule_verb(ScheduleService.times))
+    pause_schedule = _blocking(schedule_verb(ScheduleService.pause))
+    resume_schedule = _blocking(schedule_verb(ScheduleService.resume))
+    delete_schedule = _blocking(schedule_verb(ScheduleService.delete))
+    trigger_schedule = _blocking(schedule_verb(ScheduleService.trigger))
     node_types = _blocking(service_verb("workers", WorkerService.node_types))
     create_key = _blocking(Engine.create_key)
     keys = _blocking(service_verb("keys", KeyService.find))

@@ -206,6 +206,7 @@ SHARED_STEMS = frozenset(
         "pool",
         "protocol",
         "runs",
+        "schedules",
         "worker",
         "workflows",
     ]
@@ -242,6 +243,7 @@ ENTRIES = frozenset(
         "src/tidemill/cli/commands/dead_letters.py",
         "src/tidemill/cli/commands/project.py",
         "src/tidemill/cli/commands/runs.py",
+        "src/tidemill/cli/commands/schedules.py",
         "src/tidemill/handlers/python/child.py",
         "src/tidemill/testing/plugin.py",
     ]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import health
+from tidemill.api.routes import health, schedules
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.engine.engine import Engine
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
-ROUTERS: tuple[tuple[str, Router], ...] = (("access", access_routes.router),)
+ROUTERS: tuple[tuple[str, Router], ...] = (("access", access_routes.router), ("schedules", schedules.router))
 """The name of each resource, and its routes."""
 
 
@@ -51,11 +51,13 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document, schemas = FastAPI.openapi(app), AnswerSchemas()
         problem = {"description": "A problem", "content": {MEDIA_TYPE: {"schema": PROBLEM}}}
-        for route in app.routes:
+        # The application itself does not list the routes of its routers.
+        routers: list[tuple[str, APIRouter]] = [("", health.router), *((PREFIX, router) for _, router in ROUTERS)]
+        for prefix, route in [(prefix, route) for prefix, router in routers for route in router.routes]:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
             for method in route.methods or ():
-                operation = document["paths"][route.path_format][method.lower()]
+                operation = document["paths"][prefix + route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
                     content = {declared.media_type: {"schema": schemas.schema(declared.answers)}}

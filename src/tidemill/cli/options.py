@@ -282,6 +282,7 @@ GROUPS = {
     "keys": "Make, list and revoke the API keys of the HTTP service.",
     "tenants": "Make, list and disable tenants.",
     "audit": "See who has changed what, and check that no entry was changed.",
+    "schedules": "Start runs by the clock.",
     "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
@@ -314,6 +315,9 @@ SYNONYMS = {
     **dict.fromkeys(("status", "inspect", "runs status", "runs inspect", "runs get", "runs describe"), "runs show RUN"),
     **dict.fromkeys(("dlq replay", "dlq reprocess", "dlq requeue"), "dlq retry"),
     **dict.fromkeys(("dlq delete", "dlq drop", "dlq purge"), "dlq discard RUN NODE"),
+    **dict.fromkeys(("cron", "schedule", "schedules add", "schedules new"), "schedules create NAME WORKFLOW"),
+    **dict.fromkeys(("schedules remove", "schedules rm"), "schedules delete NAME"),
+    **dict.fromkeys(("schedules run", "schedules fire"), "schedules trigger NAME"),
     **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
     **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
     **dict.fromkeys(("ps", "list", "ls"), "runs list"),

@@ -293,7 +293,7 @@ class Engine:
             tasks=tasks,
             leased=not options.only,
         )
-        self.worker.maintenance = self.schedule
+        self.worker.job_handlers["maintain"] = self.schedule.handle
         self.schedule.claim_when_full = self.worker.claim_maintenance
 
     def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:

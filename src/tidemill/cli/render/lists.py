@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.triggers.times import duration_text
 
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
@@ -218,6 +219,20 @@ LISTS = {
         ),
         "nothing is published",
         lambda row: str(row.description),
+    ),
+    "schedules": ListSpec(
+        (
+            Column("SCHEDULE", "name", gives=True),
+            Column("STATUS", lambda row: "failing" if row.last_error else row.status, status=True),
+            Column("WORKFLOW", "workflow", gives=True),
+            Column(
+                "WHEN", lambda row: f"every {duration_text(row.every_ms)}" if row.every_ms else row.cron, gives=True
+            ),
+            Column("NEXT", lambda row: age(row.next_ms)),
+            Column("LAST RUN", lambda row: age(row.last_started_ms)),
+        ),
+        "there is no schedule",
+        lambda row: row.description if row.last_error is None else str(row.last_error),
     ),
     "blobs": ListSpec(
         (

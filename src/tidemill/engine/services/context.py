@@ -6,7 +6,8 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -50,6 +51,8 @@ class ServiceContext:
     limits: KnownLimits
     audited: bool = False
     """Whether every change needs an actor, and is entered in the audit of the tenant; off for embedded use."""
+    stream_kinds: dict[str, Callable[[Tail], Sequence[Row]]] = field(default_factory=dict)
+    """Streams of floors above the engine: by kind, which rows the records of one call for."""
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
