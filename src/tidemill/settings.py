@@ -12,15 +12,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
-from tidemill.net.egress import Egress, read_allow_list
+from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
 from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
+from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 CONFIG_NAME = "tidemill.toml"
@@ -28,18 +31,22 @@ DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
+SERVER_SECRET_VARIABLE = "TIDEMILL_SERVER_SECRET"
+WEBHOOK_SECRET_VARIABLE = "TIDEMILL_APPROVALS_SECRET"
 SECRET_GRANTS_VARIABLE = "TIDEMILL_SECRET_GRANTS"
 SHELL_VARIABLE = "TIDEMILL_SHELL"
 SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
 VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
+    *(SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
 """What variables begin with that hold a database or a secret."""
 DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
+SERVER_SECRET_BYTES_MIN = 32
 REFERENCE = "reference/configuration.md"
 
 
@@ -60,6 +67,18 @@ class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, tuple[str, ...]] = {}
 
 
+class _ApprovalsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    webhook: str = ""
+    secret: tuple[str, ...] | str = ()
+
+
+class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    secret: str = ""
+    public_url: str = ""
+    limits: ServerLimits = ServerLimits()
+    approvals: _ApprovalsTable = _ApprovalsTable()
+
+
 class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shape of `tidemill.toml`."""
 
@@ -72,6 +91,20 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     databases: dict[str, str] = {}
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
+    server: _ServerTable = _ServerTable()
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the HTTP service is reached and protected, and whom it tells about approvals."""
+
+    secret: str = ""
+    """Signs the links by which people decide; without one, links end with the process that made them."""
+    public_url: str = ""
+    """Where people reach the server: what links begin with."""
+    limits: ServerLimits = ServerLimits()
+    approval_webhook: str = ""
+    """The URL that is told about approvals."""
+    approval_webhook_keys: tuple[str, ...] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """By name: the URL, and where it was said."""
     sql: StoreSqlGrants = StoreSqlGrants()
     limits: Limits = Limits()
+    server: ServerSettings = ServerSettings()
     source: Path | None = None
     """The configuration file that was read."""
 
@@ -160,10 +194,44 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             tables=file.sql.tables,
         ),
         limits=file.limits,
+        server=_server(file.server, f"{path}: server", problems),
         source=path,
     )
     problems.refuse()
     return settings
+
+
+def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
+    secret = os.environ.get(SERVER_SECRET_VARIABLE) or table.secret
+    if secret and len(secret.encode()) < SERVER_SECRET_BYTES_MIN:
+        at = SERVER_SECRET_VARIABLE if os.environ.get(SERVER_SECRET_VARIABLE) else f"{place}.secret"
+        hint = f"write {SERVER_SECRET_BYTES_MIN} random characters or more"
+        problems.add(at, f"the secret is shorter than {SERVER_SECRET_BYTES_MIN} bytes", hint)
+    for key, url in (("public_url", table.public_url), ("approvals.webhook", table.approvals.webhook)):
+        if url and not _is_url(url):
+            problems.add(f"{place}.{key}", f"{url[:100]!r} is no URL to call", "begin with https:// and a host")
+    given = os.environ.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
+    keys = tuple(given.split()) if isinstance(given, str) else given
+    for signing_key in keys:
+        problems.read(lambda key=signing_key: read_key(key), b"", f"{place}.approvals.secret")
+    if table.approvals.webhook and not 0 < len(keys) <= KEYS_MAX:
+        hint = f"give one key, or two while you replace it: {PREFIX} and 32 random bytes in base64"
+        problems.add(f"{place}.approvals.secret", "a webhook is signed with one key or two", hint)
+    return ServerSettings(
+        secret=secret,
+        public_url=table.public_url,
+        limits=table.limits,
+        approval_webhook=table.approvals.webhook,
+        approval_webhook_keys=keys,
+    )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in SCHEMES and not invalid_host(parts.hostname or "") and parts.port != 0
+    except ValueError:
+        return False
 
 
 def unknown_variables() -> list[Problem]:

@@ -21,6 +21,7 @@ from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
+from tidemill.engine.maintenance.approval_webhook import TELL_EVERY_MS, ApprovalWebhook
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
@@ -166,8 +167,10 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        approval_webhook: ApprovalWebhook | None = None,
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
+        self._approval_webhook = approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
@@ -258,6 +261,8 @@ class Engine:
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)
             tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))
+        if self._approval_webhook is not None and not options.only:
+            tasks.append(MaintenanceTask("approval-webhook", TELL_EVERY_MS, self._approval_webhook.tell, 0))
         self.schedule = MaintenanceSchedule(
             tenant=context.tenant,
             store=context.store,
@@ -415,7 +420,7 @@ class Engine:
 
     async def close(self) -> None:
         self.drain()
-        parts = (self.schedule, self.worker, self._runtime, self.registry)
+        parts = (self.schedule, self.worker, self._approval_webhook, self._runtime, self.registry)
         for part in (*parts, self.turns, self._blobs, self._store):
             if part is not None:
                 await part.close()
