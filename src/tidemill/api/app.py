@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,13 +13,11 @@ from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.routes import health
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.engine.engine import Engine
-from tidemill.security.identity import Principal
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = ()
 """The name of each resource, and its routes."""
-LOCAL = "local"
 
 
 def create_app(engine: Engine, *, access: Access | None = None, root_path: str = "") -> FastAPI:
@@ -30,10 +27,6 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     own, or serve it on the loopback address.
     """
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-
     app = FastAPI(
         title="Tidemill",
         version=__version__,
@@ -41,10 +34,10 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
         docs_url=None,
         redoc_url=None,
         root_path=root_path,
-        lifespan=lifespan,
     )
-    local = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
-    app.state.engine, app.state.access = engine, access or Access(engine, open_as=local)
+    app.state.engine, app.state.access = engine, access or Access.open(engine)
+    app.state.closing = asyncio.Event()
+    """Set when the server stops: open streams end with the place to resume from."""
     add_problem_handlers(app)
     app.include_router(health.router)
     for name, router in ROUTERS:
