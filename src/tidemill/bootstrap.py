@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
@@ -517,6 +518,24 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
         functions=registry,
+        approval_webhook=_approval_webhook(storage.store, settings),
+    )
+
+
+def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | None:
+    server = settings.server
+    if not server.approval_webhook:
+        return None
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
+    from tidemill.security.signing import DecisionLinks
+
+    return ApprovalWebhook(
+        store,
+        settings.egress,
+        server.approval_webhook,
+        server.approval_webhook_keys,
+        server.public_url,
+        DecisionLinks(server.secret),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
@@ -213,7 +214,7 @@ def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSetti
     given = os.environ.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
     keys = tuple(given.split()) if isinstance(given, str) else given
     for signing_key in keys:
-        problems.read(lambda key=signing_key: read_key(key), b"", f"{place}.approvals.secret")
+        problems.read(partial(read_key, signing_key), b"", f"{place}.approvals.secret")
     if table.approvals.webhook and not 0 < len(keys) <= KEYS_MAX:
         hint = f"give one key, or two while you replace it: {PREFIX} and 32 random bytes in base64"
         problems.add(f"{place}.approvals.secret", "a webhook is signed with one key or two", hint)

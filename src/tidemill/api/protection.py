@@ -62,9 +62,8 @@ class Protection:
         try:
             received = await self._checked(scope, receive)
         except Rejected as refusal:
-            status = 408 if refusal.code == "body_slow" else None
             # The rest of the body is not read, so the connection cannot be used again.
-            answer = problem_answer(refusal.problems, status=status, headers={"Connection": "close"})
+            answer = problem_answer(refusal.problems, headers={"Connection": "close"})
             await answer(scope, receive, send_protected)
             return
         await self._app(scope, received, send_protected)
@@ -106,7 +105,9 @@ class Protection:
             self._check_json(body)
         elif kind != "document" or media_type not in TEXT_TYPES:
             hint = "send Content-Type: application/json" + (" or application/yaml" if kind == "document" else "")
-            message = f"a body of type {media_type[:80]!r} is not accepted here" if media_type else "the body has no type"
+            message = (
+                f"a body of type {media_type[:80]!r} is not accepted here" if media_type else "the body has no type"
+            )
             raise rejected("content_type_unsupported", message, hint=hint)
 
     def _check_json(self, body: bytes) -> None:
@@ -247,6 +248,8 @@ class LoadGuard:
 
     async def backlog(self) -> list[Backlog]:
         """The work of all tenants, as it was within the last second."""
+        if self._reading.locked() and self._backlog:
+            return self._backlog
         async with self._reading:
             if time.monotonic() - self._read_at >= CHECK_SECONDS:
                 self._backlog, self._read_at = await self._engine.context.store.backlog(), time.monotonic()

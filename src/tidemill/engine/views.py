@@ -230,7 +230,7 @@ class ApprovalView:
 
 
 def activation_id(run_id: str, node: str, visit: int, index: int) -> str:
-    """The id of an approval or a dead letter in URLs: the same for the same visit or item, whatever the run is called."""
+    """The id of an approval or dead letter in URLs: stable, and safe in a path whatever the run is called."""
     return base64.urlsafe_b64encode(f"{run_id}/{key_at(node, visit, index)}".encode()).rstrip(b"=").decode()
 
 

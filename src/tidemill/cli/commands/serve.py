@@ -167,7 +167,15 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
         access = Access.open(engine)
-    return create_app(engine, access=access, root_path=options.root_path)
+    server = settings.server
+    return create_app(
+        engine,
+        access=access,
+        root_path=options.root_path,
+        limits=server.limits,
+        secret=server.secret,
+        public_url=server.public_url,
+    )
 
 
 def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:

@@ -43,13 +43,11 @@ class ApprovalReview:
         },
         "consequences": {
             "type": "object",
-            "description": "By decision: the nodes that follow, whether conditions choose among them, or that it fails.",
+            "description": "By decision: the nodes that follow, whether conditions choose among them, and failure.",
         },
     }
 
-    def __init__(
-        self, view: ApprovalView, evidence: dict[str, Any] | None, by_verb: dict[str, Consequence]
-    ) -> None:
+    def __init__(self, view: ApprovalView, evidence: dict[str, Any] | None, by_verb: dict[str, Consequence]) -> None:
         self.view, self.evidence, self.consequences = view, evidence, by_verb
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +175,9 @@ class ApprovalService:
         place, found = (node, visit, at_index(index)), list[dict[str, Any]]()
         for seq, event in enumerate(await self._context.log(run_id), 1):
             if isinstance(event, ApprovalEvent) and (event.node, event.visit, event.index) == place:
-                told = {name: getattr(event, name, None) for name in ("by", "to", "on_behalf_of", "decision", "comments")}
+                told = {
+                    name: getattr(event, name, None) for name in ("by", "to", "on_behalf_of", "decision", "comments")
+                }
                 kind = str(event.__struct_config__.tag)
                 given = {name: plain(value) for name, value in told.items() if value}
                 found.append({"seq": seq, "event": kind, "at_ms": event.at_ms, **given})
@@ -189,7 +189,9 @@ class ApprovalService:
         """A pending approval that a person may decide now. Raises Rejected as a decision would."""
         _check_person(actor, roles, "")
         view = await self.show(run_id, node, visit=visit, index=index)
-        decision = Decide(node=node, visit=view.visit, index=view.index, verb="approve", actor=actor, roles=tuple(roles))
+        decision = Decide(
+            node=node, visit=view.visit, index=view.index, verb="approve", actor=actor, roles=tuple(roles)
+        )
         await self._context.rehearse(run_id, decision)
         if view.status != "pending":
             hint = "see `GET /approvals/{id}`"

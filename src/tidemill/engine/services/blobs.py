@@ -34,7 +34,9 @@ class BlobService:
         self,
         data: bytes | Path | AsyncIterable[bytes],
         *,
-        media_type: str = "application/octet-stream", name: str = "", keep: bool = False
+        media_type: str = "application/octet-stream",
+        name: str = "",
+        keep: bool = False,
     ) -> dict[str, Any]:
         """Store bytes, a file or a stream, and answer their description, which may be an input of a run.
 
