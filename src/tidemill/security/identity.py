@@ -166,7 +166,9 @@ def same_key(text: str, stored: bytes) -> bool:
     return hmac.compare_digest(hash_of_key(text), stored)
 
 
-def credential_invalid(message: str = "the credential is not valid here", *, code: str = "credential_invalid") -> Rejected:
+def credential_invalid(
+    message: str = "the credential is not valid here", *, code: str = "credential_invalid"
+) -> Rejected:
     return rejected(code, message, hint="ask an admin of the tenant for a key")
 
 
@@ -224,7 +226,9 @@ class JwtVerifier:
             raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []
-        known = [role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX]
+        known = [
+            role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX
+        ]
         return Principal(
             tenant=str(tenant),
             name=str(name),

@@ -78,6 +78,8 @@ SUBMISSIONS_MAX = 60
 """How often a result is submitted to a store that does not answer before its run is marked as stuck."""
 INTERNAL_TRIES_MAX = 4
 """How often a job may end in an internal error before its run is marked as stuck."""
+LOOKED_THROUGH_MAX = 64
+"""Held jobs among which a worker looks for those of one run."""
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
@@ -285,7 +287,8 @@ class Worker:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
     def works_on(self, stream: Stream) -> bool:
-        return any(held == stream for held, _ in self._held_jobs)
+        """Whether this worker holds a job of a run; a worker with many jobs in hand does not look."""
+        return len(self._held_jobs) <= LOOKED_THROUGH_MAX and any(held == stream for held, _ in self._held_jobs)
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
