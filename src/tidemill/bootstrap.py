@@ -45,6 +45,7 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
+from tidemill.observability.metrics import Metrics
 from tidemill.security.grants import ANY
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
@@ -466,6 +467,7 @@ def engine_at(
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
     read_only: bool = False,
+    metrics: bool = False,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
@@ -481,8 +483,7 @@ def engine_at(
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
     types.log_broken()
-    if work and settings.shell:
-        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
+    _remove_leftovers(settings, work=work)
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -493,8 +494,7 @@ def engine_at(
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
-        # A worker loses its work when it counts as dead, and not before.
-        lease_ms=dead_after_ms,
+        lease_ms=dead_after_ms,  # A worker loses its work when it counts as dead, and not before.
         host=host,
         pid=pid,
         version=__version__ if work else "",
@@ -517,7 +517,13 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
         functions=registry,
+        metrics=Metrics() if metrics else None,
     )
+
+
+def _remove_leftovers(settings: Settings, *, work: bool) -> None:
+    if work and settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

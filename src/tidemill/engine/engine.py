@@ -24,6 +24,7 @@ from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
+from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup, UsageService
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
@@ -40,6 +41,7 @@ from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
+from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
@@ -47,6 +49,7 @@ from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.observability.metrics import Metrics
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
@@ -87,6 +90,10 @@ class Engine:
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
+    summary = service_verb("runs", RunService.summary)
+    facets = service_verb("runs", RunService.facets)
+    histogram = service_verb("runs", RunService.histogram)
+    failure_groups = service_verb("runs", RunService.failure_groups)
     resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
@@ -113,9 +120,11 @@ class Engine:
     versions = service_verb("workflows", WorkflowService.versions)
     diff = service_verb("workflows", WorkflowService.diff)
     tag = service_verb("workflows", WorkflowService.tag)
+    rollback_tag = service_verb("workflows", WorkflowService.rollback_tag)
     untag = service_verb("workflows", WorkflowService.untag)
     tags = service_verb("workflows", WorkflowService.tags)
     tag_history = service_verb("workflows", WorkflowService.tag_history)
+    delete_workflow = service_verb("workflows", WorkflowService.delete)
     show = service_verb("inspection", InspectionService.show)
     events = service_verb("inspection", InspectionService.events)
     path = service_verb("inspection", InspectionService.path)
@@ -129,6 +138,7 @@ class Engine:
     blob = service_verb("blobs", BlobService.show)
     save_blob = service_verb("blobs", BlobService.save)
     collect_blobs = service_verb("blobs", BlobService.collect)
+    queues = service_verb("workers", WorkerService.queues)
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
@@ -161,7 +171,9 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
@@ -179,6 +191,8 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
+        self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
+        self.turns.metrics = self.metrics
         self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
         self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
@@ -190,6 +204,7 @@ class Engine:
         self.inspection = InspectionService(self.context, self.workers)
         self.blobs = BlobService(self.context, ownership)
         self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
+        self.usage = UsageService(self.context)
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -223,6 +238,7 @@ class Engine:
             options=options,
             runtime=self._runtime,
         )
+        self.worker.metrics = self.metrics
         self.workers.registry = self.registry = Registry(
             tenant=context.tenant,
             store=context.store,
@@ -238,6 +254,7 @@ class Engine:
             return
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
+        sampling.on_finding = None if self.metrics is None else self.metrics.found
         self.reconciler = Reconciler(
             tenant=context.tenant,
             store=context.store,
@@ -252,6 +269,9 @@ class Engine:
             MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
+        if not options.only:
+            # It needs the lease of its job; a worker for one run has none.
+            tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)
             tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))

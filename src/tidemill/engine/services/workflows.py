@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
@@ -87,9 +87,36 @@ class WorkflowService:
         await self._context.catalog.resolve(self._context.tenant, name)
         return await self._context.catalog.versions(self._context.tenant, name)
 
-    async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
-        """Make a tag point to a version."""
-        return await self._context.catalog.tag(self._context.tenant, name, tag, version, actor=actor, message=message)
+    async def tag(
+        self,
+        name: str,
+        tag: str,
+        version: int | Mapping[int, int],
+        *,
+        weight: int | None = None,
+        actor: str = "",
+        message: str = "",
+    ) -> Tagged:
+        """Make a tag point to a version, or let several versions share it.
+
+        With a `weight` the version gets that percentage of the runs that are started by the tag, and the versions that
+        have the tag now keep the rest; `{2: 90, 3: 10}` names all of them. The id of a run decides which version it
+        gets, so that a start that is repeated with the same key gets the same.
+        """
+        return await self._context.catalog.tag(
+            self._context.tenant, name, tag, version, weight=weight, actor=actor, message=message
+        )
+
+    async def rollback_tag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+        """Make a tag point to where it pointed before its last move. Done twice, it points where it does now."""
+        return await self._context.catalog.rollback_tag(self._context.tenant, name, tag, actor=actor, message=message)
+
+    async def delete(self, name: str, *, actor: str = "", message: str = "") -> WorkflowDeletion:
+        """Take a workflow out of the catalog; refused while runs of it have not ended.
+
+        Ended runs stay readable. A document that is published under the name later continues the version numbers.
+        """
+        return await self._context.catalog.delete(self._context.tenant, name, actor=actor, message=message)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
