@@ -365,7 +365,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_buckets(buckets: int) -> int:
-    if isinstance(buckets, bool) or not isinstance(buckets, int) or not 1 <= buckets <= BUCKETS_MAX:
+    if isinstance(buckets, bool) or not 1 <= buckets <= BUCKETS_MAX:
         message = f"a histogram has 1 to {BUCKETS_MAX} buckets, not {_short(str(buckets))}"
         raise Rejected(Problem(code="limit_invalid", path="/buckets", message=message, hint="leave it out for 30"))
     return buckets

@@ -209,7 +209,7 @@ def _handler() -> Callable[..., BaseHTTPRequestHandler]:
             self._text = text
             super().__init__(*request)
 
-        def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
+        def do_GET(self) -> None:
             known = self.path.partition("?")[0] == "/metrics"
             body = self._text() if known else b"see /metrics\n"
             self.send_response(200 if known else 404)

@@ -96,7 +96,7 @@ class StatusLines:
             queues=list(row.queues),
             types=list(row.types),
             concurrency=row.concurrency,
-            **({"metrics": metrics} if metrics else {}),
+            metrics=metrics or None,
         )
 
     def draining(self, holding: int, grace_s: float) -> None:

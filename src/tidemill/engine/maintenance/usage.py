@@ -242,10 +242,12 @@ def _first_day(since: str | date | None, today: int) -> int:
         return today - DAYS + 1
     if isinstance(since, str):
         try:
-            since = date.fromisoformat(since)
+            found = date.fromisoformat(since)
         except ValueError:
             message, hint = f"`{since[:60]}` is no date", "write 2026-03-01"
             raise rejected("since_invalid", message, path="/since", hint=hint) from None
-    if isinstance(since, datetime):
-        since = (since if since.tzinfo is None else since.astimezone(UTC)).date()
-    return since.toordinal() - date(1970, 1, 1).toordinal()
+    elif isinstance(since, datetime):
+        found = (since if since.tzinfo is None else since.astimezone(UTC)).date()
+    else:
+        found = since
+    return found.toordinal() - date(1970, 1, 1).toordinal()

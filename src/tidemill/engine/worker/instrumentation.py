@@ -69,7 +69,7 @@ _OUTCOMES: Mapping[type, str] = {
     NodeCancelled: "cancelled",
     NodeWaiting: "waiting",
 }
-_COUNTED = (
+_COUNTED: Sequence[tuple[str, str, Sequence[str], Mapping[str, str]]] = (
     ("tidemill_runs_live", RUN, ("status:RUNNING",), {"status": "RUNNING"}),
     ("tidemill_runs_live", RUN, ("status:PAUSED",), {"status": "PAUSED"}),
     ("tidemill_runs_stuck", RUN, ("stuck",), {}),
@@ -297,13 +297,7 @@ class _WithDiagnosis:
 
 def measured(store: Store, metrics: Metrics, ambient: Ambient) -> Store:
     """The store with its calls timed; it offers the same optional capabilities."""
-    offers = [
-        offer
-        for protocol, offer in (
-            (RepairableIndex, _WithIndex),
-            (ProcessLiveness, _WithLiveness),
-            (SelfDiagnosis, _WithDiagnosis),
-        )
-        if isinstance(store, protocol)
-    ]
+    capabilities = ((RepairableIndex, _WithIndex), (ProcessLiveness, _WithLiveness), (SelfDiagnosis, _WithDiagnosis))
+    there: object = store
+    offers = [offer for protocol, offer in capabilities if isinstance(there, protocol)]
     return cast(Store, type("MeasuredStore", (MeasuredStore, *offers), {})(store, metrics, ambient))
