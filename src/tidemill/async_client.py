@@ -19,7 +19,7 @@ from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
@@ -146,7 +146,7 @@ class AsyncTidemill:
     archive_show = _verb(Engine.archive_show)
     archive_restore = _verb(Engine.archive_restore)
     workers = _verb(service_verb("workers", WorkerService.find))
-    queues = _verb(Engine.queues)
+    queues = _verb(service_verb("queues", QueueService.find))
     usage = _verb(service_verb("usage", UsageService.find))
     concurrency_limits = _verb(Engine.concurrency_limits)
     limit_concurrency = _verb(Engine.limit_concurrency)

@@ -30,7 +30,7 @@ from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import LogLine
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.views import html_table
 from tidemill.errors import Rejected, TidemillError
@@ -236,7 +236,7 @@ class Tidemill:
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
     workers = _blocking(service_verb("workers", WorkerService.find))
-    queues = _blocking(Engine.queues)
+    queues = _blocking(service_verb("queues", QueueService.find))
     usage = _blocking(service_verb("usage", UsageService.find))
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)

@@ -315,7 +315,7 @@ SYNONYMS = {
     **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
     **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
     **dict.fromkeys(("ps", "list", "ls"), "runs list"),
-    **dict.fromkeys(("serve", "agent", "workers start"), "worker"),
+    **dict.fromkeys(("agent", "workers start"), "worker"),
 }
 """Words of other tools for commands of this one."""
 

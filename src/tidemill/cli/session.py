@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.render.terminal import print_json, report_problems
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
+from tidemill.engine.views import plain
 from tidemill.errors import Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -143,22 +144,6 @@ def _or_refused(ask: Callable[[Tidemill], T], mill: Tidemill) -> T:
     except StoreUnusable as error:
         # A command does not wait for a repair, so the caller gets a refusal.
         raise Rejected(error.problem) from error
-
-
-def plain(value: Any) -> Any:
-    """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, msgspec.Struct):
-        # `v` is the format of a stored row, which is not printed.
-        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != "v"}
-        config = value.__struct_config__
-        return {"kind": str(config.tag), **fields} if config.tag_field == "kind" else fields
-    if isinstance(value, Mapping):
-        return {key: plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(entry) for entry in value]
-    return value
 
 
 def item_or_none(index: int) -> int | None:

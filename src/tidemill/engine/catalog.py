@@ -123,9 +123,11 @@ class Catalog:
         ambient: Ambient,
         types: Mapping[str, Sequence[NodeType]],
         unusable: Sequence[str] = (),
+        *,
+        fleet: str = "default",
     ) -> None:
         self._store, self._blobs, self._ambient, self._unusable = store, blobs, ambient, unusable
-        self.node_types = NodeTypeDirectory(store, ambient, types)
+        self.node_types = NodeTypeDirectory(store, ambient, types, fleet)
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
@@ -141,14 +143,14 @@ class Catalog:
 
         filled = await filled_in(document, tenant, self._blobs)
         compiling = partial(compile_document, filled, unusable_types=self._unusable, of_workers=True)
-        types = await self.node_types.union(tenant)
+        types = await self.node_types.union()
         try:
             return await off_loop(filled, compiling, types)
         except Rejected as refusal:
             if UNKNOWN_TYPE.isdisjoint(problem.code for problem in refusal.problems):
                 raise
             # A worker may have offered it a moment ago.
-            now = await self.node_types.union(tenant, fresh=True)
+            now = await self.node_types.union(fresh=True)
             if now == types:
                 raise
         return await off_loop(filled, compiling, now)

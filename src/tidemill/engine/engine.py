@@ -8,6 +8,7 @@ blocking callers.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -24,7 +25,7 @@ from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
-from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup, UsageService
+from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.approvals import ApprovalService
@@ -37,6 +38,7 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
@@ -56,6 +58,9 @@ from tidemill.stores.contract import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
+
+TENANTS_KEPT = 1_000
+"""Tenants whose services an engine keeps."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
@@ -138,7 +143,6 @@ class Engine:
     blob = service_verb("blobs", BlobService.show)
     save_blob = service_verb("blobs", BlobService.save)
     collect_blobs = service_verb("blobs", BlobService.collect)
-    queues = service_verb("workers", WorkerService.queues)
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
@@ -182,7 +186,7 @@ class Engine:
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types, unusable_types)
+        self.catalog = Catalog(store, blobs, ambient, types, unusable_types, fleet=tenant)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -193,18 +197,16 @@ class Engine:
         )
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
         self.turns.metrics = self.metrics
-        self.concurrency = ConcurrencyService(store, limits)
         self.workers = WorkerService(self.context)
-        self.runs = RunService(self.context, user, begins_maintenance=worker is None and audit_every_ms is not None)
-        self.many = BulkService(self.runs)
-        self.patches = PatchService(self.context)
-        self.approvals = ApprovalService(self.context)
-        self.dead_letters = DeadLetterService(self.context, self.runs, self.patches)
-        self.workflows = WorkflowService(self.context)
-        self.inspection = InspectionService(self.context, self.workers)
-        self.blobs = BlobService(self.context, ownership)
-        self.maintenance = MaintenanceService(self.context, archive, retention_days, self.workers, ownership)
-        self.usage = UsageService(self.context)
+        self._shared = SharedParts(self.workers, user, archive, retention_days, ownership)
+        self._tenants: dict[str, TenantServices] = {}
+        self._has_maintenance = audit_every_ms is not None
+        own = TenantServices(self.context, self._shared, begins_maintenance=worker is None and self._has_maintenance)
+        self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
+        self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
+        self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
+        self.usage, self.queues = own.usage, own.queues
+        self._tenants[tenant] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -284,6 +286,17 @@ class Engine:
         )
         self.worker.maintenance = self.schedule
         self.schedule.claim_when_full = self.worker.claim_maintenance
+
+    def for_tenant(self, tenant: str) -> TenantServices:
+        """The services of another tenant on the same store."""
+        services = self._tenants.get(tenant)
+        if services is None:
+            if len(self._tenants) > TENANTS_KEPT:
+                self._tenants.pop(next(name for name in self._tenants if name != self.context.tenant))
+            context = dataclasses.replace(self.context, tenant=tenant)
+            services = TenantServices(context, self._shared, begins_maintenance=self._has_maintenance)
+            self._tenants[tenant] = services
+        return services
 
     async def publish(
         self, document: Document | Workflow[..., Any], *, author: str = "", message: str = ""

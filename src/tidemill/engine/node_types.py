@@ -139,20 +139,22 @@ async def forget_unoffered_types(store: Store, tenant: str, now_ms: int) -> int:
 class NodeTypeDirectory:
     """The union of what this process has and what workers offer; reads of the rows are cached for a few seconds."""
 
-    def __init__(self, store: Store, ambient: Ambient, own: Types) -> None:
+    def __init__(self, store: Store, ambient: Ambient, own: Types, fleet: str) -> None:
         self._store, self._ambient, self._own = store, ambient, own
+        self._fleet = fleet
+        """The tenant that workers register in; they serve all tenants."""
         self.own_types = {type_.key: type_ for types in own.values() for type_ in types}
-        self._cached: dict[str, tuple[float, Types]] = {}
-        """By tenant: when the rows were read, and the union with them."""
+        self._cached: tuple[float, Types] = 0.0, {}
+        """When the rows were read, and the union with them."""
 
-    async def union(self, tenant: str, *, fresh: bool = False) -> Types:
+    async def union(self, *, fresh: bool = False) -> Types:
         now_ms = self._ambient.monotonic_ms()
-        read_ms, types = self._cached.get(tenant, (0.0, {}))
+        read_ms, types = self._cached
         if types and not fresh and now_ms - read_ms < CACHED_MS:
             return types
         joined: dict[str, list[NodeType]] = {name: [*types] for name, types in self._own.items()}
-        for row in await offered_types(self._store, tenant):
+        for row in await offered_types(self._store, self._fleet):
             if row.type.key not in self.own_types:
                 joined.setdefault(row.name, []).append(row.type)
-        self._cached[tenant] = now_ms, joined
+        self._cached = now_ms, joined
         return joined

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from reprlib import Repr
 from typing import Any
+
+import msgspec
 
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
@@ -204,6 +206,22 @@ class ApprovalView:
             "delegated": [{"by": by, "to": to} for by, to in approval.delegated],
             **{name: getattr(approval, name) or None for name in ("decision", "decided_by", "on_behalf_of")},
         }
+
+
+def plain(value: Any) -> Any:
+    """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, msgspec.Struct):
+        # `v` is the format of a stored row, which is not shown.
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != "v"}
+        config = value.__struct_config__
+        return {"kind": str(config.tag), **fields} if config.tag_field == "kind" else fields
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in value]
+    return value
 
 
 def _form(form: Payload | None) -> Any:

@@ -188,7 +188,7 @@ class MetricsServer:
             self._server = Server((host, port), partial(_handler(), text))
         except OSError as error:
             message = f"metrics cannot be served at {host}:{port}: {error.strerror or error}"
-            raise rejected("address_unusable", message, hint="choose another port, or stop what uses it") from None
+            raise rejected("address_in_use", message, hint="choose another port, or stop what uses it") from None
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidemill-metrics", daemon=True)
         self._thread.start()

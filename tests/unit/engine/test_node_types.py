@@ -130,7 +130,7 @@ async def test_a_type_of_this_process_wins_over_the_row(mill: Cluster) -> None:
     other = await mill.process("other", work=False, more=[shout(config_schema=True, queue="mine")])
     published = await other.engine.publish(document(node("b", type="shout", config={"txt": 3}), name="loud"))
     assert published.from_workers == ()
-    types = await other.engine.catalog.node_types.union(TENANT)
+    types = await other.engine.catalog.node_types.union()
     assert [type_.queue for type_ in types["shout"]] == ["mine"]
     assert (await other.engine.workflow("loud")).by_id["b"].queue == "mine"
 

@@ -104,6 +104,7 @@ def _exported(source: str, store: str) -> Source:
     if source == STDIN or place.endswith((*FILE_ENDINGS, ".py")) or os.path.exists(source):
         return read_source(source)
     from tidemill.cli.session import StoreSession
+    from tidemill.engine.views import plain
 
     return Source(source, StoreSession(store).asked(lambda mill: mill.workflow_document(source)), None)
 
@@ -151,6 +152,7 @@ def _known_types(apps: Sequence[str], store: str | None) -> KnownTypes:
     if store is None:
         return KnownTypes(here)
     from tidemill.cli.session import StoreSession
+    from tidemill.engine.views import plain
 
     try:
         return KnownTypes(here, tuple(StoreSession(store).asked(lambda mill: mill.node_types())))
@@ -168,7 +170,8 @@ def _answer(
     ask: Callable[[KnownTypes], T],
     show: Callable[[T], None],
 ) -> int:
-    from tidemill.cli.session import StoreSession, plain
+    from tidemill.cli.session import StoreSession
+    from tidemill.engine.views import plain, plain
 
     try:
         found = ask(_known_types(apps, store))

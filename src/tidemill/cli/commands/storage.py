@@ -15,7 +15,8 @@ from tidemill.bootstrap import migrated, without_password
 from tidemill.cli import main, options
 from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
-from tidemill.cli.session import StoreSession, plain
+from tidemill.cli.session import StoreSession
+from tidemill.engine.views import plain
 from tidemill.errors import Rejected
 from tidemill.stores.sql_files import Step
 

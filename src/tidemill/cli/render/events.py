@@ -30,7 +30,8 @@ from tidemill.cli.render.terminal import (
     sanitize,
     truncate,
 )
-from tidemill.cli.session import StoreSession, item_or_none, plain
+from tidemill.cli.session import StoreSession, item_or_none
+from tidemill.engine.views import plain
 from tidemill.client import Tidemill
 from tidemill.engine.services.inspection import LogLine
 from tidemill.errors import offered, rejected

@@ -32,7 +32,8 @@ from tidemill.cli.render.tables import (
     size_of,
 )
 from tidemill.cli.render.terminal import counted
-from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
+from tidemill.cli.session import ALONE, StoreSession, item_or_none
+from tidemill.engine.views import plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.concurrency import ConcurrencyLimit

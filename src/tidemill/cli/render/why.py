@@ -21,7 +21,8 @@ from tidemill.cli.render.tables import (
     snippet,
 )
 from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, print_warning, sanitize
-from tidemill.cli.session import StoreSession, item_or_none, plain
+from tidemill.cli.session import StoreSession, item_or_none
+from tidemill.engine.views import plain
 from tidemill.kernel.explain.blockers import AnyBlocker
 from tidemill.kernel.explain.ended import Cause, NodeHistory
 from tidemill.kernel.explain.explain import Explanation

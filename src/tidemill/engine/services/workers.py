@@ -132,21 +132,6 @@ class WorkerService:
             for key, type_ in sorted(types.items(), key=lambda each: (each[1].name, each[1].major))
         ]
 
-    async def queues(self) -> list[QueueView]:
-        """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is."""
-        now = self._context.store.now_ms()
-        return [
-            QueueView(
-                queue=each.queue,
-                ready=each.ready,
-                leased=each.leased,
-                later=each.later,
-                oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now - each.oldest_ready_at_ms),
-            )
-            for each in await self._context.store.backlog()
-            if each.tenant == self._context.tenant
-        ]
-
     async def newer_version(self) -> str:
         """The newest version of a worker that is known, if it is newer than this process; dead ones count."""
         newest = max((row.version for row in await self._registered()), key=_ordered, default="")
@@ -172,6 +157,26 @@ class WorkerService:
             if state == "alive"
         ]
         return Workers.of(able, silent, unresponsive)
+
+
+class QueueService:
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+
+    async def find(self) -> list[QueueView]:
+        """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is."""
+        now = self._context.store.now_ms()
+        return [
+            QueueView(
+                queue=each.queue,
+                ready=each.ready,
+                leased=each.leased,
+                later=each.later,
+                oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now - each.oldest_ready_at_ms),
+            )
+            for each in await self._context.store.backlog()
+            if each.tenant == self._context.tenant
+        ]
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -1,0 +1,125 @@
+"""Who asks, and what they may: every route names the permission that it needs; a route without one cannot be added.
+
+`Router` attaches the permission and the type of the answer to a route. The tenant comes from the credential alone: a
+caller holds the services of its own tenant, so an id of another tenant is as unknown as one that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from tidemill.engine.engine import Engine
+from tidemill.engine.services.tenant_services import TenantServices
+from tidemill.errors import rejected
+from tidemill.security.identity import Principal
+
+EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
+
+
+class Caller(NamedTuple):
+    """The one who asks, with the services of its tenant."""
+
+    principal: Principal
+    services: TenantServices
+
+    @property
+    def actor(self) -> str:
+        """The name under which the caller's changes are recorded."""
+        return self.principal.name
+
+
+LOCAL = "local"
+"""The name of the caller where no authentication is configured."""
+
+
+class Access:
+    """Finds the principal of a request."""
+
+    def __init__(self, engine: Engine, *, open_as: Principal | None = None) -> None:
+        self._engine, self._open_as = engine, open_as
+
+    @classmethod
+    def open(cls, engine: Engine) -> Access:
+        """Everyone who reaches the server is an administrator of the engine's tenant."""
+        return cls(engine, open_as=Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",)))
+
+    async def is_configured(self) -> bool:
+        """Whether any credential could be accepted."""
+        return False
+
+    async def caller(self, request: Request) -> Caller:
+        """The one who asks. Raises Rejected (`unauthenticated`)."""
+        principal = self._open_as
+        if principal is None:
+            hint = "send `Authorization: Bearer KEY`; create a key with `tidemill keys create`"
+            raise rejected("unauthenticated", "the request carries no valid credential", hint=hint)
+        return Caller(principal, self._engine.for_tenant(principal.tenant))
+
+
+def require(permission: str) -> Callable[[Request], Awaitable[None]]:
+    """A dependency that refuses callers without a permission."""
+
+    async def check(request: Request) -> None:
+        access: Access = request.app.state.access
+        caller = await access.caller(request)
+        if not caller.principal.may(permission):
+            message = f"{caller.actor} lacks the permission {permission}"
+            raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
+        request.state.caller = caller
+
+    return check
+
+
+def _current_caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+CurrentCaller = Annotated[Caller, Depends(_current_caller)]
+"""The caller of a request, for the endpoints of a `Router`; their permission was checked before."""
+
+
+class Declared(NamedTuple):
+    """What a route has declared beside its path."""
+
+    permission: str
+    answers: Any
+    """The type of the answer's body, for `AnswerSchemas`; None if it is no JSON."""
+    status: int
+    media_type: str
+
+
+class Router(APIRouter):
+    """Routes of one resource. Each has a permission and the type of its answer."""
+
+    def on(
+        self,
+        method: str,
+        path: str,
+        *,
+        may: str,
+        answers: Any,
+        status: int = 200,
+        media_type: str = "application/json",
+        **options: Any,
+    ) -> Callable[[EndpointT], EndpointT]:
+        """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`."""
+
+        def add(endpoint: EndpointT) -> EndpointT:
+            endpoint.__dict__["declared"] = Declared(may, answers, status, media_type)
+            self.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                status_code=status,
+                response_model=None,
+                dependencies=[Depends(require(may))],
+                openapi_extra={"x-permission": may},
+                **options,
+            )
+            return endpoint
+
+        return add

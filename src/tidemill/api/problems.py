@@ -1,0 +1,148 @@
+"""Refusals as HTTP answers: `application/problem+json` with the code, path, message and hint of every problem.
+
+The status follows from the code of the first problem. A bug answers 500 with the digest of its traceback, which the
+log has in full; nothing of it reaches the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable, internal_error
+
+LOG = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+DOCS = "reference/errors.md"
+RETRY_AFTER_SECONDS = 1
+
+_NOT_FOUND = (
+    "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown", "key_unknown",
+    "limit_unknown", "node_unknown", "path_unknown", "run_unknown", "schedule_unknown", "tag_unknown",
+    "tenant_unknown", "version_unknown", "workflow_unknown",
+)  # fmt: skip
+_CONFLICT = (
+    "approval_decided", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired", "patch_needs_retry",
+    "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running", "run_completed",
+    "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists", "signals_full",
+    "tenant_exists", "workflow_in_use", "workflow_waits",
+)  # fmt: skip
+STATUSES: dict[str, int] = {
+    **dict.fromkeys(_NOT_FOUND, 404),
+    **dict.fromkeys(_CONFLICT, 409),
+    "approval_closed": 410,
+    "backlog_full": 429,
+    "bad_cursor": 400,
+    "body_malformed": 400,
+    "body_too_large": 413,
+    "content_type_unsupported": 415,
+    "csrf_invalid": 403,
+    "cursor_invalid": 400,
+    "document_too_large": 413,
+    "inputs_too_large": 413,
+    "method_not_allowed": 405,
+    "not_allowed": 403,
+    "rate_limited": 429,
+    "unauthenticated": 401,
+}
+"""By error code; any other refusal is 422."""
+UNPROCESSABLE = 422
+
+
+def status_of(problems: Sequence[Problem]) -> int:
+    return STATUSES.get(problems[0].code, UNPROCESSABLE)
+
+
+def problem_answer(
+    problems: Sequence[Problem], *, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The answer for a refusal. It says the first problem in the fields of RFC 9457 and lists all of them."""
+    first, status = problems[0], status or status_of(problems)
+    body = {
+        "type": f"{DOCS}#{first.code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": first.message,
+        "code": first.code,
+        "path": first.path,
+        "hint": first.hint,
+        "problems": [problem.to_dict() for problem in problems],
+    }
+    return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Make every error of a route a problem; also those of FastAPI and Starlette."""
+    app.add_exception_handler(Rejected, _rejected)
+    app.add_exception_handler(Unavailable, _unavailable)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(asyncio.TimeoutError, _timed_out)
+    app.add_exception_handler(Exception, _internal)
+
+
+async def _rejected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Rejected)
+    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else {}
+    if status_of(error.problems) == HTTPStatus.TOO_MANY_REQUESTS:
+        headers["Retry-After"] = str(getattr(error, "retry_after_s", RETRY_AFTER_SECONDS))
+    return problem_answer(error.problems, headers=headers)
+
+
+async def _unavailable(_: Request, error: Exception) -> Response:
+    problem = error.problem if isinstance(error, StoreUnusable) else None
+    if problem is None:
+        hint = "free space on the disk of the store" if isinstance(error, DiskFull) else "send the same request again"
+        problem = Problem(code="unavailable", message=str(error), hint=hint)
+    return problem_answer([problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+async def _timed_out(_: Request, error: Exception) -> Response:
+    return problem_answer([Problem(code="timed_out", message=str(error) or "it took too long")], status=504)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [_problem(each) for each in error.errors()]
+    malformed = any(each["type"] == "json_invalid" for each in error.errors())
+    return problem_answer(problems, status=400 if malformed else UNPROCESSABLE)
+
+
+def _problem(error: dict[str, Any]) -> Problem:
+    """What FastAPI says of one wrong part of a request."""
+    place, *rest = error["loc"]
+    if error["type"] == "json_invalid":
+        message = f"the body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}"
+        return Problem(code="body_malformed", message=message, hint="send a JSON object")
+    path = "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in rest) if rest else ""
+    said = error["msg"][:1].lower() + error["msg"][1:]
+    where = {"query": "the query parameter", "path": "the path parameter", "header": "the header"}.get(str(place))
+    return Problem(code="request_invalid", path=path, message=f"{where} {rest[0]}: {said}" if where and rest else said)
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "request_invalid")
+    message = {404: "there is nothing at this path", 405: "this path does not take this method"}.get(
+        error.status_code, str(error.detail)
+    )
+    hint = "the paths are listed at /api/v1/openapi.json"
+    return problem_answer(
+        [Problem(code=code, message=message, hint=hint)], status=error.status_code, headers=error.headers
+    )
+
+
+async def _internal(request: Request, error: Exception) -> Response:
+    wrapped = internal_error(error)
+    LOG.error("%s %s: %s", request.method, request.url.path, wrapped, exc_info=error)
+    message = f"an internal error; its traceback {wrapped.digest} is in the server's log"
+    return problem_answer([Problem(code="internal_error", message=message)], status=500)
