@@ -42,6 +42,7 @@ def test_everything_is_there_before_anything_happened() -> None:
     buckets = [name for name in found if name.startswith("tidemill_hop_seconds_bucket")]
     assert "tidemill_hop_seconds_bucket le=0.0001 path=claim" in buckets
     assert "tidemill_hop_seconds_bucket le=5.0 path=claim" in buckets
+    assert not [name for name in found if "_created" in name]
 
 
 def test_what_is_written_is_read() -> None:
