@@ -183,6 +183,7 @@ SHARED_STEMS = frozenset(
     [
         # Every store is laid out alike.
         *("database", "followers", "rows", "store", "streams", "transactional", "writer"),
+        "access",
         "approvals",
         "archive",
         "attempts",
@@ -236,6 +237,7 @@ FETCHER = (
 )
 ENTRIES = frozenset(
     [
+        "src/tidemill/cli/commands/access.py",
         "src/tidemill/cli/commands/approvals.py",
         "src/tidemill/cli/commands/dead_letters.py",
         "src/tidemill/cli/commands/project.py",

@@ -10,13 +10,14 @@ from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
+from tidemill.api.routes import access as access_routes
 from tidemill.api.routes import health
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.engine.engine import Engine
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
-ROUTERS: tuple[tuple[str, Router], ...] = ()
+ROUTERS: tuple[tuple[str, Router], ...] = (("access", access_routes.router),)
 """The name of each resource, and its routes."""
 
 
@@ -26,7 +27,6 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
     own, or serve it on the loopback address.
     """
-
     app = FastAPI(
         title="Tidemill",
         version=__version__,
@@ -40,6 +40,7 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     """Set when the server stops: open streams end with the place to resume from."""
     add_problem_handlers(app)
     app.include_router(health.router)
+    app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -54,7 +55,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for route in app.routes:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
-            for method in route.methods:
+            for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:

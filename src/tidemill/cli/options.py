@@ -279,6 +279,9 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
+    "keys": "Make, list and revoke the API keys of the HTTP service.",
+    "tenants": "Make, list and disable tenants.",
+    "audit": "See who has changed what, and check that no entry was changed.",
     "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
@@ -294,6 +297,7 @@ COMMANDS = {
 """Commands of the root that are defined beside the groups."""
 MODULES = {
     **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex", "usage"), "storage"),
+    **dict.fromkeys(("keys", "tenants", "audit"), "access"),
     "dlq": "dead_letters",
     "nodes": "documents",
     **dict.fromkeys(("workers", "concurrency", "queues"), "worker"),

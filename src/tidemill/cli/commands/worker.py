@@ -43,10 +43,10 @@ from tidemill.cli.render.terminal import (
     sanitize,
 )
 from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none
-from tidemill.engine.views import plain
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
+from tidemill.engine.views import plain
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected

@@ -33,12 +33,12 @@ from tidemill.cli.render.tables import (
 )
 from tidemill.cli.render.terminal import counted
 from tidemill.cli.session import ALONE, StoreSession, item_or_none
-from tidemill.engine.views import plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version
+from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -227,6 +227,36 @@ LISTS = {
             Column("SINCE", lambda row: age(row.since_ms)),
         ),
         "there is no blob",
+    ),
+    "keys": ListSpec(
+        (
+            Column("ID", "id"),
+            Column("LABEL", "label", gives=True),
+            Column("STATE", "state"),
+            Column("ROLES", lambda row: names(row.roles), gives=True),
+            Column("EXPIRES", lambda row: "never" if row.expires_ms is None else age(row.expires_ms)),
+        ),
+        "there is no key",
+    ),
+    "tenants": ListSpec(
+        (
+            Column("TENANT", "name"),
+            Column("STATE", "state"),
+            Column("CREATED", lambda row: age(row.created_ms)),
+            Column("BY", "created_by", gives=True),
+        ),
+        "no tenant was created",
+    ),
+    "audit": ListSpec(
+        (
+            Column("ENTRY", "seq", number=True),
+            Column("WHEN", lambda row: age(row.at_ms)),
+            Column("ACTOR", "actor", gives=True),
+            Column("ACTION", "action"),
+            Column("SUBJECT", "subject", gives=True),
+        ),
+        "no change matches",
+        lambda row: str(row.detail),
     ),
 }
 

@@ -159,6 +159,7 @@ class RunService:
         correlation_id: str,
     ) -> _Starts:
         context = self._context
+        context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         run_ids = [context.ambient.new_id() for _ in inputs] if keys is None else keys
@@ -206,7 +207,7 @@ class RunService:
         for digest, streams in waiting.items():
             for at in range(0, len(streams), START_MANY_AT_ONCE):
                 some = streams[at : at + START_MANY_AT_ONCE]
-                for answer in await context.turns.commands(some, start=starts.flows[digest]):
+                for answer in await context.turns.commands(some, start=starts.flows[digest], audited=context.audited):
                     if answer.problem is not None:
                         raise Rejected(answer.problem)
         if self._begins_maintenance:

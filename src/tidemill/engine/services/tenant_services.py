@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tidemill.blobs.archive import Archive
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.usage import UsageService
+from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -29,6 +30,7 @@ class SharedParts(NamedTuple):
     archive: Archive | None
     retention_days: float | None
     ownership: BlobPlaceOwnership | None
+    credentials: CredentialDirectory
 
 
 class TenantServices:
@@ -47,3 +49,7 @@ class TenantServices:
             context, shared.archive, shared.retention_days, shared.workers, shared.ownership
         )
         self.usage, self.queues = UsageService(context), QueueService(context)
+        self.credentials = shared.credentials
+        self.keys = KeyService(context, shared.credentials)
+        self.tenants = TenantService(context)
+        self.audit = AuditService(context)

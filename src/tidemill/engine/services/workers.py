@@ -79,7 +79,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerService:
     def __init__(self, context: ServiceContext) -> None:
-        self._context = context
+        self._context, self.tenant = context, context.tenant
         self.registry: Registry | None = None
         """Of this process's own worker, if it has one."""
 

@@ -79,6 +79,8 @@ SUBMISSIONS_MAX = 60
 """How often a result is submitted to a store that does not answer before its run is marked as stuck."""
 INTERNAL_TRIES_MAX = 4
 """How often a job may end in an internal error before its run is marked as stuck."""
+LOOKED_THROUGH_MAX = 64
+"""Held jobs among which a worker looks for those of one run."""
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
@@ -127,6 +129,7 @@ class Worker:
         messenger: ChildRunMessenger,
         options: WorkerOptions,
         runtime: ProcessRuntime,
+        tenant_handlers: Mapping[str, Mapping[str, Handler]] = {},
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
@@ -135,7 +138,7 @@ class Worker:
         self._tools = AttemptRuntime(
             *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
         )
-        self._handlers, self._options = handlers, options
+        self._handlers, self._tenant_handlers, self._options = handlers, tenant_handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, *OWN_QUEUES} if options.queues else ())
@@ -290,7 +293,8 @@ class Worker:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
     def works_on(self, stream: Stream) -> bool:
-        return any(held == stream for held, _ in self._held_jobs)
+        """Whether this worker holds a job of a run; a worker with many jobs in hand does not look."""
+        return len(self._held_jobs) <= LOOKED_THROUGH_MAX and any(held == stream for held, _ in self._held_jobs)
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
@@ -373,7 +377,7 @@ class Worker:
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))
             return
-        handler = self._handlers.get(node.type)
+        handler = self._tenant_handlers.get(lease.stream.tenant, self._handlers).get(node.type)
         if handler is None:
             self._release_to_others(held)
             return
@@ -453,7 +457,8 @@ class Worker:
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
-        handler = None if compensator is None else self._handlers.get(compensator.type)
+        handlers = self._tenant_handlers.get(lease.stream.tenant, self._handlers)
+        handler = None if compensator is None else handlers.get(compensator.type)
         if handler is None:
             self._release_to_others(held)
             return
