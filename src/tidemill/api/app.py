@@ -40,6 +40,7 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     """Set when the server stops: open streams end with the place to resume from."""
     add_problem_handlers(app)
     app.include_router(health.router)
+    app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -34,6 +34,7 @@ from tidemill.engine.pending_commands import (
 )
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
+from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
@@ -48,6 +49,7 @@ from tidemill.stores.contract import (
     Committed,
     Job,
     Lease,
+    LeasesLost,
     Row,
     Snapshot,
     Store,
@@ -122,6 +124,8 @@ class TurnLoop:
         self._closed = False
         self.handover_target: HandoverTarget | None = None
         self.limits: JobLimits | None = None
+        self.metrics: Instrumentation | None = None
+        """Set where metrics are wanted."""
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -157,6 +161,8 @@ class TurnLoop:
         if self._closed:
             pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
             return
+        if self.metrics is not None:
+            pending.asked_ms = self._ambient.monotonic_ms()
         if pending.statement is not None:
             self._with_statements.append((stream, pending))
             self._statement_wakeup.set()
@@ -344,6 +350,8 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result)
                 else:
+                    if self.metrics is not None and isinstance(result, LeasesLost):
+                        self.metrics.metrics.fenced(len(result.keys), "commit")
                     batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             unsure = lost
@@ -490,6 +498,8 @@ class TurnLoop:
                 self.gathered += len(plan.commands) - 1
                 if OUTCOME_LOG.isEnabledFor(logging.INFO):
                     log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
+                if self.metrics is not None:
+                    self.metrics.committed(decision.events)
             self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.
@@ -501,6 +511,8 @@ class TurnLoop:
             self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:
             if commit is not None and commit.acks:
+                if self.metrics is not None:
+                    self.metrics.handed_over(plan.commands, len(result.kept))
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.

@@ -108,6 +108,7 @@ def _engine(options: ServeOptions, settings: Settings) -> Engine:
         retention_days=options.retention_days,
         grace_ms=round(options.grace_s * 1000),
         settings=settings,
+        metrics=True,
     )
 
 

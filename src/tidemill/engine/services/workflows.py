@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
@@ -95,11 +95,40 @@ class WorkflowService:
         await self._context.catalog.resolve(self._context.tenant, name)
         return await self._context.catalog.versions(self._context.tenant, name)
 
-    async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
-        """Make a tag point to a version."""
+    async def tag(
+        self,
+        name: str,
+        tag: str,
+        version: int | Mapping[int, int],
+        *,
+        weight: int | None = None,
+        actor: str = "",
+        message: str = "",
+    ) -> Tagged:
+        """Make a tag point to a version, or let several versions share it.
+
+        With a `weight` the version gets that percentage of the runs that are started by the tag, and the versions that
+        have the tag now keep the rest; `{2: 90, 3: 10}` names all of them. The id of a run decides which version it
+        gets, so that a start that is repeated with the same key gets the same.
+        """
         context = self._context
-        words = {"actor": actor, "message": message}
-        return await context.catalog.tag(context.tenant, name, tag, version, audited=context.audited, **words)
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.tag(context.tenant, name, tag, version, weight=weight, **words)
+
+    async def rollback_tag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+        """Make a tag point to where it pointed before its last move. Done twice, it points where it does now."""
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.rollback_tag(context.tenant, name, tag, **words)
+
+    async def delete(self, name: str, *, actor: str = "", message: str = "") -> WorkflowDeletion:
+        """Take a workflow out of the catalog; refused while runs of it have not ended.
+
+        Ended runs stay readable. A document that is published under the name later continues the version numbers.
+        """
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.delete(context.tenant, name, **words)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
