@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
@@ -538,9 +539,27 @@ def engine_at(
         functions=registry,
         metrics=Metrics() if metrics else None,
         tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
+        approval_webhook=_approval_webhook(storage.store, settings),
     )
     serve_schedules(engine)
     return engine
+
+
+def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | None:
+    server = settings.server
+    if not server.approval_webhook:
+        return None
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
+    from tidemill.security.signing import DecisionLinks
+
+    return ApprovalWebhook(
+        store,
+        settings.egress,
+        server.approval_webhook,
+        server.approval_webhook_keys,
+        server.public_url,
+        DecisionLinks(server.secret),
+    )
 
 
 def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:

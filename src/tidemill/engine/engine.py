@@ -21,6 +21,7 @@ from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
+from tidemill.engine.maintenance.approval_webhook import TELL_EVERY_MS, ApprovalWebhook
 from tidemill.engine.maintenance.audit_chain import CHAIN_EVERY_MS, CHAIN_REST_FACTOR, AuditChain
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
@@ -198,9 +199,11 @@ class Engine:
         functions: dict[str, Function] | None = None,
         metrics: Metrics | None = None,
         tenant_handlers: Mapping[str, Sequence[Handler]] = {},
+        approval_webhook: ApprovalWebhook | None = None,
     ) -> None:
         store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
+        self._approval_webhook = approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
@@ -310,6 +313,8 @@ class Engine:
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)
             tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))
+        if self._approval_webhook is not None and not only:
+            tasks.append(MaintenanceTask("approval-webhook", TELL_EVERY_MS, self._approval_webhook.tell, 0))
         self.schedule = MaintenanceSchedule(
             tenant=context.tenant,
             store=context.store,
@@ -467,7 +472,7 @@ class Engine:
 
     async def close(self) -> None:
         self.drain()
-        parts = (self.schedule, self.worker, self._runtime, self.registry)
+        parts = (self.schedule, self.worker, self._approval_webhook, self._runtime, self.registry)
         for part in (*parts, self.turns, self._blobs, self._store):
             if part is not None:
                 await part.close()

@@ -62,6 +62,7 @@ STATEMENTS_MS = 20
 """Time of the dry runs of statements that share a commit."""
 RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means progress elsewhere."""
+COMMIT_TIMES_KEPT = 200
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CLOSED = "the engine is closed; `tidemill runs show` says whether it happened"
@@ -129,6 +130,8 @@ class TurnLoop:
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
+        self.commit_times: deque[tuple[float, float]] = deque(maxlen=COMMIT_TIMES_KEPT)
+        """Of the last commits: when they were answered, and how many milliseconds that took."""
         self.gathered = 0
         """Commands that shared a commit with an earlier one."""
         self._handing_over: Counter[Stream] = Counter()
@@ -322,7 +325,10 @@ class TurnLoop:
                 plans = await self._plan(batch, unsure)
                 # The other commands are answered.
                 batch = {plan.stream: plan.commands for plan in plans}
+                began = self._ambient.monotonic_ms()
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
+                ended = self._ambient.monotonic_ms()
+                self.commit_times.append((ended, ended - began))
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:

@@ -15,12 +15,23 @@ from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
-from tidemill.errors import Rejected
+from tidemill.errors import Problem, Rejected
 from tidemill.kernel.document.reader import format_of, read_document, with_places
 from tidemill.kernel.model import Json, Workflow
 
 Document = Mapping[str, Any] | str | bytes | Path
 """What can be published: a mapping, YAML or JSON text, or the path of a file."""
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a document, or what it would become."""
+
+    valid: bool
+    name: str | None = None
+    nodes: int | None = None
+    digest: str | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 class WorkflowService:
@@ -58,6 +69,29 @@ class WorkflowService:
             return published
         warnings = await off_loop(text, with_places, published.warnings, text)
         return msgspec.structs.replace(published, warnings=warnings)
+
+    async def validate(self, document: Mapping[str, Any] | str | bytes) -> Validation:
+        """Compile a document without publishing it. Every problem is reported, of a text with line and column."""
+        text = document if isinstance(document, (str, bytes)) else None
+        try:
+            read: Any = document
+            if text is not None:
+                read = await off_loop(text, partial(read_document, format=None), text)
+            compiled = await self._context.catalog.compile(self._context.tenant, read)
+        except Rejected as refusal:
+            return Validation(valid=False, problems=await _placed(refusal.problems, text))
+        workflow = compiled.workflow
+        return Validation(
+            valid=True,
+            name=workflow.name,
+            nodes=len(workflow.nodes),
+            digest=workflow.digest,
+            warnings=await _placed(compiled.warnings, text),
+        )
+
+    async def version(self, reference: str) -> Version:
+        """The version that a reference means."""
+        return await self._context.catalog.resolve(self._context.tenant, reference)
 
     async def show(self, reference: str) -> Workflow:
         """The compiled form of a published workflow: `name`, or `name@3`."""
@@ -147,3 +181,7 @@ class WorkflowService:
     async def diff(self, left: str, right: str) -> Diff:
         """What lies between two versions, as a JSON Patch and as a difference of graphs."""
         return await self._context.catalog.diff(self._context.tenant, left, right)
+
+
+async def _placed(problems: tuple[Problem, ...], text: str | bytes | None) -> tuple[Problem, ...]:
+    return problems if text is None or not problems else await off_loop(text, with_places, problems, text)
