@@ -45,7 +45,9 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
+from tidemill.observability.metrics import Metrics
 from tidemill.security.grants import ANY
+from tidemill.security.identity import OPERATOR_TENANT, check_tenant_name
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
 from tidemill.version import __version__
@@ -96,7 +98,7 @@ def built_in_handlers(
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler({} if functions is None else functions, settings.imports),
+        python_handler({} if functions is None else functions, settings.imports, granted=settings.functions),
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
@@ -446,7 +448,25 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
 
 def _secrets_of(settings: Settings) -> GrantedSecrets:
     secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
-    return GrantedSecrets(secrets, settings.secrets)
+    bound = {name: each.secrets for name, each in settings.tenants.items() if each.secrets is not None}
+    return GrantedSecrets(secrets, settings.secrets, bound)
+
+
+def _tenant_handlers(
+    types: NodeTypes,
+    functions: Mapping[str, Function],
+    carrier: SandboxExecutor | None,
+    store: Store,
+    settings: Settings,
+) -> dict[str, tuple[Handler, ...]]:
+    """The handlers of tenants that have grants of their own: the same node types, made with those grants."""
+    found: dict[str, tuple[Handler, ...]] = {}
+    for tenant in settings.tenants:
+        made = built_in_handlers(functions, carrier, store, settings.of_tenant(tenant))
+        own = {handler.type.key: handler for handler in made}
+        handlers = (own[each.handler.type.key] if each.origin == BUILT_IN else each.handler for each in types.offers)
+        found[tenant] = tuple(handlers)
+    return found
 
 
 def engine_at(
@@ -467,6 +487,8 @@ def engine_at(
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
     read_only: bool = False,
+    metrics: bool = False,
+    tenant: str = OPERATOR_TENANT,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
@@ -476,17 +498,17 @@ def engine_at(
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
+    from tidemill.triggers.scheduler import serve_schedules
 
+    check_tenant_name(tenant)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
     types.log_broken()
-    if work and settings.shell:
-        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
-    host, pid = socket.gethostname(), os.getpid()
+    _remove_leftovers(settings, work=work)
     options = WorkerOptions(
-        name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
+        **_process_facts(name, ambient.new_id()[-8:], work=work),
         queues=tuple(queues),
         only=only,
         standing=standing,
@@ -494,19 +516,16 @@ def engine_at(
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
-        # A worker loses its work when it counts as dead, and not before.
-        lease_ms=dead_after_ms,
-        host=host,
-        pid=pid,
-        version=__version__ if work else "",
-        image=os.environ.get(IMAGE_VARIABLE, ""),
+        lease_ms=dead_after_ms,  # A worker loses its work when it counts as dead, and not before.
     )
-    return Engine(
+    engine = Engine(
         store=storage.store,
         blobs=storage.blobs,
         ambient=ambient,
         handlers=types.handlers,
         worker=options if work else None,
+        tenant=tenant,
+        fleet=OPERATOR_TENANT,
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=_retention_of(url, retention_days),
@@ -518,8 +537,12 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
         functions=registry,
+        metrics=Metrics() if metrics else None,
+        tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
         approval_webhook=_approval_webhook(storage.store, settings),
     )
+    serve_schedules(engine)
+    return engine
 
 
 def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | None:
@@ -537,6 +560,18 @@ def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | Non
         server.public_url,
         DecisionLinks(server.secret),
     )
+
+
+def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:
+    """What a worker says of its process."""
+    host, pid, image = socket.gethostname(), os.getpid(), os.environ.get(IMAGE_VARIABLE, "")
+    version = __version__ if work else ""
+    return {"name": f"{name or host}/{pid}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
+
+
+def _remove_leftovers(settings: Settings, *, work: bool) -> None:
+    if work and settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

@@ -24,6 +24,7 @@ from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
 from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
 from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
+from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
 from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
@@ -31,6 +32,7 @@ CONFIG_NAME = "tidemill.toml"
 DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
+JWT_SECRET_VARIABLE = "TIDEMILL_JWT_SECRET"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
 SERVER_SECRET_VARIABLE = "TIDEMILL_SERVER_SECRET"
 WEBHOOK_SECRET_VARIABLE = "TIDEMILL_APPROVALS_SECRET"
@@ -40,14 +42,13 @@ SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
 VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
-    *(SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE),
+    *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
 """What variables begin with that hold a database or a secret."""
 DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
-SERVER_SECRET_BYTES_MIN = 32
 REFERENCE = "reference/configuration.md"
 
 
@@ -68,6 +69,17 @@ class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, tuple[str, ...]] = {}
 
 
+class _JwtTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    secret: str = ""
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+    leeway_seconds: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    tenant_claim: str = "tenant"
+    roles_claim: str = "roles"
+    name_claim: str = "sub"
+
+
 class _ApprovalsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook: str = ""
     secret: tuple[str, ...] | str = ()
@@ -78,6 +90,15 @@ class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     public_url: str = ""
     limits: ServerLimits = ServerLimits()
     approvals: _ApprovalsTable = _ApprovalsTable()
+    session_hours: Annotated[float, msgspec.Meta(gt=0, le=720)] = SESSION_HOURS
+    jwt: _JwtTable = _JwtTable()
+
+
+class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    imports: tuple[str, ...] | None = None
+    functions: tuple[str, ...] | None = None
+    egress: tuple[str, ...] | None = None
+    secrets: dict[str, SecretGrant] | None = None
 
 
 class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,19 +114,36 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
     server: _ServerTable = _ServerTable()
+    tenants: dict[str, _TenantTable] = {}
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the HTTP service is reached and protected, and whom it tells about approvals."""
+    """Whom the HTTP service believes, how it is reached and protected, and whom it tells about approvals."""
 
     secret: str = ""
-    """Signs the links by which people decide; without one, links end with the process that made them."""
+    """Signs sessions and the links by which people decide; servers of a fleet share it. Without one, both end with the
+    process that made them."""
     public_url: str = ""
     """Where people reach the server: what links begin with."""
     limits: ServerLimits = ServerLimits()
     approval_webhook: str = ""
     """The URL that is told about approvals."""
     approval_webhook_keys: tuple[str, ...] = ()
+    jwt: JwtRules | None = None
+    """Which tokens are accepted; None: none."""
+    jwks: Path | None = None
+    """The file with the public keys of the tokens, where they are not signed with a secret."""
+    session_hours: float = SESSION_HOURS
+
+
+class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runs of one tenant may use; None is what the process may."""
+
+    imports: ImportGrants | None = None
+    functions: tuple[str, ...] | None = None
+    """Names of registered functions; `*` stands for any text."""
+    egress: Egress | None = None
+    secrets: Mapping[str, SecretGrant] | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +161,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sql: StoreSqlGrants = StoreSqlGrants()
     limits: Limits = Limits()
     server: ServerSettings = ServerSettings()
+    tenants: Mapping[str, TenantGrants] = {}
+    functions: tuple[str, ...] | None = None
+    """Names of registered functions that `python` nodes may call; None: all. Only of a tenant."""
     source: Path | None = None
     """The configuration file that was read."""
+
+    def of_tenant(self, name: str) -> Settings:
+        """The settings with which the node types of a tenant are made."""
+        grants = self.tenants.get(name, TenantGrants())
+        return msgspec.structs.replace(
+            self,
+            imports=self.imports if grants.imports is None else grants.imports,
+            egress=self.egress if grants.egress is None else grants.egress,
+            functions=grants.functions,
+        )
 
     @property
     def may_import(self) -> bool:
@@ -196,6 +247,9 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         ),
         limits=file.limits,
         server=_server(file.server, f"{path}: server", problems),
+        tenants={
+            name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
+        },
         source=path,
     )
     problems.refuse()
@@ -203,28 +257,58 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 
 
 def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
-    secret = os.environ.get(SERVER_SECRET_VARIABLE) or table.secret
-    if secret and len(secret.encode()) < SERVER_SECRET_BYTES_MIN:
-        at = SERVER_SECRET_VARIABLE if os.environ.get(SERVER_SECRET_VARIABLE) else f"{place}.secret"
-        hint = f"write {SERVER_SECRET_BYTES_MIN} random characters or more"
-        problems.add(at, f"the secret is shorter than {SERVER_SECRET_BYTES_MIN} bytes", hint)
+    variables = os.environ
+    secret = variables.get(SERVER_SECRET_VARIABLE) or table.secret
+    _check_secret(secret, SERVER_SECRET_VARIABLE, f"{place}.secret", problems)
     for key, url in (("public_url", table.public_url), ("approvals.webhook", table.approvals.webhook)):
         if url and not _is_url(url):
             problems.add(f"{place}.{key}", f"{url[:100]!r} is no URL to call", "begin with https:// and a host")
-    given = os.environ.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
+    given = variables.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
     keys = tuple(given.split()) if isinstance(given, str) else given
     for signing_key in keys:
         problems.read(partial(read_key, signing_key), b"", f"{place}.approvals.secret")
     if table.approvals.webhook and not 0 < len(keys) <= KEYS_MAX:
         hint = f"give one key, or two while you replace it: {PREFIX} and 32 random bytes in base64"
         problems.add(f"{place}.approvals.secret", "a webhook is signed with one key or two", hint)
+    rules, jwks = _jwt(table.jwt, f"{place}.jwt", problems)
     return ServerSettings(
         secret=secret,
         public_url=table.public_url,
         limits=table.limits,
         approval_webhook=table.approvals.webhook,
         approval_webhook_keys=keys,
+        jwt=rules,
+        jwks=jwks,
+        session_hours=table.session_hours,
     )
+
+
+def _check_secret(secret: str, variable: str, place: str, problems: _Problems) -> None:
+    if secret and len(secret.encode()) < SECRET_LENGTH_MIN:
+        at, hint = (
+            variable if os.environ.get(variable) else place,
+            f"write {SECRET_LENGTH_MIN} random characters or more",
+        )
+        problems.add(at, f"the secret is shorter than {SECRET_LENGTH_MIN} bytes", hint)
+
+
+def _jwt(given: _JwtTable, place: str, problems: _Problems) -> tuple[JwtRules | None, Path | None]:
+    secret = os.environ.get(JWT_SECRET_VARIABLE) or given.secret
+    jwks = Path(given.jwks).expanduser() if given.jwks else None
+    _check_secret(secret, JWT_SECRET_VARIABLE, f"{place}.secret", problems)
+    if secret and jwks is not None:
+        hint = "keep one: the secret of HS256, or the file with public keys"
+        problems.add(place, "a secret and a key set are given", hint)
+    if jwks is not None and not os.path.isfile(jwks):
+        problems.add(f"{place}.jwks", f"there is no file {jwks}", "name the JWKS file of the issuer")
+    for key in ("issuer", "audience"):
+        if jwks is not None and not getattr(given, key):
+            hint = "without it, tokens that the issuer makes for others would be accepted"
+            problems.add(f"{place}.{key}", f"{key} is missing", hint)
+    if not secret and jwks is None:
+        return None, None
+    names = ("issuer", "audience", "leeway_seconds", "tenant_claim", "roles_claim", "name_claim")
+    return JwtRules(secret=secret, **{name: getattr(given, name) for name in names}), jwks
 
 
 def _is_url(text: str) -> bool:
@@ -233,6 +317,19 @@ def _is_url(text: str) -> bool:
         return parts.scheme in SCHEMES and not invalid_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         return False
+
+
+def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> TenantGrants:
+    problems.read(lambda: check_tenant_name(name), None, place)
+    imports, egress = table.imports, table.egress
+    return TenantGrants(
+        imports=problems.read(
+            lambda: None if imports is None else ImportGrants.read(imports), None, f"{place}.imports"
+        ),
+        functions=table.functions,
+        egress=problems.read(lambda: None if egress is None else Egress(allow=egress), None, f"{place}.egress"),
+        secrets=table.secrets,
+    )
 
 
 def unknown_variables() -> list[Problem]:

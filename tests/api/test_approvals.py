@@ -50,7 +50,9 @@ async def pending(server: ApiServer, run_id: str) -> str:
     raise AssertionError(f"{run_id} asks nobody")
 
 
-async def decided(server: ApiServer, approval_id: str, decision: str, who: dict[str, str], **more: Any) -> httpx2.Response:
+async def decided(
+    server: ApiServer, approval_id: str, decision: str, who: dict[str, str], **more: Any
+) -> httpx2.Response:
     body = {"decision": decision, **more}
     return await server.http.post(f"/approvals/{approval_id}/decide", json=body, headers=who)
 
@@ -131,7 +133,10 @@ async def test_the_form_is_checked_and_a_quorum_counts_votes(server: ApiServer) 
     assert one.json() == {"approval_id": approval_id, "status": "pending", "decision": None, "next_nodes": []}
     assert (await decided(server, approval_id, "approve", BOB, form={"amount": 2})).json()["status"] == "decided"
     votes = (await server.http.get(f"/approvals/{approval_id}/votes", headers=ALICE)).json()["items"]
-    assert [(each["by"], each["form"]) for each in votes] == [("user:alice", {"amount": 1}), ("user:bob", {"amount": 2})]
+    assert [(each["by"], each["form"]) for each in votes] == [
+        ("user:alice", {"amount": 1}),
+        ("user:bob", {"amount": 2}),
+    ]
     told = (await server.http.get(f"/approvals/{approval_id}/history", headers=ALICE)).json()["items"]
     assert [each["event"] for each in told] == ["ApprovalRequested", "ApprovalVoted", "ApprovalDecided"]
 
@@ -193,7 +198,9 @@ async def test_pages_of_the_inbox_neither_skip_nor_repeat(server: ApiServer) -> 
     after = None
     while True:
         params = {"mine": True, "limit": 2, **({"after": after} if after else {})}
-        page = (await server.http.get("/approvals", params=params, headers=as_caller("alice", "clerk", "viewer"))).json()
+        page = (
+            await server.http.get("/approvals", params=params, headers=as_caller("alice", "clerk", "viewer"))
+        ).json()
         found += [each["run_id"] for each in page["items"]]
         after = page["next"]
         if after is None:

@@ -152,9 +152,15 @@ async def test_a_workflow_of_another_tenant_is_as_unknown_as_none(tmp_path: Path
     async with api_server(sqlite_url(tmp_path), work=False, access=TestAccess) as server:
         ours, theirs = as_caller("ann", "author"), as_caller("tom", "author", tenant="other")
         await server.http.post("/workflows", json={"document": HELLO}, headers=ours)
-        for path in ("/workflows/hello", "/workflows/hello/document", "/workflows/hello/graph", "/workflows/hello/tags"):
-            foreign, absent = await server.http.get(path, headers=theirs), await server.http.get(
-                path.replace("hello", "hellx"), headers=theirs
+        for path in (
+            "/workflows/hello",
+            "/workflows/hello/document",
+            "/workflows/hello/graph",
+            "/workflows/hello/tags",
+        ):
+            foreign, absent = (
+                await server.http.get(path, headers=theirs),
+                await server.http.get(path.replace("hello", "hellx"), headers=theirs),
             )
             assert foreign.status_code == absent.status_code == 404
             assert foreign.text.replace("hello", "hellx") == absent.text

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
-from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, workflows
+from tidemill.api.routes import access as access_routes
+from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, schedules, workflows
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
@@ -25,6 +26,8 @@ ROUTERS: tuple[tuple[str, Router], ...] = (
     ("dead-letters", dead_letters.router),
     ("blobs", blobs.router),
     ("fleet", fleet.router),
+    ("schedules", schedules.router),
+    ("access", access_routes.router),
 )
 """The name of each resource, and its routes."""
 
@@ -63,6 +66,7 @@ def create_app(
     app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
     add_problem_handlers(app)
     app.include_router(health.router)
+    app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -74,11 +78,13 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document, schemas = FastAPI.openapi(app), AnswerSchemas()
         problem = {"description": "A problem", "content": {MEDIA_TYPE: {"schema": PROBLEM}}}
-        for route in app.routes:
+        # The application itself does not list the routes of its routers.
+        routers: list[tuple[str, APIRouter]] = [("", health.router), *((PREFIX, router) for _, router in ROUTERS)]
+        for prefix, route in [(prefix, route) for prefix, router in routers for route in router.routes]:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
             for method in route.methods or ():
-                operation = document["paths"][route.path_format][method.lower()]
+                operation = document["paths"][prefix + route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
                     content = {declared.media_type: {"schema": schemas.schema(declared.answers)}}

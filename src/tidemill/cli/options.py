@@ -279,22 +279,29 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
+    "keys": "Make, list and revoke the API keys of the HTTP service.",
+    "tenants": "Make, list and disable tenants.",
+    "audit": "See who has changed what, and check that no entry was changed.",
+    "schedules": "Start runs by the clock.",
     "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
     "init": "Begin a project: a workflow, its functions and a test.",
     "watch": "Watch a run that workers execute, until it ends.",
     "why": "Explain what a run or a node waits for, or why it ended.",
+    "queues": "Show how much work waits in each queue, and for how long.",
+    "usage": "Show what runs took, by day and workflow.",
     "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
-    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex"), "storage"),
+    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex", "usage"), "storage"),
+    **dict.fromkeys(("keys", "tenants", "audit"), "access"),
     "dlq": "dead_letters",
     "nodes": "documents",
-    **dict.fromkeys(("workers", "concurrency"), "worker"),
+    **dict.fromkeys(("workers", "concurrency", "queues"), "worker"),
     "why": "runs",
     **dict.fromkeys(("init", "watch", "config"), "project"),
 }
@@ -310,6 +317,9 @@ SYNONYMS = {
     **dict.fromkeys(("status", "inspect", "runs status", "runs inspect", "runs get", "runs describe"), "runs show RUN"),
     **dict.fromkeys(("dlq replay", "dlq reprocess", "dlq requeue"), "dlq retry"),
     **dict.fromkeys(("dlq delete", "dlq drop", "dlq purge"), "dlq discard RUN NODE"),
+    **dict.fromkeys(("cron", "schedule", "schedules add", "schedules new"), "schedules create NAME WORKFLOW"),
+    **dict.fromkeys(("schedules remove", "schedules rm"), "schedules delete NAME"),
+    **dict.fromkeys(("schedules run", "schedules fire"), "schedules trigger NAME"),
     **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
     **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
     **dict.fromkeys(("ps", "list", "ls"), "runs list"),

@@ -22,12 +22,15 @@ from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
 from tidemill.engine.maintenance.approval_webhook import TELL_EVERY_MS, ApprovalWebhook
+from tidemill.engine.maintenance.audit_chain import CHAIN_EVERY_MS, CHAIN_REST_FACTOR, AuditChain
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
+from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
+from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -43,6 +46,7 @@ from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
+from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
@@ -50,6 +54,7 @@ from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.observability.metrics import Metrics
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
@@ -76,12 +81,24 @@ def _home(function: Function) -> str:
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 
+def _by_name(handlers: Sequence[Handler]) -> dict[str, list[NodeType]]:
+    types: dict[str, list[NodeType]] = {}
+    for handler in handlers:
+        types.setdefault(handler.type.name, []).append(handler.type)
+    return types
+
+
+def _by_key(handlers: Sequence[Handler]) -> dict[str, Handler]:
+    return {handler.type.key: handler for handler in handlers}
+
+
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
-    `functions` are those that its handlers look up by name; `register` adds to them.
+    `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -93,6 +110,10 @@ class Engine:
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
+    summary = service_verb("runs", RunService.summary)
+    facets = service_verb("runs", RunService.facets)
+    histogram = service_verb("runs", RunService.histogram)
+    failure_groups = service_verb("runs", RunService.failure_groups)
     resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
@@ -119,9 +140,11 @@ class Engine:
     versions = service_verb("workflows", WorkflowService.versions)
     diff = service_verb("workflows", WorkflowService.diff)
     tag = service_verb("workflows", WorkflowService.tag)
+    rollback_tag = service_verb("workflows", WorkflowService.rollback_tag)
     untag = service_verb("workflows", WorkflowService.untag)
     tags = service_verb("workflows", WorkflowService.tags)
     tag_history = service_verb("workflows", WorkflowService.tag_history)
+    delete_workflow = service_verb("workflows", WorkflowService.delete)
     show = service_verb("inspection", InspectionService.show)
     events = service_verb("inspection", InspectionService.events)
     path = service_verb("inspection", InspectionService.path)
@@ -145,6 +168,12 @@ class Engine:
     archive_list = service_verb("maintenance", MaintenanceService.archive_list)
     archive_show = service_verb("maintenance", MaintenanceService.archive_show)
     archive_restore = service_verb("maintenance", MaintenanceService.archive_restore)
+    create_key = service_verb("keys", KeyService.create)
+    revoke_key = service_verb("keys", KeyService.revoke)
+    create_tenant = service_verb("tenants", TenantService.create)
+    disable_tenant = service_verb("tenants", TenantService.disable)
+    enable_tenant = service_verb("tenants", TenantService.enable)
+    verify_audit = service_verb("audit", AuditService.verify)
 
     def __init__(
         self,
@@ -155,6 +184,7 @@ class Engine:
         handlers: Sequence[Handler],
         worker: WorkerOptions | None = None,
         tenant: str = "default",
+        fleet: str = "",
         user: str = "",
         audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
@@ -167,18 +197,19 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        metrics: Metrics | None = None,
+        tenant_handlers: Mapping[str, Sequence[Handler]] = {},
         approval_webhook: ApprovalWebhook | None = None,
     ) -> None:
+        store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._approval_webhook = approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
-        types: dict[str, list[NodeType]] = {}
-        for handler in handlers:
-            types.setdefault(handler.type.name, []).append(handler.type)
-        self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types, unusable_types, fleet=tenant)
+        self.types: Mapping[str, Sequence[NodeType]] = _by_name(handlers)
+        tenant_types = {name: _by_name(each) for name, each in tenant_handlers.items()}
+        self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types, fleet=fleet or tenant)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -187,15 +218,21 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
-        self.workers = WorkerService(self.context)
-        self._shared = SharedParts(self.workers, user, archive, retention_days, ownership)
-        self._tenants: dict[str, TenantServices] = {}
+        self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
+        self.turns.metrics = self.metrics
+        self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
+        self._shared = SharedParts(
+            self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
+        )
+        self._tenants: dict[tuple[str, bool], TenantServices] = {}
         self._has_maintenance = audit_every_ms is not None
         own = TenantServices(self.context, self._shared, begins_maintenance=worker is None and self._has_maintenance)
         self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
         self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
         self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
-        self._tenants[tenant] = own
+        self.usage, self.queues = own.usage, own.queues
+        self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
+        self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -203,12 +240,15 @@ class Engine:
         self.reconciler: Reconciler | None = None
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
+            self._add_worker(
+                worker, handlers, tenant_handlers, offers, audit_every_ms, descendants_max, archive is not None
+            )
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
+        tenant_handlers: Mapping[str, Sequence[Handler]],
         offers: Sequence[NodeType],
         audit_every_ms: int | None,
         descendants_max: int,
@@ -224,13 +264,15 @@ class Engine:
             turns=self.turns,
             blobs=context.blobs,
             ambient=context.ambient,
-            handlers={handler.type.key: handler for handler in handlers},
+            handlers=_by_key(handlers),
+            tenant_handlers={name: _by_key(each) for name, each in tenant_handlers.items()},
             messenger=messenger,
             options=options,
             runtime=self._runtime,
         )
+        self.worker.metrics = self.metrics
         self.workers.registry = self.registry = Registry(
-            tenant=context.tenant,
+            tenant=self.workers.tenant,
             store=context.store,
             ambient=context.ambient,
             worker=self.worker,
@@ -240,10 +282,16 @@ class Engine:
             limits=context.limits,
             offers=offers,
         )
-        if audit_every_ms is None:
-            return
+        if audit_every_ms is not None:
+            self._add_maintenance(self.worker, self.registry, messenger, audit_every_ms, has_archive)
+
+    def _add_maintenance(
+        self, worker: Worker, registry: Registry, messenger: ChildRunMessenger, audit_every_ms: int, has_archive: bool
+    ) -> None:
+        context, only = self.context, registry.options.only
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
+        sampling.on_finding = None if self.metrics is None else self.metrics.found
         self.reconciler = Reconciler(
             tenant=context.tenant,
             store=context.store,
@@ -255,33 +303,37 @@ class Engine:
         tasks = [
             MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
             MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
-            MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
+            MaintenanceTask("audit-chain", CHAIN_EVERY_MS, AuditChain(context.store).task, CHAIN_REST_FACTOR),
+            MaintenanceTask("workers", FORGET_EVERY_MS, registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
+        if not only:
+            # It needs the lease of its job; a worker for one run has none.
+            tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)
             tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))
-        if self._approval_webhook is not None and not options.only:
+        if self._approval_webhook is not None and not only:
             tasks.append(MaintenanceTask("approval-webhook", TELL_EVERY_MS, self._approval_webhook.tell, 0))
         self.schedule = MaintenanceSchedule(
             tenant=context.tenant,
             store=context.store,
             ambient=context.ambient,
             tasks=tasks,
-            leased=not options.only,
+            leased=not only,
         )
-        self.worker.maintenance = self.schedule
-        self.schedule.claim_when_full = self.worker.claim_maintenance
+        worker.job_handlers["maintain"] = self.schedule.handle
+        self.schedule.claim_when_full = worker.claim_maintenance
 
-    def for_tenant(self, tenant: str) -> TenantServices:
-        """The services of another tenant on the same store."""
-        services = self._tenants.get(tenant)
+    def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
+        """The services of another tenant on the same store; `audited` ones want an actor for every change."""
+        services = self._tenants.get((tenant, audited))
         if services is None:
             if len(self._tenants) > TENANTS_KEPT:
-                self._tenants.pop(next(name for name in self._tenants if name != self.context.tenant))
-            context = dataclasses.replace(self.context, tenant=tenant)
+                self._tenants.pop(next(each for each in self._tenants if each != (self.context.tenant, False)))
+            context = dataclasses.replace(self.context, tenant=tenant, audited=audited)
             services = TenantServices(context, self._shared, begins_maintenance=self._has_maintenance)
-            self._tenants[tenant] = services
+            self._tenants[tenant, audited] = services
         return services
 
     async def publish(

@@ -21,6 +21,7 @@ from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
 from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
+from tidemill.engine.maintenance.audit_chain import event_rows
 from tidemill.engine.pending_commands import (
     COMMITTED,
     CommandOutcome,
@@ -33,6 +34,7 @@ from tidemill.engine.pending_commands import (
 )
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
+from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
@@ -47,6 +49,7 @@ from tidemill.stores.contract import (
     Committed,
     Job,
     Lease,
+    LeasesLost,
     Row,
     Snapshot,
     Store,
@@ -122,6 +125,8 @@ class TurnLoop:
         self._closed = False
         self.handover_target: HandoverTarget | None = None
         self.limits: JobLimits | None = None
+        self.metrics: Instrumentation | None = None
+        """Set where metrics are wanted."""
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -159,6 +164,8 @@ class TurnLoop:
         if self._closed:
             pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
             return
+        if self.metrics is not None:
+            pending.asked_ms = self._ambient.monotonic_ms()
         if pending.statement is not None:
             self._with_statements.append((stream, pending))
             self._statement_wakeup.set()
@@ -178,9 +185,10 @@ class TurnLoop:
         hold: Lease | None = None,
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
+        audited: bool = False,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow)
+        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow, audited=audited)
         return answer
 
     async def commands(
@@ -190,6 +198,7 @@ class TurnLoop:
         hold: Lease | None = None,
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
+        audited: bool = False,
     ) -> list[CommandOutcome]:
         """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -201,7 +210,8 @@ class TurnLoop:
                 over.set_result(None)
 
         for number, (stream, command) in enumerate(commands):
-            self.ask(stream, PendingCommand(command, settle, number, hold=hold, start=start, flow=flow))
+            asked = PendingCommand(command, settle, number, hold=hold, start=start, flow=flow, audited=audited)
+            self.ask(stream, asked)
         await over
         for answer in answers.values():
             if answer.error is not None:
@@ -346,6 +356,8 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result)
                 else:
+                    if self.metrics is not None and isinstance(result, LeasesLost):
+                        self.metrics.metrics.fenced(len(result.keys), "commit")
                     batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             unsure = lost
@@ -418,6 +430,10 @@ class TurnLoop:
             jobs = self.limits.apply(jobs, stream, entry.flow.workflow, decision.after)
             put = [spec for spec, job in zip(put, jobs, strict=True) if not job.caps]
         keep = self.handover_target.handover.select(stream, put, len(acks)) if put and self.handover_target else ()
+        rows = self._rows(plan) if records else ()
+        audited = {(each.command.actor, each.command.id) for each in commands if each.audited}
+        if audited:
+            rows += event_rows(stream, state.seq, decision.events, records, audited)
         plan.commit = Commit(
             stream,
             state.seq,
@@ -431,7 +447,7 @@ class TurnLoop:
             keep,
             self._lease_ms,
             self._owner,
-            self._rows(plan) if records else (),
+            rows,
             statements_of(commands, decision.events),
         )
         return plan
@@ -488,6 +504,8 @@ class TurnLoop:
                 self.gathered += len(plan.commands) - 1
                 if OUTCOME_LOG.isEnabledFor(logging.INFO):
                     log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
+                if self.metrics is not None:
+                    self.metrics.committed(decision.events)
             self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.
@@ -499,6 +517,8 @@ class TurnLoop:
             self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:
             if commit is not None and commit.acks:
+                if self.metrics is not None:
+                    self.metrics.handed_over(plan.commands, len(result.kept))
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests. Neither needs a key.
+"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests, both without a key; `/metrics`.
 
 What is read of the store is kept for a moment, so that many questions cost no more than one.
 """
@@ -11,14 +11,18 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from tidemill.api.auth import Router
 from tidemill.api.problems import problem_answer
 from tidemill.api.protection import LoadGuard
 from tidemill.api.schemas import answer
-from tidemill.errors import Problem
+from tidemill.engine.engine import Engine
+from tidemill.errors import Problem, rejected
+from tidemill.observability.metrics import CONTENT_TYPE
 from tidemill.stores.contract import Store
 from tidemill.stores.optional import SelfDiagnosis
 
 router = APIRouter(tags=["health"])
+metrics_router = Router(tags=["health"])
 
 DURABILITY_CHECKS = frozenset(
     {
@@ -93,3 +97,19 @@ async def readyz(request: Request) -> Response:
         await guard.backlog()
         known = await state.durability.known()
     return answer({"status": "ok", **known})
+
+
+@metrics_router.on(
+    "GET",
+    "/metrics",
+    may="metrics:read",
+    answers=None,
+    media_type="text/plain",
+    summary="Counters, histograms and gauges, as Prometheus reads them",
+)
+async def metrics(request: Request) -> Response:
+    engine: Engine = request.app.state.engine
+    if engine.metrics is None:
+        hint = "`tidemill serve` does; for a mounted engine, say `engine_at(url, metrics=True)`"
+        raise rejected("metrics_off", "this engine keeps no metrics", hint=hint)
+    return Response(await engine.metrics.text(), media_type=CONTENT_TYPE)

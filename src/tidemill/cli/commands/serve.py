@@ -27,6 +27,7 @@ from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
 from tidemill.security.grants import ImportGrants
+from tidemill.security.identity import JwtVerifier, Sessions
 from tidemill.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _engine(options: ServeOptions, settings: Settings) -> Engine:
         retention_days=options.retention_days,
         grace_ms=round(options.grace_s * 1000),
         settings=settings,
+        metrics=True,
     )
 
 
@@ -160,14 +162,14 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
     from tidemill.api.app import create_app
     from tidemill.api.auth import Access
 
-    access = Access(engine)
+    server = settings.server
+    access = Access(engine, jwt=_verifier(settings), sessions=Sessions(server.secret, server.session_hours))
     if not await access.is_configured():
         if not is_loopback(options.host) and not options.without_authentication:
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
         access = Access.open(engine)
-    server = settings.server
     return create_app(
         engine,
         access=access,
@@ -176,6 +178,11 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
         secret=server.secret,
         public_url=server.public_url,
     )
+
+
+def _verifier(settings: Settings) -> JwtVerifier | None:
+    rules, key_set = settings.server.jwt, settings.server.jwks
+    return None if rules is None else JwtVerifier(rules, None if key_set is None else key_set.read_bytes)
 
 
 def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:

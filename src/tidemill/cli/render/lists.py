@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.triggers.times import duration_text
 
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
@@ -219,6 +220,20 @@ LISTS = {
         "nothing is published",
         lambda row: str(row.description),
     ),
+    "schedules": ListSpec(
+        (
+            Column("SCHEDULE", "name", gives=True),
+            Column("STATUS", lambda row: "failing" if row.last_error else row.status, status=True),
+            Column("WORKFLOW", "workflow", gives=True),
+            Column(
+                "WHEN", lambda row: f"every {duration_text(row.every_ms)}" if row.every_ms else row.cron, gives=True
+            ),
+            Column("NEXT", lambda row: age(row.next_ms)),
+            Column("LAST RUN", lambda row: age(row.last_started_ms)),
+        ),
+        "there is no schedule",
+        lambda row: row.description if row.last_error is None else str(row.last_error),
+    ),
     "blobs": ListSpec(
         (
             Column("DIGEST", "digest"),
@@ -227,6 +242,36 @@ LISTS = {
             Column("SINCE", lambda row: age(row.since_ms)),
         ),
         "there is no blob",
+    ),
+    "keys": ListSpec(
+        (
+            Column("ID", "id"),
+            Column("LABEL", "label", gives=True),
+            Column("STATE", "state"),
+            Column("ROLES", lambda row: names(row.roles), gives=True),
+            Column("EXPIRES", lambda row: "never" if row.expires_ms is None else age(row.expires_ms)),
+        ),
+        "there is no key",
+    ),
+    "tenants": ListSpec(
+        (
+            Column("TENANT", "name"),
+            Column("STATE", "state"),
+            Column("CREATED", lambda row: age(row.created_ms)),
+            Column("BY", "created_by", gives=True),
+        ),
+        "no tenant was created",
+    ),
+    "audit": ListSpec(
+        (
+            Column("ENTRY", "seq", number=True),
+            Column("WHEN", lambda row: age(row.at_ms)),
+            Column("ACTOR", "actor", gives=True),
+            Column("ACTION", "action"),
+            Column("SUBJECT", "subject", gives=True),
+        ),
+        "no change matches",
+        lambda row: str(row.detail),
     ),
 }
 
@@ -254,9 +299,18 @@ def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
     print_rows(columns, reversed(versions), note)
 
 
+def shares(version: int, weights: Mapping[int, int]) -> str:
+    """The version that a tag points to, or those that share it: `@3`, `@2 90 % @3 10 %`."""
+    return " ".join(f"@{number} {percent} %" for number, percent in sorted(weights.items())) or f"@{version}"
+
+
 def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
     """Print the version that each tag points to, and the moves that led there."""
-    columns = (Column("TAG", itemgetter(0)), Column("VERSION", lambda tag: f"@{tag[1]}", number=True))
+    weights = {move.tag: dict(move.weights) for move in moves}
+    columns = (
+        Column("TAG", itemgetter(0)),
+        Column("VERSION", lambda tag: shares(tag[1], weights.get(tag[0], {})), number=True),
+    )
     print_rows(columns, sorted(tags.items()))
     if not moves:
         return
@@ -265,7 +319,7 @@ def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
         Column("WHEN", lambda move: iso(move.at_ms)),
         Column("TAG", "tag"),
         Column("FROM", lambda move: f"@{move.was}" if move.was else "—"),
-        Column("TO", lambda move: f"@{move.version}" if move.version else "—"),
+        Column("TO", lambda move: shares(move.version, dict(move.weights)) if move.version else "—"),
         Column("BY", "actor", gives=True),
     )
     print_rows(move_columns, reversed(moves), lambda move: str(move.message))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
@@ -56,7 +56,9 @@ class WorkflowService:
         elif isinstance(document, (str, bytes)):
             text = document
             read = await off_loop(text, partial(read_document, format=None), text)
-        publishing = self._context.catalog.publish(self._context.tenant, read, author=author, message=message)
+        publishing = self._context.catalog.publish(
+            self._context.tenant, read, author=author, message=message, audited=self._context.audited
+        )
         if text is None:
             return await publishing
         try:
@@ -106,7 +108,13 @@ class WorkflowService:
     ) -> Published:
         """Make a new version of a published one with a JSON Patch on its document."""
         return await self._context.catalog.patch(
-            self._context.tenant, reference, operations, base_digest=base_digest, author=author, message=message
+            self._context.tenant,
+            reference,
+            operations,
+            base_digest=base_digest,
+            author=author,
+            message=message,
+            audited=self._context.audited,
         )
 
     async def find(
@@ -121,13 +129,46 @@ class WorkflowService:
         await self._context.catalog.resolve(self._context.tenant, name)
         return await self._context.catalog.versions(self._context.tenant, name)
 
-    async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
-        """Make a tag point to a version."""
-        return await self._context.catalog.tag(self._context.tenant, name, tag, version, actor=actor, message=message)
+    async def tag(
+        self,
+        name: str,
+        tag: str,
+        version: int | Mapping[int, int],
+        *,
+        weight: int | None = None,
+        actor: str = "",
+        message: str = "",
+    ) -> Tagged:
+        """Make a tag point to a version, or let several versions share it.
+
+        With a `weight` the version gets that percentage of the runs that are started by the tag, and the versions that
+        have the tag now keep the rest; `{2: 90, 3: 10}` names all of them. The id of a run decides which version it
+        gets, so that a start that is repeated with the same key gets the same.
+        """
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.tag(context.tenant, name, tag, version, weight=weight, **words)
+
+    async def rollback_tag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+        """Make a tag point to where it pointed before its last move. Done twice, it points where it does now."""
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.rollback_tag(context.tenant, name, tag, **words)
+
+    async def delete(self, name: str, *, actor: str = "", message: str = "") -> WorkflowDeletion:
+        """Take a workflow out of the catalog; refused while runs of it have not ended.
+
+        Ended runs stay readable. A document that is published under the name later continues the version numbers.
+        """
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.delete(context.tenant, name, **words)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
-        return await self._context.catalog.untag(self._context.tenant, name, tag, actor=actor, message=message)
+        context = self._context
+        words = {"actor": actor, "message": message}
+        return await context.catalog.untag(context.tenant, name, tag, audited=context.audited, **words)
 
     async def tags(self, name: str) -> dict[str, int]:
         """Where the tags of a workflow point, `latest` included."""
