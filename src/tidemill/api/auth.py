@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from tidemill.api.protection import LoadGuard
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.errors import rejected
@@ -25,6 +26,7 @@ from tidemill.security.identity import (
 )
 
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
+JSON = "application/json"
 
 
 class Caller(NamedTuple):
@@ -108,10 +110,25 @@ def require(permission: str) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         access: Access = request.app.state.access
         caller = await access.caller(request)
+        guard: LoadGuard = request.app.state.load_guard
+        await guard.admit(caller.principal, permission)
         if not caller.principal.may(permission):
             message = f"{caller.actor} lacks the permission {permission}"
             raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
         request.state.caller = caller
+
+    return check
+
+
+def consuming(media_type: str) -> Callable[[Request], Awaitable[None]]:
+    """A dependency that refuses bodies of another media type."""
+
+    async def check(request: Request) -> None:
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+        if has_body and given != media_type:
+            message = f"this path takes {media_type}, not {given[:100] or 'a body without a content type'}"
+            raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
     return check
 
@@ -147,9 +164,16 @@ class Router(APIRouter):
         answers: Any,
         status: int = 200,
         media_type: str = "application/json",
+        consumes: str | None = JSON,
         **options: Any,
     ) -> Callable[[EndpointT], EndpointT]:
-        """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`."""
+        """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`.
+
+        A body of another media type than `consumes` is refused; None takes any.
+        """
+        checks = [Depends(require(may))]
+        if consumes is not None and method != "GET":
+            checks.append(Depends(consuming(consumes)))
 
         def add(endpoint: EndpointT) -> EndpointT:
             endpoint.__dict__["declared"] = Declared(may, answers, status, media_type)
@@ -159,8 +183,8 @@ class Router(APIRouter):
                 methods=[method],
                 status_code=status,
                 response_model=None,
-                dependencies=[Depends(require(may))],
-                openapi_extra={"x-permission": may},
+                dependencies=checks,
+                openapi_extra={"x-permission": may, **options.pop("openapi_extra", {})},
                 **options,
             )
             return endpoint

@@ -10,10 +10,11 @@ import enum
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from fastapi import Response
+from fastapi import Query, Response
+from pydantic import BaseModel, ConfigDict
 
 from tidemill.engine.views import plain
 
@@ -42,11 +43,28 @@ def page_answer(items: Sequence[Any], after: str | None) -> Response:
     return answer({"items": items, "next": after})
 
 
+class Body(BaseModel):
+    """The body of a request: every key is known, and nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+After = Annotated[str | None, Query(description="`next` of the page before.", max_length=1_000)]
+Limit = Annotated[int, Query(ge=1, le=500, description="How many items a page has at most.")]
+
+
 class PageOf:
     """Stands for a page of a type in `schema`."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
+
+
+class Extended:
+    """Stands for a type with further fields in `schema`."""
+
+    def __init__(self, kind: Any, **fields: Any) -> None:
+        self.kind, self.fields = kind, fields
 
 
 class AnswerSchemas:
@@ -60,6 +78,9 @@ class AnswerSchemas:
             return kind
         if isinstance(kind, PageOf):
             return self._object({"items": {"type": "array", "items": self.schema(kind.item)}, "next": _CURSOR})
+        if isinstance(kind, Extended):
+            further = self._object({name: self.schema(each) for name, each in kind.fields.items()})
+            return {"allOf": [self.schema(kind.kind), further]}
         if kind in _SCALARS:
             return _SCALARS[kind]
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -104,7 +125,9 @@ class AnswerSchemas:
         config = kind.__struct_config__
         if config.tag_field == "kind":
             properties["kind"] = {"type": "string", "const": str(config.tag)}
-        return {**self._object(properties), "description": (kind.__doc__ or "").strip().split("\n")[0]}
+        # A struct with `to_dict` leaves out what is not known.
+        shown = self._object(properties, required=not hasattr(kind, "to_dict"))
+        return {**shown, "description": (kind.__doc__ or "").strip().split("\n")[0]}
 
     @staticmethod
     def _object(properties: Mapping[str, Schema], *, required: bool = True) -> Schema:
