@@ -203,7 +203,8 @@ class CredentialDirectory:
     def _check_live(self, stored: StoredKey) -> None:
         state = stored.state(self._store.now_ms())
         if state != "live":
-            raise credential_invalid(f"the key {stored.label} is {state}", code=f"key_{state}")
+            code = "key_revoked" if state == "revoked" else "key_expired"
+            raise credential_invalid(f"the key {stored.label} is {state}", code=code)
 
 
 def _bounded(known: dict[str, Any]) -> dict[str, Any]:

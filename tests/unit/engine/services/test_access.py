@@ -374,6 +374,7 @@ async def test_two_processes_that_chain_at_once_enter_each_change_once(mill: Clu
         ({"previous": "0" * 64}, "does not follow"),
         ({"seq": 99}, "does not follow"),
     ],
+    ids=["actor", "digest", "hash", "previous", "seq"],
 )
 @simulated
 async def test_a_changed_entry_is_found(mill: Cluster, change: dict[str, Any], problem: str) -> None:
