@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,14 +12,15 @@ from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
-from tidemill.api.routes import health
+from tidemill.api.routes import health, run_actions, runs
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
+from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
 from tidemill.security.identity import Principal
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
-ROUTERS: tuple[tuple[str, Router], ...] = ()
+ROUTERS: tuple[tuple[str, Router], ...] = (("runs", runs.router), ("runs", run_actions.router))
 """The name of each resource, and its routes."""
 LOCAL = "local"
 
@@ -33,6 +35,7 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        await app.state.streams.close()
 
     app = FastAPI(
         title="Tidemill",
@@ -45,6 +48,9 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     )
     local = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
     app.state.engine, app.state.access = engine, access or Access(engine, open_as=local)
+    # Set by the server that shuts down: streams end then, and waiting requests are answered.
+    app.state.closing = asyncio.Event()
+    app.state.streams = LiveStreams(app.state.closing)
     add_problem_handlers(app)
     app.include_router(health.router)
     for name, router in ROUTERS:
@@ -61,7 +67,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for route in app.routes:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
-            for method in route.methods:
+            for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:

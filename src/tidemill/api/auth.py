@@ -17,6 +17,7 @@ from tidemill.errors import rejected
 from tidemill.security.identity import Principal
 
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
+JSON = "application/json"
 
 
 class Caller(NamedTuple):
@@ -60,6 +61,19 @@ def require(permission: str) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
+def consuming(media_type: str) -> Callable[[Request], Awaitable[None]]:
+    """A dependency that refuses bodies of another media type."""
+
+    async def check(request: Request) -> None:
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+        if has_body and given != media_type:
+            message = f"this path takes {media_type}, not {given[:100] or 'a body without a content type'}"
+            raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
+
+    return check
+
+
 def _current_caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
@@ -91,9 +105,16 @@ class Router(APIRouter):
         answers: Any,
         status: int = 200,
         media_type: str = "application/json",
+        consumes: str | None = JSON,
         **options: Any,
     ) -> Callable[[EndpointT], EndpointT]:
-        """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`."""
+        """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`.
+
+        A body of another media type than `consumes` is refused; None takes any.
+        """
+        checks = [Depends(require(may))]
+        if consumes is not None and method != "GET":
+            checks.append(Depends(consuming(consumes)))
 
         def add(endpoint: EndpointT) -> EndpointT:
             endpoint.__dict__["declared"] = Declared(may, answers, status, media_type)
@@ -103,7 +124,7 @@ class Router(APIRouter):
                 methods=[method],
                 status_code=status,
                 response_model=None,
-                dependencies=[Depends(require(may))],
+                dependencies=checks,
                 openapi_extra={"x-permission": may},
                 **options,
             )

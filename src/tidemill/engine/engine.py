@@ -323,8 +323,8 @@ class Engine:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
-        Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails. A
-        workflow written in Python is published first, and takes its inputs by name too: `start(report, n=3)`.
+        Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
+        A workflow written in Python is published first, and takes its inputs by name too: `start(report, n=3)`.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
         if flow is not None:

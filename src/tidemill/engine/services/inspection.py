@@ -284,9 +284,7 @@ class InspectionService:
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
         return [decode_event(record) for record in tail.records]
 
-    async def output(
-        self, run_id: str, node: str, *, index: int | None = None, at: int | None = None
-    ) -> NodeOutput:
+    async def output(self, run_id: str, node: str, *, index: int | None = None, at: int | None = None) -> NodeOutput:
         """The output of a node's latest visit, or of one item of its map, now or after event `at`."""
         entry = await self._at(run_id, at)
         check_node(entry.flow.workflow, node)
@@ -490,7 +488,7 @@ class InspectionService:
         attempt: int | None = None,
         new_only: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """The same lines, then those that are written from now on; ends with the run. With `new_only` only the latter."""
+        """The same lines, then those that are written from now on, or only these (`new_only`); ends with the run."""
         entry = await self._context.entry(run_id)
         if node is not None:
             check_node(entry.flow.workflow, node)

@@ -150,7 +150,7 @@ class RunService(RunActions):
         `requests` are digests of all that was asked for, one for each run: a run that another request has started is
         refused (`key_reused`), and nothing is started then.
         """
-        known = await self._started_by(run_ids)
+        known = await self.started_by(run_ids)
         for run_id, request in zip(run_ids, requests, strict=True):
             if known.get(run_id, request) != request:
                 raise _key_reused()
@@ -173,7 +173,7 @@ class RunService(RunActions):
                 raise _key_reused() if refusal.code == "run_exists" else refusal from None
         return [run_id not in known for run_id in run_ids]
 
-    async def _started_by(self, run_ids: Sequence[str]) -> dict[str, str]:
+    async def started_by(self, run_ids: Sequence[str]) -> dict[str, str]:
         """The requests that have started these runs, as far as they exist."""
         streams = {self._context.stream(run_id): 0 for run_id in run_ids}
         tails = await self._context.store.load(streams, snapshots=False, limit=1)
