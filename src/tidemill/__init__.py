@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from tidemill.engine.catalog import Diff, Published, Tagged
     from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
     from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
+    from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
     from tidemill.engine.maintenance.blob_gc import GcReport
     from tidemill.engine.maintenance.doctor import Diagnosis
     from tidemill.engine.maintenance.reindex import Reindexed
     from tidemill.engine.maintenance.retention import SweepResult
     from tidemill.engine.maintenance.verify import AuditReport
+    from tidemill.engine.services.access import CreatedKey, KeyView, TenantView
     from tidemill.engine.services.bulk import BulkOutcome
     from tidemill.engine.services.concurrency import ConcurrencyLimit
     from tidemill.engine.services.dead_letters import Reprocessed
@@ -95,6 +97,8 @@ _HOMES = {
     "ChildRun": "tidemill.handlers.contract",
     "Comparison": "tidemill.engine.services.inspection",
     "ConcurrencyLimit": "tidemill.engine.services.concurrency",
+    **dict.fromkeys(("AuditEntry", "ChainCheck"), "tidemill.engine.maintenance.audit_chain"),
+    **dict.fromkeys(("CreatedKey", "KeyView", "TenantView"), "tidemill.engine.services.access"),
     "DeadLetterRow": "tidemill.engine.index_rows",
     "Diagnosis": "tidemill.engine.maintenance.doctor",
     "Diff": "tidemill.engine.catalog",
@@ -171,15 +175,18 @@ __all__ = [
     "ArchiveEntry",
     "ArchivePage",
     "AsyncTidemill",
+    "AuditEntry",
     "AuditReport",
     "Blob",
     "BlobInfo",
     "BulkOutcome",
     "Cancelled",
     "Capabilities",
+    "ChainCheck",
     "ChildRun",
     "Comparison",
     "ConcurrencyLimit",
+    "CreatedKey",
     "DeadLetterRow",
     "Diagnosis",
     "Diff",
@@ -190,6 +197,7 @@ __all__ = [
     "GcReport",
     "Handler",
     "InternalError",
+    "KeyView",
     "LogLine",
     "NodeContext",
     "NodeHistory",
@@ -213,6 +221,7 @@ __all__ = [
     "TagMoved",
     "Tagged",
     "Task",
+    "TenantView",
     "Tidemill",
     "TidemillError",
     "Unavailable",

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
 from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.services.access import AuditService, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -23,7 +24,9 @@ from tidemill.engine.services.workflows import WorkflowService
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.triggers.service import ScheduleService, schedule_verb
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +45,7 @@ def aopen(
     archive: str | None = None,
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
+    tenant: str = OPERATOR_TENANT,
 ) -> AsyncTidemill:
     """An engine in the caller's event loop: `async with tidemill.aopen() as mill`, or `mill = await tidemill.aopen()`.
 
@@ -59,6 +63,7 @@ def aopen(
         archive=archive,
         retention_days=retention_days,
         settings=settings,
+        tenant=tenant,
     )
     return AsyncTidemill(engine, url)
 
@@ -142,7 +147,25 @@ class AsyncTidemill:
     concurrency_limits = _verb(Engine.concurrency_limits)
     limit_concurrency = _verb(Engine.limit_concurrency)
     unlimit_concurrency = _verb(Engine.unlimit_concurrency)
+    create_schedule = _verb(schedule_verb(ScheduleService.create))
+    update_schedule = _verb(schedule_verb(ScheduleService.update))
+    schedules = _verb(schedule_verb(ScheduleService.find))
+    schedule = _verb(schedule_verb(ScheduleService.show))
+    schedule_times = _verb(schedule_verb(ScheduleService.times))
+    pause_schedule = _verb(schedule_verb(ScheduleService.pause))
+    resume_schedule = _verb(schedule_verb(ScheduleService.resume))
+    delete_schedule = _verb(schedule_verb(ScheduleService.delete))
+    trigger_schedule = _verb(schedule_verb(ScheduleService.trigger))
     node_types = _verb(service_verb("workers", WorkerService.node_types))
+    create_key = _verb(Engine.create_key)
+    keys = _verb(service_verb("keys", KeyService.find))
+    revoke_key = _verb(Engine.revoke_key)
+    create_tenant = _verb(Engine.create_tenant)
+    tenants = _verb(service_verb("tenants", TenantService.find))
+    disable_tenant = _verb(Engine.disable_tenant)
+    enable_tenant = _verb(Engine.enable_tenant)
+    audit = _verb(service_verb("audit", AuditService.find))
+    verify_audit = _verb(Engine.verify_audit)
 
     def __init__(self, engine: Engine, url: str = "") -> None:
         self._engine, self._url = engine, without_password(url)

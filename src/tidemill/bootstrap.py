@@ -46,6 +46,7 @@ from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.security.grants import ANY
+from tidemill.security.identity import OPERATOR_TENANT, check_tenant_name
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
 from tidemill.settings import Settings, read_settings
 from tidemill.version import __version__
@@ -95,7 +96,7 @@ def built_in_handlers(
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler({} if functions is None else functions, settings.imports),
+        python_handler({} if functions is None else functions, settings.imports, granted=settings.functions),
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
@@ -445,7 +446,25 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
 
 def _secrets_of(settings: Settings) -> GrantedSecrets:
     secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
-    return GrantedSecrets(secrets, settings.secrets)
+    bound = {name: each.secrets for name, each in settings.tenants.items() if each.secrets is not None}
+    return GrantedSecrets(secrets, settings.secrets, bound)
+
+
+def _tenant_handlers(
+    types: NodeTypes,
+    functions: Mapping[str, Function],
+    carrier: SandboxExecutor | None,
+    store: Store,
+    settings: Settings,
+) -> dict[str, tuple[Handler, ...]]:
+    """The handlers of tenants that have grants of their own: the same node types, made with those grants."""
+    found: dict[str, tuple[Handler, ...]] = {}
+    for tenant in settings.tenants:
+        made = built_in_handlers(functions, carrier, store, settings.of_tenant(tenant))
+        own = {handler.type.key: handler for handler in made}
+        handlers = (own[each.handler.type.key] if each.origin == BUILT_IN else each.handler for each in types.offers)
+        found[tenant] = tuple(handlers)
+    return found
 
 
 def engine_at(
@@ -466,6 +485,7 @@ def engine_at(
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
     read_only: bool = False,
+    tenant: str = OPERATOR_TENANT,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
@@ -475,7 +495,9 @@ def engine_at(
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
+    from tidemill.triggers.scheduler import serve_schedules
 
+    check_tenant_name(tenant)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
@@ -500,12 +522,14 @@ def engine_at(
         version=__version__ if work else "",
         image=os.environ.get(IMAGE_VARIABLE, ""),
     )
-    return Engine(
+    engine = Engine(
         store=storage.store,
         blobs=storage.blobs,
         ambient=ambient,
         handlers=types.handlers,
         worker=options if work else None,
+        tenant=tenant,
+        fleet=OPERATOR_TENANT,
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=_retention_of(url, retention_days),
@@ -517,7 +541,10 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
         functions=registry,
+        tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
     )
+    serve_schedules(engine)
+    return engine
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

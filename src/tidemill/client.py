@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.index_rows import RunRow
+from tidemill.engine.services.access import AuditService, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -36,7 +37,9 @@ from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
     from tidemill.engine.maintenance.doctor import Diagnosis
@@ -86,6 +89,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     archive: str | None = None,
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
+    tenant: str = OPERATOR_TENANT,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
 
@@ -95,7 +99,8 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     that one and its children, and a caller that waits for it learns when the store gives out no work. Runs that ended
     `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`.
     `settings` are what the operator grants, by default from `tidemill.toml` and the environment
-    (`tidemill.settings.read_settings`). Close it, or use it in a `with`.
+    (`tidemill.settings.read_settings`). `tenant` is whose workflows and runs are meant, if there are
+    several. Close it, or use it in a `with`.
     """
     engine = engine_at(
         url,
@@ -108,6 +113,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         archive=archive,
         retention_days=retention_days,
         settings=settings,
+        tenant=tenant,
     )
     opened = Tidemill(engine, url)
     if only and engine.worker is not None:
@@ -232,7 +238,25 @@ class Tidemill:
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
+    create_schedule = _blocking(schedule_verb(ScheduleService.create))
+    update_schedule = _blocking(schedule_verb(ScheduleService.update))
+    schedules = _blocking(schedule_verb(ScheduleService.find))
+    schedule = _blocking(schedule_verb(ScheduleService.show))
+    schedule_times = _blocking(schedule_verb(ScheduleService.times))
+    pause_schedule = _blocking(schedule_verb(ScheduleService.pause))
+    resume_schedule = _blocking(schedule_verb(ScheduleService.resume))
+    delete_schedule = _blocking(schedule_verb(ScheduleService.delete))
+    trigger_schedule = _blocking(schedule_verb(ScheduleService.trigger))
     node_types = _blocking(service_verb("workers", WorkerService.node_types))
+    create_key = _blocking(Engine.create_key)
+    keys = _blocking(service_verb("keys", KeyService.find))
+    revoke_key = _blocking(Engine.revoke_key)
+    create_tenant = _blocking(Engine.create_tenant)
+    tenants = _blocking(service_verb("tenants", TenantService.find))
+    disable_tenant = _blocking(Engine.disable_tenant)
+    enable_tenant = _blocking(Engine.enable_tenant)
+    audit = _blocking(service_verb("audit", AuditService.find))
+    verify_audit = _blocking(Engine.verify_audit)
 
     def __init__(self, engine: Engine, url: str = "") -> None:
         self._engine, self._url = engine, without_password(url)

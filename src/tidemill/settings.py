@@ -21,19 +21,23 @@ from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
 from tidemill.net.egress import Egress, read_allow_list
 from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
+from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 CONFIG_NAME = "tidemill.toml"
 DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
+JWT_SECRET_VARIABLE = "TIDEMILL_JWT_SECRET"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
 SECRET_GRANTS_VARIABLE = "TIDEMILL_SECRET_GRANTS"
+SESSION_SECRET_VARIABLE = "TIDEMILL_SESSION_SECRET"
 SHELL_VARIABLE = "TIDEMILL_SHELL"
 SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
 VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
+    *(JWT_SECRET_VARIABLE, SESSION_SECRET_VARIABLE),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
@@ -60,6 +64,30 @@ class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, tuple[str, ...]] = {}
 
 
+class _JwtTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    secret: str = ""
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+    leeway_seconds: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    tenant_claim: str = "tenant"
+    roles_claim: str = "roles"
+    name_claim: str = "sub"
+
+
+class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    session_hours: Annotated[float, msgspec.Meta(gt=0, le=720)] = SESSION_HOURS
+    session_secret: str = ""
+    jwt: _JwtTable = _JwtTable()
+
+
+class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    imports: tuple[str, ...] | None = None
+    functions: tuple[str, ...] | None = None
+    egress: tuple[str, ...] | None = None
+    secrets: dict[str, SecretGrant] | None = None
+
+
 class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shape of `tidemill.toml`."""
 
@@ -72,6 +100,30 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     databases: dict[str, str] = {}
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
+    server: _ServerTable = _ServerTable()
+    tenants: dict[str, _TenantTable] = {}
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom the HTTP service believes."""
+
+    jwt: JwtRules | None = None
+    """Which tokens are accepted; None: none."""
+    jwks: Path | None = None
+    """The file with the public keys of the tokens, where they are not signed with a secret."""
+    session_hours: float = SESSION_HOURS
+    session_secret: str = ""
+    """Shared by the servers of a fleet; without one, sessions end with the process."""
+
+
+class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runs of one tenant may use; None is what the process may."""
+
+    imports: ImportGrants | None = None
+    functions: tuple[str, ...] | None = None
+    """Names of registered functions; `*` stands for any text."""
+    egress: Egress | None = None
+    secrets: Mapping[str, SecretGrant] | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +140,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """By name: the URL, and where it was said."""
     sql: StoreSqlGrants = StoreSqlGrants()
     limits: Limits = Limits()
+    server: ServerSettings = ServerSettings()
+    tenants: Mapping[str, TenantGrants] = {}
+    functions: tuple[str, ...] | None = None
+    """Names of registered functions that `python` nodes may call; None: all. Only of a tenant."""
     source: Path | None = None
     """The configuration file that was read."""
+
+    def of_tenant(self, name: str) -> Settings:
+        """The settings with which the node types of a tenant are made."""
+        grants = self.tenants.get(name, TenantGrants())
+        return msgspec.structs.replace(
+            self,
+            imports=self.imports if grants.imports is None else grants.imports,
+            egress=self.egress if grants.egress is None else grants.egress,
+            functions=grants.functions,
+        )
 
     @property
     def may_import(self) -> bool:
@@ -160,10 +226,58 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             tables=file.sql.tables,
         ),
         limits=file.limits,
+        server=_server(file.server, f"{path}: server", problems),
+        tenants={
+            name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
+        },
         source=path,
     )
     problems.refuse()
     return settings
+
+
+def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
+    given, variables = table.jwt, os.environ
+    session_secret = variables.get(SESSION_SECRET_VARIABLE) or table.session_secret
+    secret, jwks = (
+        variables.get(JWT_SECRET_VARIABLE) or given.secret,
+        Path(given.jwks).expanduser() if given.jwks else None,
+    )
+    long_enough = f"write {SECRET_LENGTH_MIN} random characters or more"
+    for text, variable, key in (
+        (secret, JWT_SECRET_VARIABLE, "jwt.secret"),
+        (session_secret, SESSION_SECRET_VARIABLE, "session_secret"),
+    ):
+        if text and len(text.encode()) < SECRET_LENGTH_MIN:
+            at = variable if variables.get(variable) else f"{place}.{key}"
+            problems.add(at, f"the secret is shorter than {SECRET_LENGTH_MIN} bytes", long_enough)
+    if secret and jwks is not None:
+        hint = "keep one: the secret of HS256, or the file with public keys"
+        problems.add(f"{place}.jwt", "a secret and a key set are given", hint)
+    if jwks is not None and not os.path.isfile(jwks):
+        problems.add(f"{place}.jwt.jwks", f"there is no file {jwks}", "name the JWKS file of the issuer")
+    for key in ("issuer", "audience"):
+        if jwks is not None and not getattr(given, key):
+            hint = "without it, tokens that the issuer makes for others would be accepted"
+            problems.add(f"{place}.jwt.{key}", f"{key} is missing", hint)
+    rules = None
+    if secret or jwks is not None:
+        names = ("issuer", "audience", "leeway_seconds", "tenant_claim", "roles_claim", "name_claim")
+        rules = JwtRules(secret=secret, **{name: getattr(given, name) for name in names})
+    return ServerSettings(jwt=rules, jwks=jwks, session_hours=table.session_hours, session_secret=session_secret)
+
+
+def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> TenantGrants:
+    problems.read(lambda: check_tenant_name(name), None, place)
+    imports, egress = table.imports, table.egress
+    return TenantGrants(
+        imports=problems.read(
+            lambda: None if imports is None else ImportGrants.read(imports), None, f"{place}.imports"
+        ),
+        functions=table.functions,
+        egress=problems.read(lambda: None if egress is None else Egress(allow=egress), None, f"{place}.egress"),
+        secrets=table.secrets,
+    )
 
 
 def unknown_variables() -> list[Problem]:

@@ -127,7 +127,7 @@ def setting_keys(shape: type[msgspec.Struct] = _ConfigFile, before: str = "") ->
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             found += setting_keys(field.type, f"{name}.")
         else:
-            found.append("secrets.NAME" if name == "secrets" else name)
+            found.append(f"{name}.NAME" if name in ("secrets", "tenants") else name)
     return found
 
 

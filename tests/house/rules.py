@@ -183,6 +183,7 @@ SHARED_STEMS = frozenset(
     [
         # Every store is laid out alike.
         *("database", "followers", "rows", "store", "streams", "transactional", "writer"),
+        "access",
         "approvals",
         "archive",
         "attempts",
@@ -205,6 +206,7 @@ SHARED_STEMS = frozenset(
         "pool",
         "protocol",
         "runs",
+        "schedules",
         "worker",
         "workflows",
     ]
@@ -236,10 +238,12 @@ FETCHER = (
 )
 ENTRIES = frozenset(
     [
+        "src/tidemill/cli/commands/access.py",
         "src/tidemill/cli/commands/approvals.py",
         "src/tidemill/cli/commands/dead_letters.py",
         "src/tidemill/cli/commands/project.py",
         "src/tidemill/cli/commands/runs.py",
+        "src/tidemill/cli/commands/schedules.py",
         "src/tidemill/handlers/python/child.py",
         "src/tidemill/testing/plugin.py",
     ]

@@ -209,3 +209,88 @@ def test_no_problem_repeats_a_password(tmp_path: Path) -> None:
     with pytest.raises(Rejected) as refused:
         read_settings(file)
     assert len(refused.value.problems) == 2 and "hunter22" not in str(refused.value)
+
+
+SERVER = """
+[server]
+session_hours = 2
+session_secret = "a secret of the tests, which is long enough"
+
+[server.jwt]
+jwks = "FILE"
+issuer = "https://id.example.com"
+audience = "tidemill"
+roles_claim = "realm_access.roles"
+
+[tenants.acme]
+imports = ["acme.tasks"]
+functions = ["charge", "report-*"]
+egress = ["10.1.0.0/16:443"]
+
+[tenants.acme.secrets.CRM_TOKEN]
+origins = ["https://api.crm.example.com"]
+workflows = ["billing"]
+
+[tenants.globex]
+"""
+
+
+def test_whom_the_server_believes_and_what_is_bound_to_tenants(tmp_path: Path) -> None:
+    keys = written(tmp_path / "jwks.json", "{}")
+    found = read_settings(written(tmp_path / "tidemill.toml", SERVER.replace("FILE", str(keys))))
+    assert found.server.jwt is not None and found.server.jwt.secret == ""
+    assert (found.server.jwt.issuer, found.server.jwt.roles_claim) == ("https://id.example.com", "realm_access.roles")
+    assert (found.server.jwks, found.server.session_hours) == (keys, 2)
+    acme, globex = found.tenants["acme"], found.tenants["globex"]
+    assert acme.imports == ImportGrants(("acme.tasks",)) and acme.functions == ("charge", "report-*")
+    assert acme.egress is not None and acme.egress.allow == ("10.1.0.0/16:443",)
+    assert acme.secrets is not None and acme.secrets["CRM_TOKEN"].workflows == ("billing",)
+    assert (globex.imports, globex.functions, globex.egress, globex.secrets) == (None, None, None, None)
+    assert found.of_tenant("acme").imports == acme.imports and found.of_tenant("acme").functions == acme.functions
+    assert found.of_tenant("globex").egress == found.egress and found.of_tenant("nobody").functions is None
+
+
+def test_secrets_of_the_server_come_from_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_JWT_SECRET", "j" * 32)
+    monkeypatch.setenv("TIDEMILL_SESSION_SECRET", "s" * 32)
+    found = read_settings().server
+    assert found.jwt is not None and (found.jwt.secret, found.session_secret) == ("j" * 32, "s" * 32)
+
+
+def test_everything_wrong_with_the_server_and_tenants_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+[server]
+session_hours = 0
+session_secret = "short"
+[server.jwt]
+secret = "short"
+jwks = "/nowhere/jwks.json"
+nope = 1
+[tenants.Acme]
+imports = ["not a path"]
+[tenants.acme]
+egress = ["http://"]
+shell = true
+[tenants.acme.secrets.X]
+origins = ["nowhere"]
+workflows = []
+"""
+    file = written(tmp_path / "tidemill.toml", text)
+    found = {(code, path.removeprefix(f"{file}: ")) for code, path in problems(file)}
+    assert {
+        ("setting_invalid", "server.session_hours"),
+        ("setting_invalid", "server.session_secret"),
+        ("setting_invalid", "server.jwt.nope"),
+        ("setting_invalid", "server.jwt.secret"),
+        ("setting_invalid", "server.jwt"),
+        ("setting_invalid", "server.jwt.jwks"),
+        ("setting_invalid", "server.jwt.issuer"),
+        ("setting_invalid", "server.jwt.audience"),
+        ("tenant_name_invalid", "tenants.Acme"),
+        ("import_pattern_invalid", "tenants.Acme.imports"),
+        ("egress_entry_invalid", "tenants.acme.egress"),
+        ("setting_invalid", "tenants.acme.shell"),
+    } <= found
+    assert any(path.startswith("tenants.acme.secrets") for _, path in found)
+    monkeypatch.setenv("TIDEMILL_JWT_SECRET", "short")
+    assert ("setting_invalid", "TIDEMILL_JWT_SECRET") in problems()

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
-from tidemill.api.routes import health, run_actions, runs
+from tidemill.api.routes import access as access_routes
+from tidemill.api.routes import health, run_actions, runs, schedules
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
-from tidemill.security.identity import Principal
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
-ROUTERS: tuple[tuple[str, Router], ...] = (("runs", runs.router), ("runs", run_actions.router))
+ROUTERS: tuple[tuple[str, Router], ...] = (
+    ("access", access_routes.router),
+    ("runs", runs.router),
+    ("runs", run_actions.router),
+    ("schedules", schedules.router),
+)
 """The name of each resource, and its routes."""
-LOCAL = "local"
 
 
 def create_app(engine: Engine, *, access: Access | None = None, root_path: str = "") -> FastAPI:
@@ -31,12 +33,6 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
     own, or serve it on the loopback address.
     """
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await app.state.streams.close()
-
     app = FastAPI(
         title="Tidemill",
         version=__version__,
@@ -44,12 +40,10 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
         docs_url=None,
         redoc_url=None,
         root_path=root_path,
-        lifespan=lifespan,
     )
-    local = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
-    app.state.engine, app.state.access = engine, access or Access(engine, open_as=local)
-    # Set by the server that shuts down: streams end then, and waiting requests are answered.
+    app.state.engine, app.state.access = engine, access or Access.open(engine)
     app.state.closing = asyncio.Event()
+    """Set when the server stops: open streams end with the place to resume from."""
     app.state.streams = LiveStreams(app.state.closing)
     add_problem_handlers(app)
     app.include_router(health.router)
@@ -64,11 +58,13 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document, schemas = FastAPI.openapi(app), AnswerSchemas()
         problem = {"description": "A problem", "content": {MEDIA_TYPE: {"schema": PROBLEM}}}
-        for route in app.routes:
+        # The application itself does not list the routes of its routers.
+        routers: list[tuple[str, APIRouter]] = [("", health.router), *((PREFIX, router) for _, router in ROUTERS)]
+        for prefix, route in [(prefix, route) for prefix, router in routers for route in router.routes]:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
             for method in route.methods or ():
-                operation = document["paths"][route.path_format][method.lower()]
+                operation = document["paths"][prefix + route.path_format][method.lower()]
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
                     content = {declared.media_type: {"schema": schemas.schema(declared.answers)}}

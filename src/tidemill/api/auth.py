@@ -14,7 +14,15 @@ from fastapi import APIRouter, Depends, Request, Response
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.errors import rejected
-from tidemill.security.identity import Principal
+from tidemill.security.identity import (
+    CSRF_HEADER,
+    KEY_PREFIX,
+    SESSION_COOKIE,
+    JwtVerifier,
+    Principal,
+    Sessions,
+    credential_invalid,
+)
 
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
 JSON = "application/json"
@@ -25,6 +33,8 @@ class Caller(NamedTuple):
 
     principal: Principal
     services: TenantServices
+    session: str = ""
+    """The session that the request came with, instead of a key or a token."""
 
     @property
     def actor(self) -> str:
@@ -32,19 +42,65 @@ class Caller(NamedTuple):
         return self.principal.name
 
 
-class Access:
-    """Finds the principal of a request."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing, so that a session needs no CSRF token for them."""
+LOCAL = "local"
+"""The name of the caller where no authentication is configured."""
 
-    def __init__(self, engine: Engine, *, open_as: Principal | None = None) -> None:
-        self._engine, self._open_as = engine, open_as
+
+class Access:
+    """Finds the principal of a request: an API key or a JSON Web Token in its `Authorization`, or a session cookie."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        jwt: JwtVerifier | None = None,
+        sessions: Sessions | None = None,
+        open_as: Principal | None = None,
+    ) -> None:
+        self._engine, self._jwt, self._open_as = engine, jwt, open_as
+        self.sessions = sessions or Sessions()
+
+    @classmethod
+    def open(cls, engine: Engine) -> Access:
+        """Everyone who reaches the server is an administrator of the engine's tenant."""
+        return cls(engine, open_as=Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",)))
+
+    async def is_configured(self) -> bool:
+        """Whether any credential could be accepted."""
+        return self._jwt is not None or await self._engine.credentials.has_keys()
 
     async def caller(self, request: Request) -> Caller:
-        """The one who asks. Raises Rejected (`unauthenticated`)."""
-        principal = self._open_as
-        if principal is None:
+        """The one who asks. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
+        if self._open_as is not None:
+            return self._caller(self._open_as)
+        given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
+        if given is not None:
+            return self._caller(await self._bearer(given))
+        if not session:
             hint = "send `Authorization: Bearer KEY`; create a key with `tidemill keys create`"
-            raise rejected("unauthenticated", "the request carries no valid credential", hint=hint)
-        return Caller(principal, self._engine.for_tenant(principal.tenant))
+            raise rejected("unauthenticated", "the request carries no credential", hint=hint)
+        principal = self.sessions.principal(session, self._engine.context.store.now_ms())
+        await self._engine.credentials.check(principal)
+        if request.method not in SAFE_METHODS:
+            self.sessions.check_csrf(session, request.headers.get(CSRF_HEADER, ""))
+        return self._caller(principal, session)
+
+    async def _bearer(self, given: str) -> Principal:
+        scheme, _, text = given.partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not text:
+            raise credential_invalid("the header Authorization is not `Bearer KEY`")
+        if text.startswith(f"{KEY_PREFIX}_"):
+            return await self._engine.credentials.principal_of_key(text)
+        if self._jwt is None:
+            raise credential_invalid()
+        principal = self._jwt.principal(text, self._engine.context.ambient.monotonic_ms())
+        return await self._engine.credentials.check(principal)
+
+    def _caller(self, principal: Principal, session: str = "") -> Caller:
+        return Caller(principal, self._engine.for_tenant(principal.tenant, audited=True), session)
 
 
 def require(permission: str) -> Callable[[Request], Awaitable[None]]:

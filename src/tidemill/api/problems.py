@@ -34,7 +34,11 @@ _CONFLICT = (
     "approval_decided", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired", "patch_needs_retry",
     "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running", "run_completed",
     "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists", "signals_full",
-    "tenant_exists", "workflow_in_use", "workflow_waits",
+    "key_label_taken", "tenant_exists", "workflow_in_use", "workflow_waits",
+)  # fmt: skip
+_UNAUTHENTICATED = (
+    "credential_invalid", "key_expired", "key_revoked", "session_invalid", "tenant_disabled", "token_expired",
+    "unauthenticated",
 )  # fmt: skip
 STATUSES: dict[str, int] = {
     **dict.fromkeys(_NOT_FOUND, 404),
@@ -53,7 +57,7 @@ STATUSES: dict[str, int] = {
     "not_allowed": 403,
     "range_invalid": 416,
     "rate_limited": 429,
-    "unauthenticated": 401,
+    **dict.fromkeys(_UNAUTHENTICATED, 401),
 }
 """By error code; any other refusal is 422."""
 UNPROCESSABLE = 422
@@ -98,8 +102,9 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 async def _rejected(_: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
-    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else {}
-    if status_of(error.problems) == HTTPStatus.TOO_MANY_REQUESTS:
+    status = status_of(error.problems)
+    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", RETRY_AFTER_SECONDS))
     return problem_answer(error.problems, headers=headers)
 

@@ -204,9 +204,9 @@ class TenantFeed(Feed):
     `reset` says that more was started than it looks at, so that a reader has to read the list again.
     """
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, closing: asyncio.Event) -> None:
         super().__init__()
-        self._context = context
+        self._context, self._closing = context, closing
         self.epoch = context.ambient.new_id()
         """Part of every id: another process, or a later feed, cannot resume from it."""
         self.ready = asyncio.Event()
@@ -225,7 +225,7 @@ class TenantFeed(Feed):
 
     async def work(self) -> None:
         try:
-            while True:
+            while not self._closing.is_set():
                 await self._look()
                 self.ready.set()
                 await asyncio.sleep(POLL_S)
@@ -293,10 +293,6 @@ class LiveStreams:
     def all_feeds(self) -> list[Feed]:
         """What reads from the store now, however many read from that."""
         return [*self._runs.values(), *self._tenants.values()]
-
-    async def close(self) -> None:
-        for feed in self.all_feeds():
-            await feed.stop()
 
     async def run(
         self, services: TenantServices, run_id: str, after: int, *, live: bool, logs: bool, recheck: Recheck
@@ -411,7 +407,7 @@ class LiveStreams:
         tenant = services.context.tenant
         feed = self._tenants.get(tenant)
         if feed is None or feed.over:
-            feed = self._tenants[tenant] = TenantFeed(services.context)
+            feed = self._tenants[tenant] = TenantFeed(services.context, self._closing)
             feed.task = asyncio.create_task(feed.work(), name="tidemill-stream")
         feed.readers += 1
         try:

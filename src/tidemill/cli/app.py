@@ -220,6 +220,7 @@ def publish_command(session: StoreSession, file: str, message: str, author: str)
     "--correlation", "correlation_id", metavar="ID", default="", about="What it belongs to elsewhere; it is kept."
 )
 @options.actor
+@options.config
 @options.on_store()
 def start_command(session: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
@@ -290,6 +291,62 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
     from tidemill.cli.commands.worker import WorkOptions, work
 
     return work(WorkOptions(retention_days=options.retention(retention_days, keep_runs), **given))
+
+
+@app.command("serve")
+@options.store
+@options.option("--host", metavar="ADDRESS", default="127.0.0.1", about="Where to listen.")
+@options.option("--port", metavar="N", type=options.Integers(0, 65_535), default=8321, about="0 takes any free port.")
+@options.option(
+    "--workers",
+    metavar="N",
+    type=options.Integers(1, 256),
+    about="Worker processes beside the server. Default: one worker inside it.",
+)
+@options.flag("--no-worker", about="Only the API; workers run elsewhere.")
+@options.option(
+    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="Nodes that run at the same time."
+)
+@options.option(
+    "--grace",
+    "grace_s",
+    metavar="SECONDS",
+    type=options.Numbers(0),
+    default=30.0,
+    about="How long requests and nodes may finish after a signal.",
+)
+@options.apps
+@options.imports
+@options.archive
+@options.retention_days
+@options.keep_runs
+@options.option("--root-path", metavar="PATH", default="", about="Where a proxy has mounted the server: /tidemill.")
+@options.flag("--without-authentication", about="Serve any address although no authentication is configured.")
+@options.option(
+    "--log-level",
+    metavar="LEVEL",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+)
+@options.option(
+    "--log-format",
+    metavar="FORMAT",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    about="text, or json: one JSON object per line.",
+)
+def serve_command(
+    retention_days: float | None, keep_runs: bool, workers: int | None, no_worker: bool, **given: Any
+) -> int:
+    """Serve the HTTP API of a store.
+
+    Without a key or tokens configured it serves the loopback address only, to everyone on this machine.
+    """
+    from tidemill.cli.commands.serve import ServeOptions, serve
+
+    number = 0 if no_worker else workers
+    return serve(ServeOptions(retention_days=options.retention(retention_days, keep_runs), workers=number, **given))
 
 
 @app.command("migrate")

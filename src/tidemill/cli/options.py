@@ -279,6 +279,10 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
+    "keys": "Make, list and revoke the API keys of the HTTP service.",
+    "tenants": "Make, list and disable tenants.",
+    "audit": "See who has changed what, and check that no entry was changed.",
+    "schedules": "Start runs by the clock.",
     "config": "See what the operator has set and granted, and check it.",
 }
 COMMANDS = {
@@ -292,6 +296,7 @@ COMMANDS = {
 """Commands of the root that are defined beside the groups."""
 MODULES = {
     **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex"), "storage"),
+    **dict.fromkeys(("keys", "tenants", "audit"), "access"),
     "dlq": "dead_letters",
     "nodes": "documents",
     **dict.fromkeys(("workers", "concurrency"), "worker"),
@@ -310,10 +315,13 @@ SYNONYMS = {
     **dict.fromkeys(("status", "inspect", "runs status", "runs inspect", "runs get", "runs describe"), "runs show RUN"),
     **dict.fromkeys(("dlq replay", "dlq reprocess", "dlq requeue"), "dlq retry"),
     **dict.fromkeys(("dlq delete", "dlq drop", "dlq purge"), "dlq discard RUN NODE"),
+    **dict.fromkeys(("cron", "schedule", "schedules add", "schedules new"), "schedules create NAME WORKFLOW"),
+    **dict.fromkeys(("schedules remove", "schedules rm"), "schedules delete NAME"),
+    **dict.fromkeys(("schedules run", "schedules fire"), "schedules trigger NAME"),
     **dict.fromkeys(("deploy", "register", "workflows deploy", "workflows publish"), "publish FILE"),
     **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
     **dict.fromkeys(("ps", "list", "ls"), "runs list"),
-    **dict.fromkeys(("serve", "agent", "workers start"), "worker"),
+    **dict.fromkeys(("agent", "workers start"), "worker"),
 }
 """Words of other tools for commands of this one."""
 

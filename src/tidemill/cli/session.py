@@ -27,6 +27,7 @@ from tidemill.engine.views import plain
 from tidemill.errors import Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.security.identity import OPERATOR_TENANT
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class StoreSession:
     """How long finished runs stay, where old ones are asked about."""
     apps: tuple[str, ...] = ()
     """The user's own code, for requests about its node types."""
+    tenant: str = OPERATOR_TENANT
+    """Whose part of the store is asked about."""
     mill: Tidemill | None = None
     """An open engine to ask, instead of one for each request."""
 
@@ -110,6 +113,7 @@ class StoreSession:
                 retention_days=self.retention_days,
                 functions=app.functions,
                 handlers=app.handlers,
+                tenant=self.tenant,
             )
             main.start_collector()
             try:

@@ -20,6 +20,7 @@ from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.blob_references import mark_new_tenant, reference_rows, version_references
 from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
+from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.engine.node_types import NodeTypeDirectory
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
@@ -40,7 +41,7 @@ from tidemill.engine.versions import (
 )
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
-from tidemill.stores.contract import Commit, Committed, Store, Stream
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream
 
 if TYPE_CHECKING:
     from tidemill.kernel.compile.compiler import Compiled
@@ -109,11 +110,12 @@ class Catalog:
         ambient: Ambient,
         types: Mapping[str, Sequence[NodeType]],
         unusable: Sequence[str] = (),
+        tenant_types: Mapping[str, Mapping[str, Sequence[NodeType]]] = {},
         *,
         fleet: str = "default",
     ) -> None:
         self._store, self._blobs, self._ambient, self._unusable = store, blobs, ambient, unusable
-        self.node_types = NodeTypeDirectory(store, ambient, types, fleet)
+        self.node_types = NodeTypeDirectory(store, ambient, types, fleet, tenant_types)
         self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
@@ -129,14 +131,14 @@ class Catalog:
 
         filled = await filled_in(document, tenant, self._blobs)
         compiling = partial(compile_document, filled, unusable_types=self._unusable, of_workers=True)
-        types = await self.node_types.union()
+        types = await self.node_types.union(tenant)
         try:
             return await off_loop(filled, compiling, types)
         except Rejected as refusal:
             if UNKNOWN_TYPE.isdisjoint(problem.code for problem in refusal.problems):
                 raise
             # A worker may have offered it a moment ago.
-            now = await self.node_types.union(fresh=True)
+            now = await self.node_types.union(tenant, fresh=True)
             if now == types:
                 raise
         return await off_loop(filled, compiling, now)
@@ -148,7 +150,9 @@ class Catalog:
         self._keep(tenant, digest, CompiledWorkflow(compiled.workflow))
         return digest, text
 
-    async def publish(self, tenant: str, document: Any, *, author: str = "", message: str = "") -> Published:
+    async def publish(
+        self, tenant: str, document: Any, *, author: str = "", message: str = "", audited: bool = False
+    ) -> Published:
         """Compile a document and make it the newest version of its workflow, unless it already is one."""
         check_words(author=author, message=message)
         compiled = await self.compile(tenant, document)
@@ -157,7 +161,7 @@ class Catalog:
         async def offer(history: History) -> _Candidate:
             return _Candidate(compiled, *digests, parent=len(history.versions))
 
-        return await self._add_version(tenant, compiled.workflow.name, offer, author, message)
+        return await self._add_version(tenant, compiled.workflow.name, offer, author, message, audited)
 
     async def patch(
         self,
@@ -168,6 +172,7 @@ class Catalog:
         author: str = "",
         message: str = "",
         base_digest: str | None = None,
+        audited: bool = False,
     ) -> Published:
         """Make a new version by a JSON Patch of the referenced version, or return the version it equals.
 
@@ -193,11 +198,19 @@ class Catalog:
             digests = await self.store_flow(tenant, compiled)
             return _Candidate(compiled, *digests, parent=base.version, patch=encode_value(operations))
 
-        return await self._add_version(tenant, name, offer, author, message)
+        return await self._add_version(tenant, name, offer, author, message, audited)
 
     async def _add_version(
-        self, tenant: str, name: str, make: Callable[[History], Awaitable[_Candidate]], author: str, message: str
+        self,
+        tenant: str,
+        name: str,
+        make: Callable[[History], Awaitable[_Candidate]],
+        author: str,
+        message: str,
+        audited: bool,
     ) -> Published:
+        if audited:
+            require_actor(author)
         for _ in range(RACES_MAX):
             history = await self._history(tenant, name)
             offer = await make(history)
@@ -216,7 +229,7 @@ class Catalog:
                 patch=None if offer.patch is None else await self._blobs.put(tenant, offer.patch),
                 description=offer.compiled.workflow.description[:DESCRIPTION_LENGTH_MAX],
             )
-            if await self._append(tenant, history, version):
+            if await self._append(tenant, history, version, audited):
                 return self._published(version, offer.compiled, created=True)
         raise Unavailable(f"workflow {name} is being published by too many at once")
 
@@ -232,7 +245,7 @@ class Catalog:
             from_workers=tuple(sorted(used - self.node_types.own_types.keys())),
         )
 
-    async def _append(self, tenant: str, history: History, record: Record) -> bool:
+    async def _append(self, tenant: str, history: History, record: Record, audited: bool) -> bool:
         """Write the record that follows a history, and the row of both; false when another writer was faster."""
         expected, stream = history.length, Stream(tenant, WORKFLOW, history.name)
         if not expected and tenant not in self._known_tenants:
@@ -240,26 +253,43 @@ class Catalog:
             self._known_tenants.add(tenant)
         history.add(record)
         references = reference_rows(stream, version_references(record)) if isinstance(record, Version) else ()
-        records, rows = (encode_record(record),), (history.row(), *references)
-        (result,) = await self._store.commit([Commit(stream=stream, expected=expected, records=records, rows=rows)])
+        encoded, rows = encode_record(record), (history.row(), *references)
+        if audited:
+            rows += (_audit_row(stream, expected + 1, record, encoded),)
+        commit = Commit(stream=stream, expected=expected, records=(encoded,), rows=rows)
+        (result,) = await self._store.commit([commit])
         return isinstance(result, Committed)
 
     # Tags
 
     async def tag(
-        self, tenant: str, name: str, tag: str, version: int, *, actor: str = "", message: str = ""
+        self,
+        tenant: str,
+        name: str,
+        tag: str,
+        version: int,
+        *,
+        actor: str = "",
+        message: str = "",
+        audited: bool = False,
     ) -> Tagged:
         """Make a tag point to a version. Writes nothing if it already does."""
         check_tag(tag)
-        return await self._move_tag(tenant, name, tag, version, actor, message)
+        return await self._move_tag(tenant, name, tag, version, actor, message, audited)
 
-    async def untag(self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+    async def untag(
+        self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "", audited: bool = False
+    ) -> Tagged:
         """Remove a tag; its history stays. Idempotent."""
         check_tag(tag)
-        return await self._move_tag(tenant, name, tag, None, actor, message)
+        return await self._move_tag(tenant, name, tag, None, actor, message, audited)
 
-    async def _move_tag(self, tenant: str, name: str, tag: str, to: int | None, actor: str, message: str) -> Tagged:
+    async def _move_tag(
+        self, tenant: str, name: str, tag: str, to: int | None, actor: str, message: str, audited: bool
+    ) -> Tagged:
         check_words(actor=actor, message=message)
+        if audited:
+            require_actor(actor)
         for _ in range(RACES_MAX):
             history = await self._known(tenant, name)
             was, version = history.tags.get(tag, 0), 0
@@ -274,7 +304,7 @@ class Catalog:
             record = TagMoved(
                 name=name, tag=tag, version=version, was=was, at_ms=self._ambient.now_ms(), actor=actor, message=message
             )
-            if await self._append(tenant, history, record):
+            if await self._append(tenant, history, record, audited):
                 return answer
         raise Unavailable(f"the tags of {name} are being moved by too many at once")
 
@@ -393,3 +423,12 @@ class Catalog:
         self._flows[(tenant, digest)] = flow
         while len(self._flows) > FLOWS_MAX:
             self._flows.popitem(last=False)
+
+
+def _audit_row(stream: Stream, number: int, record: Record, encoded: bytes) -> Row:
+    if isinstance(record, Version):
+        words = {"actor": record.author, "command": "publish", "detail": f"version {record.version}"}
+    else:
+        moved = f"{record.tag}: {record.was or '–'} → {record.version or '–'}"
+        words = {"actor": record.actor, "command": "tag" if record.version else "untag", "detail": moved}
+    return waiting_row(stream, number, encoded, at_ms=record.at_ms, **words)

@@ -21,12 +21,14 @@ from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
+from tidemill.engine.maintenance.audit_chain import CHAIN_EVERY_MS, CHAIN_REST_FACTOR, AuditChain
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
+from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -75,12 +77,24 @@ def _home(function: Function) -> str:
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 
+def _by_name(handlers: Sequence[Handler]) -> dict[str, list[NodeType]]:
+    types: dict[str, list[NodeType]] = {}
+    for handler in handlers:
+        types.setdefault(handler.type.name, []).append(handler.type)
+    return types
+
+
+def _by_key(handlers: Sequence[Handler]) -> dict[str, Handler]:
+    return {handler.type.key: handler for handler in handlers}
+
+
 class Engine:
     """The services of one tenant, and the life of a process that offers them. `worker`: it also runs nodes.
 
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
-    `functions` are those that its handlers look up by name; `register` adds to them.
+    `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -144,6 +158,12 @@ class Engine:
     archive_list = service_verb("maintenance", MaintenanceService.archive_list)
     archive_show = service_verb("maintenance", MaintenanceService.archive_show)
     archive_restore = service_verb("maintenance", MaintenanceService.archive_restore)
+    create_key = service_verb("keys", KeyService.create)
+    revoke_key = service_verb("keys", KeyService.revoke)
+    create_tenant = service_verb("tenants", TenantService.create)
+    disable_tenant = service_verb("tenants", TenantService.disable)
+    enable_tenant = service_verb("tenants", TenantService.enable)
+    verify_audit = service_verb("audit", AuditService.verify)
 
     def __init__(
         self,
@@ -154,6 +174,7 @@ class Engine:
         handlers: Sequence[Handler],
         worker: WorkerOptions | None = None,
         tenant: str = "default",
+        fleet: str = "",
         user: str = "",
         audit_every_ms: int | None = 10_000,
         archive: Archive | None = None,
@@ -166,16 +187,15 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        tenant_handlers: Mapping[str, Sequence[Handler]] = {},
     ) -> None:
         self._store, self._blobs, self._ownership = store, blobs, ownership
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
-        types: dict[str, list[NodeType]] = {}
-        for handler in handlers:
-            types.setdefault(handler.type.name, []).append(handler.type)
-        self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types, unusable_types, fleet=tenant)
+        self.types: Mapping[str, Sequence[NodeType]] = _by_name(handlers)
+        tenant_types = {name: _by_name(each) for name, each in tenant_handlers.items()}
+        self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types, fleet=fleet or tenant)
         self.run_cache = RunCache(store, self.catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         self.turns = TurnLoop(store, self.run_cache, ambient, owner=owner, lease_ms=lease_ms)
@@ -184,15 +204,18 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
-        self.workers = WorkerService(self.context)
-        self._shared = SharedParts(self.workers, user, archive, retention_days, ownership)
-        self._tenants: dict[str, TenantServices] = {}
+        self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
+        self._shared = SharedParts(
+            self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
+        )
+        self._tenants: dict[tuple[str, bool], TenantServices] = {}
         self._has_maintenance = audit_every_ms is not None
         own = TenantServices(self.context, self._shared, begins_maintenance=worker is None and self._has_maintenance)
         self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
         self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
         self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
-        self._tenants[tenant] = own
+        self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
+        self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
         self.worker: Worker | None = None
@@ -200,12 +223,15 @@ class Engine:
         self.reconciler: Reconciler | None = None
         self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
-            self._add_worker(worker, handlers, offers, audit_every_ms, descendants_max, archive is not None)
+            self._add_worker(
+                worker, handlers, tenant_handlers, offers, audit_every_ms, descendants_max, archive is not None
+            )
 
     def _add_worker(
         self,
         options: WorkerOptions,
         handlers: Sequence[Handler],
+        tenant_handlers: Mapping[str, Sequence[Handler]],
         offers: Sequence[NodeType],
         audit_every_ms: int | None,
         descendants_max: int,
@@ -221,13 +247,14 @@ class Engine:
             turns=self.turns,
             blobs=context.blobs,
             ambient=context.ambient,
-            handlers={handler.type.key: handler for handler in handlers},
+            handlers=_by_key(handlers),
+            tenant_handlers={name: _by_key(each) for name, each in tenant_handlers.items()},
             messenger=messenger,
             options=options,
             runtime=self._runtime,
         )
         self.workers.registry = self.registry = Registry(
-            tenant=context.tenant,
+            tenant=self.workers.tenant,
             store=context.store,
             ambient=context.ambient,
             worker=self.worker,
@@ -252,6 +279,7 @@ class Engine:
         tasks = [
             MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
             MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
+            MaintenanceTask("audit-chain", CHAIN_EVERY_MS, AuditChain(context.store).task, CHAIN_REST_FACTOR),
             MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
@@ -265,18 +293,18 @@ class Engine:
             tasks=tasks,
             leased=not options.only,
         )
-        self.worker.maintenance = self.schedule
+        self.worker.job_handlers["maintain"] = self.schedule.handle
         self.schedule.claim_when_full = self.worker.claim_maintenance
 
-    def for_tenant(self, tenant: str) -> TenantServices:
-        """The services of another tenant on the same store."""
-        services = self._tenants.get(tenant)
+    def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
+        """The services of another tenant on the same store; `audited` ones want an actor for every change."""
+        services = self._tenants.get((tenant, audited))
         if services is None:
             if len(self._tenants) > TENANTS_KEPT:
-                self._tenants.pop(next(name for name in self._tenants if name != self.context.tenant))
-            context = dataclasses.replace(self.context, tenant=tenant)
+                self._tenants.pop(next(each for each in self._tenants if each != (self.context.tenant, False)))
+            context = dataclasses.replace(self.context, tenant=tenant, audited=audited)
             services = TenantServices(context, self._shared, begins_maintenance=self._has_maintenance)
-            self._tenants[tenant] = services
+            self._tenants[tenant, audited] = services
         return services
 
     async def publish(

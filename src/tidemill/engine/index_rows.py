@@ -33,6 +33,8 @@ RUN = "run"
 DEAD_LETTER = "dead_letter"
 APPROVAL = "approval"
 SUSPECT = "suspect"
+SCHEDULE = "schedule"
+"""Kind of the stream and of the row of a schedule, which `triggers` writes."""
 
 ANYONE = "anyone"
 """The term of an approval without approvers."""

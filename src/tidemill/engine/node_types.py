@@ -139,22 +139,27 @@ async def forget_unoffered_types(store: Store, tenant: str, now_ms: int) -> int:
 class NodeTypeDirectory:
     """The union of what this process has and what workers offer; reads of the rows are cached for a few seconds."""
 
-    def __init__(self, store: Store, ambient: Ambient, own: Types, fleet: str) -> None:
+    def __init__(
+        self, store: Store, ambient: Ambient, own: Types, fleet: str, of_tenants: Mapping[str, Types] = {}
+    ) -> None:
         self._store, self._ambient, self._own = store, ambient, own
         self._fleet = fleet
         """The tenant that workers register in; they serve all tenants."""
+        self._of_tenants = of_tenants
+        """The same types with other checks, for tenants that have grants of their own."""
         self.own_types = {type_.key: type_ for types in own.values() for type_ in types}
-        self._cached: tuple[float, Types] = 0.0, {}
-        """When the rows were read, and the union with them."""
+        self._cached: dict[str, tuple[float, Types]] = {}
+        """When the rows were read, and the union with them; by tenant, where it has types of its own."""
 
-    async def union(self, *, fresh: bool = False) -> Types:
-        now_ms = self._ambient.monotonic_ms()
-        read_ms, types = self._cached
+    async def union(self, tenant: str = "", *, fresh: bool = False) -> Types:
+        now_ms, tenant = self._ambient.monotonic_ms(), tenant if tenant in self._of_tenants else ""
+        read_ms, types = self._cached.get(tenant, (0.0, {}))
         if types and not fresh and now_ms - read_ms < CACHED_MS:
             return types
-        joined: dict[str, list[NodeType]] = {name: [*types] for name, types in self._own.items()}
+        own = self._of_tenants.get(tenant, self._own)
+        joined: dict[str, list[NodeType]] = {name: [*types] for name, types in own.items()}
         for row in await offered_types(self._store, self._fleet):
             if row.type.key not in self.own_types:
                 joined.setdefault(row.name, []).append(row.type)
-        self._cached = now_ms, joined
+        self._cached[tenant] = now_ms, joined
         return joined

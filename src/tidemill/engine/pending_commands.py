@@ -45,6 +45,8 @@ class PendingCommand(msgspec.Struct):
     """The new workflow of the run, when the command changes it."""
     statement: TransactionalStatement | None = None
     """The statement that the store executes in the same transaction."""
+    audited: bool = False
+    """Whether the commit also writes who has asked for it, for the audit of the tenant."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused

@@ -21,6 +21,7 @@ from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
 from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
+from tidemill.engine.maintenance.audit_chain import event_rows
 from tidemill.engine.pending_commands import (
     COMMITTED,
     CommandOutcome,
@@ -175,9 +176,10 @@ class TurnLoop:
         hold: Lease | None = None,
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
+        audited: bool = False,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow)
+        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow, audited=audited)
         return answer
 
     async def commands(
@@ -187,6 +189,7 @@ class TurnLoop:
         hold: Lease | None = None,
         start: CompiledWorkflow | None = None,
         flow: CompiledWorkflow | None = None,
+        audited: bool = False,
     ) -> list[CommandOutcome]:
         """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -198,7 +201,8 @@ class TurnLoop:
                 over.set_result(None)
 
         for number, (stream, command) in enumerate(commands):
-            self.ask(stream, PendingCommand(command, settle, number, hold=hold, start=start, flow=flow))
+            asked = PendingCommand(command, settle, number, hold=hold, start=start, flow=flow, audited=audited)
+            self.ask(stream, asked)
         await over
         for answer in answers.values():
             if answer.error is not None:
@@ -412,6 +416,10 @@ class TurnLoop:
             jobs = self.limits.apply(jobs, stream, entry.flow.workflow, decision.after)
             put = [spec for spec, job in zip(put, jobs, strict=True) if not job.caps]
         keep = self.handover_target.handover.select(stream, put, len(acks)) if put and self.handover_target else ()
+        rows = self._rows(plan) if records else ()
+        audited = {(each.command.actor, each.command.id) for each in commands if each.audited}
+        if audited:
+            rows += event_rows(stream, state.seq, decision.events, records, audited)
         plan.commit = Commit(
             stream,
             state.seq,
@@ -425,7 +433,7 @@ class TurnLoop:
             keep,
             self._lease_ms,
             self._owner,
-            self._rows(plan) if records else (),
+            rows,
             statements_of(commands, decision.events),
         )
         return plan

@@ -2,9 +2,9 @@
 
 A job is named after what it serves, so that inserting it twice does nothing and the reconciler can compare. Kinds:
 `run` an activation, `wake` and `expire` (timers of a wait), `deadline`, `outputs`, `undo` (a compensation), and
-messages to another run: start a `child`, `close` it, `report` to the parent. `maintain` is a task for a whole tenant,
-not of a run. Also here: commands that settle a job
-without a handler. Pure; the store's side of jobs is in `stores`.
+messages to another run: start a `child`, `close` it, `report` to the parent. `maintain`, a task for a whole tenant, and
+`fire`, the due time of a schedule, belong to no run. Also here: commands that settle a job without a handler. Pure; the
+store's side of jobs is in `stores`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tidemill.kernel.state import CompletedStep, State, peek_at
 
 JOB_FORMAT = 1
 
-JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report", "maintain"]
+JobKind = Literal[
+    "run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report", "maintain", "fire"
+]  # fmt: skip
 
 DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs", "child"})
 """Jobs that advance the run, as opposed to timers; a paused run has none of them."""
@@ -33,6 +35,9 @@ MESSAGES: frozenset[JobKind] = frozenset({"child", "close", "report"})
 
 UNLISTED: frozenset[JobKind] = frozenset({"close", "report"})
 """Messages that `expected_jobs` never lists; if one is lost, the reconciler of the other run repairs it."""
+
+WITHOUT_RUN: frozenset[JobKind] = frozenset({"maintain", "fire"})
+"""Jobs that belong to no run; their streams hold something else."""
 
 SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker claims this queue."""

@@ -15,7 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import httpcore2
@@ -370,12 +370,18 @@ async def _first_accepting(found: list[Address], opener: Opener[T], port: int, s
 # The transport.
 
 
+@cache
+def trusted_authorities() -> ssl.SSLContext:
+    """The authorities that this machine trusts. Reading them takes a tenth of a second, so a worker does it first."""
+    return httpx2.create_ssl_context()
+
+
 class CheckedTransport(httpx2.AsyncBaseTransport):
     """Sends requests under the egress policy; every error is a `CallFailed`."""
 
     def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._egress = egress
-        self._pool = Pool(tls or httpx2.create_ssl_context(), Connector(egress, resolver).connect)
+        self._pool = Pool(tls or trusted_authorities(), Connector(egress, resolver).connect)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; the body of the response is decompressed and bounded."""

@@ -15,6 +15,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,10 +66,12 @@ ROLES: Mapping[str, frozenset[str]] = {
     },
 }
 """What each role may do. `runs:patch` is to change the graph of a run, or to start one from a document of the caller:
-whoever may do that writes workflows."""
+both are writing workflows."""
 PERMISSIONS = frozenset().union(*ROLES.values())
 OPERATORS_ONLY = frozenset({"tenants:read", "tenants:write", "fleet:write"})
 """Permissions about all tenants: they hold for admins of the operator's own tenant only."""
+ANYONE = "anyone"
+"""The permission of everyone with a valid credential."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=1_024)
 def _permissions(roles: tuple[str, ...], operator: bool) -> frozenset[str]:
     granted: frozenset[str] = frozenset().union(*(ROLES.get(role, frozenset()) for role in roles))
-    return granted if operator else granted - OPERATORS_ONLY
+    return (granted if operator else granted - OPERATORS_ONLY) | {ANYONE}
 
 
 def check_roles_of_key(roles: object) -> tuple[str, ...]:
@@ -144,7 +147,7 @@ def new_key(tenant: str) -> NewKey:
 
 def hash_of_key(text: str) -> bytes:
     """What is stored of a key; it covers the id, so that it fits no other key."""
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def id_of_key(text: str) -> str:
@@ -166,7 +169,9 @@ def same_key(text: str, stored: bytes) -> bool:
     return hmac.compare_digest(hash_of_key(text), stored)
 
 
-def credential_invalid(message: str = "the credential is not valid here", *, code: str = "credential_invalid") -> Rejected:
+def credential_invalid(
+    message: str = "the credential is not valid here", *, code: str = "credential_invalid"
+) -> Rejected:
     return rejected(code, message, hint="ask an admin of the tenant for a key")
 
 
@@ -224,7 +229,9 @@ class JwtVerifier:
             raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []
-        known = [role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX]
+        known = [
+            role for role in listed if isinstance(role, str) and role.isprintable() and len(role) <= NAME_LENGTH_MAX
+        ]
         return Principal(
             tenant=str(tenant),
             name=str(name),
@@ -258,9 +265,11 @@ class JwtVerifier:
         if self.rules.secret:
             return self.rules.secret, (HMAC_ALGORITHM,)
         kid = self._jwt.get_unverified_header(token).get("kid", "")
-        if kid not in self._keys and self._read is not None:
-            if self._read_ms is None or now_ms - self._read_ms >= REREAD_MS:
-                self._read_ms = now_ms
+        is_due = self._read_ms is None or now_ms - self._read_ms >= REREAD_MS
+        if kid not in self._keys and self._read is not None and is_due:
+            self._read_ms = now_ms
+            # A file that is being replaced is read later; the keys that are known stay.
+            with suppress(OSError, Rejected):
                 self._keys = self._key_set(self._read())
         if kid in self._keys:
             key, algorithms = self._keys[kid]
@@ -331,8 +340,8 @@ _SESSION = msgspec.json.Decoder(_SessionBody)
 class Sessions:
     """Signed tokens for an HttpOnly cookie, each with a CSRF token for the headers of requests that change something.
 
-    Nothing is stored. Servers that share a `secret` know each other's sessions; without one, those of a process end with
-    it. A session does not outlive its credential, and its key is looked up at every request.
+    Nothing is stored. Servers that share a `secret` know each other's sessions; without one, those of a process end
+    with it. A session does not outlive its credential, and its key is looked up at every request.
     """
 
     def __init__(self, secret: str = "", hours: float = SESSION_HOURS) -> None:

@@ -103,10 +103,21 @@ class ChainedSecrets:
 
 
 class GrantedSecrets:
-    """Secrets of which a workflow gets only those that the operator has granted to it."""
+    """Secrets of which a workflow gets only those that the operator has granted to it.
 
-    def __init__(self, source: Secrets, grants: Mapping[str, SecretGrant]) -> None:
-        self._source, self.grants = source, grants
+    A tenant of `of_tenants` gets its own, and none of the others.
+    """
+
+    def __init__(
+        self,
+        source: Secrets,
+        grants: Mapping[str, SecretGrant],
+        of_tenants: Mapping[str, Mapping[str, SecretGrant]] = {},
+    ) -> None:
+        self._source, self.grants, self._of_tenants = source, grants, of_tenants
+
+    def grants_of(self, tenant: str) -> Mapping[str, SecretGrant]:
+        return self._of_tenants.get(tenant, self.grants)
 
     def get(self, name: str) -> str | None:
         return self._source.get(name)
@@ -117,9 +128,9 @@ class SecretAccessLog(Mapping[str, str]):
 
     __slots__ = ("_grants", "_secrets", "_workflow", "values_seen")
 
-    def __init__(self, secrets: Secrets, workflow: str = "") -> None:
+    def __init__(self, secrets: Secrets, workflow: str = "", tenant: str = "") -> None:
         self._secrets, self._workflow = secrets, workflow
-        self._grants = secrets.grants if isinstance(secrets, GrantedSecrets) else None
+        self._grants = secrets.grants_of(tenant) if isinstance(secrets, GrantedSecrets) else None
         self.values_seen: dict[str, str] = {}
 
     def forbidden_at(self, origin: str) -> str:

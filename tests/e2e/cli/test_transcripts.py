@@ -60,6 +60,7 @@ REVIEWED = tuple(command.replace("=80", "=84") for command in SCORED)
 """A run with a loop and a branch, whose last node is skipped or happens."""
 DISCARD = "dlq discard pay-1 transfer --reason 'too old' --as ada"
 PUT = "blobs put note.txt"
+SCHEDULED = "schedules create often hello --every 15m --catch-up all --description 'for the board' --as ada"
 LONG = "sha256:" + "a" * 64
 
 TABLE: dict[str, list[Row]] = {
@@ -218,6 +219,19 @@ TABLE: dict[str, list[Row]] = {
         *rows("verify-log nope", "verify-log --sample 0", "verify-log --sample x", "verify-log --sample 50"),
     ],
     "reindex": [*both("reindex"), *both("reindex --dry-run"), *rows("reindex extra", "reindex --store sqlite:///n.db")],
+    "schedules": [
+        *rows("schedules", "schedules list", "schedules show nope", "schedules create often hello", "schedules creat"),
+        *both("schedules create often hello --every 15m -l team=a"),
+        *both("schedules create early hello --cron '0 6 * * 1-5' --tz Europe/Berlin --paused"),
+        *both("schedules create Bad helo --cron '* * * * * *' --tz Europe/Berln --jitter x --overlap no"),
+        *both("schedules list", SCHEDULED),
+        *both("schedules show often", SCHEDULED),
+        *both("schedules next often --count 2", SCHEDULED),
+        *both("schedules pause often --reason lunch --as ada", SCHEDULED),
+        *both("schedules resume often", SCHEDULED),
+        *both("schedules trigger often --key now-1 --as ada", SCHEDULED),
+        *both("schedules delete often", SCHEDULED),
+    ],
     "runs list": [
         *both("runs list"),
         *both("runs list --status failed"),

@@ -104,7 +104,6 @@ def _exported(source: str, store: str) -> Source:
     if source == STDIN or place.endswith((*FILE_ENDINGS, ".py")) or os.path.exists(source):
         return read_source(source)
     from tidemill.cli.session import StoreSession
-    from tidemill.engine.views import plain
 
     return Source(source, StoreSession(store).asked(lambda mill: mill.workflow_document(source)), None)
 
@@ -152,7 +151,6 @@ def _known_types(apps: Sequence[str], store: str | None) -> KnownTypes:
     if store is None:
         return KnownTypes(here)
     from tidemill.cli.session import StoreSession
-    from tidemill.engine.views import plain
 
     try:
         return KnownTypes(here, tuple(StoreSession(store).asked(lambda mill: mill.node_types())))
@@ -171,7 +169,7 @@ def _answer(
     show: Callable[[T], None],
 ) -> int:
     from tidemill.cli.session import StoreSession
-    from tidemill.engine.views import plain, plain
+    from tidemill.engine.views import plain
 
     try:
         found = ask(_known_types(apps, store))

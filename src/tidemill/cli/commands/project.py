@@ -24,7 +24,7 @@ from tidemill.cli.render.terminal import (
 from tidemill.cli.session import StoreSession
 from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.settings import Settings, read_settings, unknown_variables
+from tidemill.settings import Settings, TenantGrants, read_settings, unknown_variables
 
 # init
 
@@ -252,6 +252,23 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "sql.tables", {table: list(names) for table, names in settings.sql.tables.items()}
     yield "limits.input_bytes", settings.limits.input_bytes
     yield "limits.max_descendants", settings.limits.max_descendants
+    jwt, jwks = settings.server.jwt, settings.server.jwks
+    rules = {} if jwt is None else {"issuer": jwt.issuer, "audience": jwt.audience, "keys": str(jwks or "a secret")}
+    yield "server.jwt", rules or None
+    yield "server.session_hours", settings.server.session_hours
+    yield "tenants", {name: dict(_granted(each)) for name, each in settings.tenants.items()}
+
+
+def _granted(grants: TenantGrants) -> Iterator[tuple[str, Any]]:
+    """What is bound to a tenant; the rest is that of the process."""
+    if grants.imports is not None:
+        yield "imports", list(grants.imports.patterns)
+    if grants.functions is not None:
+        yield "functions", list(grants.functions)
+    if grants.egress is not None:
+        yield "egress", list(grants.egress.allow)
+    if grants.secrets is not None:
+        yield "secrets", sorted(grants.secrets)
 
 
 def _words(value: Any) -> str:

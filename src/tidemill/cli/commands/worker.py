@@ -42,10 +42,10 @@ from tidemill.cli.render.terminal import (
     sanitize,
 )
 from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none
-from tidemill.engine.views import plain
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
+from tidemill.engine.views import plain
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
@@ -215,16 +215,16 @@ def work(options: WorkOptions) -> int:
             # A person who publishes to a shared store need not be the operator of its workers.
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         # Before the current folder can be searched for modules.
-        _import_before_work()
+        import_before_work()
         with (
             importable() if options.apps or settings.may_import else nullcontext(),
             StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
             reserve_stdout() if options.in_json else nullcontext(),
-            _logging(options, status_lines),
+            log_lines(options.in_json, options.log_level, status_lines),
         ):
             engine = _engine(options, settings)
             main.start_collector()
-            _in_loop(_work(engine, options, status_lines))
+            in_loop(_work(engine, options, status_lines))
     except Rejected as refusal:
         return StoreSession(options.store, options.in_json).refused(refusal)
     return main.OK
@@ -246,20 +246,20 @@ class LogLines(logging.Handler):
 
 
 @contextmanager
-def _logging(options: WorkOptions, status_lines: StatusLines) -> Iterator[None]:
+def log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
     """Say of which run and node the lines are that functions print, and print log records in the wanted form."""
     capture, root = OutputCapture(), logging.getLogger()
     capture.install(labels=True)
     # A line per node is printed anyway, so records below a warning are shown only to those who debug.
-    level = logging.DEBUG if options.log_level == "debug" else max(logging.WARNING, _number(options.log_level))
+    level = logging.DEBUG if log_level == "debug" else max(logging.WARNING, _number(log_level))
     handler: logging.Handler | None = None
-    if options.in_json:
+    if in_json:
         handler = LogLines(status_lines, level)
-    elif options.log_level == "debug":
+    elif log_level == "debug":
         handler = logging.StreamHandler()
     if handler is not None:
         root.addHandler(handler)
-    if options.log_level == "debug":
+    if log_level == "debug":
         logging.getLogger("tidemill").setLevel(logging.DEBUG)
     try:
         yield
@@ -269,10 +269,10 @@ def _logging(options: WorkOptions, status_lines: StatusLines) -> Iterator[None]:
             root.removeHandler(handler)
 
 
-def _import_before_work() -> None:
+def import_before_work() -> None:
     """Import what the first nodes need: imported by them, it would block the loop of all runs."""
     import_module("tidemill.kernel.compile.compiler")
-    import_module("tidemill.net.transport")
+    import_module("tidemill.net.transport").trusted_authorities()
     import_module("tidemill.expressions.cel.evaluate")
     import_module("tidemill.expressions.jsonpath.parser").read_query("$")
 
@@ -335,7 +335,7 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    if await _opened(engine, stop, status_lines):
+    if await opened(engine, stop, status_lines):
         try:
             # The store's refusal of this worker must come before the report that it is ready.
             with suppress(Unavailable):
@@ -349,7 +349,7 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
     status_lines.drained(worker.returned, worker.finished)
 
 
-async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
+async def opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
     """Retry until the store opens; return False if a signal came first."""
     while not stop.is_set():
         try:
@@ -363,7 +363,7 @@ async def _opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines
     return False
 
 
-def _in_loop(main: Coroutine[Any, Any, None]) -> None:
+def in_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run to the end; a function that swallows its cancellation does not keep the process alive."""
     loop = asyncio.new_event_loop()
     try:

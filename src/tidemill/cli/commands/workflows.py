@@ -15,12 +15,12 @@ from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import print_warnings
 from tidemill.cli.session import StoreSession
-from tidemill.engine.views import plain
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
 from tidemill.engine.services.workers import NodeTypeView
 from tidemill.engine.versions import LATEST, split_reference
+from tidemill.engine.views import plain
 
 workflows = options.new_group("workflows")
 

@@ -31,9 +31,9 @@ from tidemill.cli.render.terminal import (
     truncate,
 )
 from tidemill.cli.session import StoreSession, item_or_none
-from tidemill.engine.views import plain
 from tidemill.client import Tidemill
 from tidemill.engine.services.inspection import LogLine
+from tidemill.engine.views import plain
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM, Route
 from tidemill.kernel.queries import told

@@ -33,15 +33,16 @@ from tidemill.cli.render.tables import (
 )
 from tidemill.cli.render.terminal import counted
 from tidemill.cli.session import ALONE, StoreSession, item_or_none
-from tidemill.engine.views import plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version
+from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.triggers.times import duration_text
 
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
@@ -219,6 +220,20 @@ LISTS = {
         "nothing is published",
         lambda row: str(row.description),
     ),
+    "schedules": ListSpec(
+        (
+            Column("SCHEDULE", "name", gives=True),
+            Column("STATUS", lambda row: "failing" if row.last_error else row.status, status=True),
+            Column("WORKFLOW", "workflow", gives=True),
+            Column(
+                "WHEN", lambda row: f"every {duration_text(row.every_ms)}" if row.every_ms else row.cron, gives=True
+            ),
+            Column("NEXT", lambda row: age(row.next_ms)),
+            Column("LAST RUN", lambda row: age(row.last_started_ms)),
+        ),
+        "there is no schedule",
+        lambda row: row.description if row.last_error is None else str(row.last_error),
+    ),
     "blobs": ListSpec(
         (
             Column("DIGEST", "digest"),
@@ -227,6 +242,36 @@ LISTS = {
             Column("SINCE", lambda row: age(row.since_ms)),
         ),
         "there is no blob",
+    ),
+    "keys": ListSpec(
+        (
+            Column("ID", "id"),
+            Column("LABEL", "label", gives=True),
+            Column("STATE", "state"),
+            Column("ROLES", lambda row: names(row.roles), gives=True),
+            Column("EXPIRES", lambda row: "never" if row.expires_ms is None else age(row.expires_ms)),
+        ),
+        "there is no key",
+    ),
+    "tenants": ListSpec(
+        (
+            Column("TENANT", "name"),
+            Column("STATE", "state"),
+            Column("CREATED", lambda row: age(row.created_ms)),
+            Column("BY", "created_by", gives=True),
+        ),
+        "no tenant was created",
+    ),
+    "audit": ListSpec(
+        (
+            Column("ENTRY", "seq", number=True),
+            Column("WHEN", lambda row: age(row.at_ms)),
+            Column("ACTOR", "actor", gives=True),
+            Column("ACTION", "action"),
+            Column("SUBJECT", "subject", gives=True),
+        ),
+        "no change matches",
+        lambda row: str(row.detail),
     ),
 }
 

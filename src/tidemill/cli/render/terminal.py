@@ -11,6 +11,7 @@ import gc
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -65,6 +66,10 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)
     return text.encode("ascii", "replace").decode("ascii"), error.end
+
+
+_CONTROLS = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal acts on and JSON does not escape: C1 controls, and marks that turn the direction of text."""
 
 
 def sanitize(text: str) -> str:
@@ -232,6 +237,9 @@ def _write(shown: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not encoding.lower().startswith("utf"):
         shown = json.dumps(json.loads(shown))
+    elif not shown.isprintable():
+        # JSON may hold control characters of a terminal as they are; escaped they are the same value.
+        shown = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
     sys.stdout.write(shown + "\n")
 
 

@@ -118,7 +118,7 @@ class Attempt:
         self.called = False
         self.started_ms = 0
         """When the handler was called, by the store's clock."""
-        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._in_task = False

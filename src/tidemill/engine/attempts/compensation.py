@@ -60,7 +60,7 @@ class CompensationAttempt:
         self._undo: CompletedStep = undo
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
-        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
         attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidemill.blobs.contract import GRACE
-from tidemill.engine.index_rows import DEAD_LETTER, RUN, SUSPECT, read_run_row
+from tidemill.engine.index_rows import DEAD_LETTER, RUN, SCHEDULE, SUSPECT, read_run_row
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership, collect
 from tidemill.engine.maintenance.verify import compare
 from tidemill.engine.run_cache import CachedRun
@@ -193,7 +193,7 @@ class Doctor:
             yield judged("unrunnable_jobs", "work", f"no job needs what all live workers lack{part}", partial=partial)
 
     async def _listed(self) -> AsyncIterator[Finding]:
-        """What rows count: dead letters, and runs whose logs the audit doubts."""
+        """What rows count: dead letters, runs whose logs the audit doubts, and schedules whose last start failed."""
         letters = await self._store.count(self._tenant, DEAD_LETTER, ["status:open"], at_most=COUNTED_MAX)
         more = letters == COUNTED_MAX
         bad = f"{_counted(letters, 'dead letter')} open{' or more' if more else ''}" if letters else ""
@@ -203,6 +203,10 @@ class Doctor:
         if names := [row.key for row in suspects.rows]:
             bad, hint = f"the audit found damaged logs: {_few(names)}", f"`tidemill verify-log {quote(names[0])}`"
             yield Finding("suspect_runs", "error", bad, hint, "work")
+        failing = await self._store.find(self._tenant, SCHEDULE, ["failing"], limit=NAMES_MAX + 1)
+        if names := [row.key for row in failing.rows]:
+            bad, hint = f"schedules cannot start runs: {_few(names)}", f"`tidemill schedules show {quote(names[0])}`"
+            yield Finding("failing_schedules", "warning", bad, hint, "work")
 
     # Blobs
 

@@ -9,7 +9,7 @@ none, as far as those cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -208,8 +208,18 @@ async def rows_beside(store: Store, stream: Stream) -> dict[Named, Row]:
 
 
 class Indexer:
-    def __init__(self, store: Store, catalog: Catalog, *, tenant: str, dry_run: bool = False) -> None:
-        self._store, self._catalog, self._dry_run = store, catalog, dry_run
+    """Repairs the rows of a store; `kinds` are streams of other kinds than runs and workflows."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        *,
+        tenant: str,
+        kinds: Mapping[str, Callable[[Tail], Sequence[Row]]] = {},
+        dry_run: bool = False,
+    ) -> None:
+        self._store, self._catalog, self._kinds, self._dry_run = store, catalog, kinds, dry_run
         self._tenants = {tenant}
         self._present: dict[str, dict[Named, int]] = {}
         """By tenant, the marks of all rows before the first log was read: stores have no lookup by key."""
@@ -225,7 +235,7 @@ class Indexer:
         self._tally["misplaced"] = flaws.missing + flaws.stray
         # A dry run then has nothing to compare with: every row would have to be written.
         self._blind = self._dry_run and bool(flaws.unreadable)
-        for kind in (WORKFLOW, RUN):
+        for kind in (WORKFLOW, RUN, *self._kinds):
             async for stream in all_streams(self._store, kind):
                 await self._one(stream)
                 self._tally["streams"] += 1
@@ -258,7 +268,8 @@ class Indexer:
         if tenant not in self._present:
             self._tenants.add(tenant)
             rows = self._present[tenant] = {}
-            for kind in () if self._blind else (RUN, APPROVAL, DEAD_LETTER, WORKFLOW, BLOB_REFERENCE):
+            kinds = (RUN, APPROVAL, DEAD_LETTER, WORKFLOW, BLOB_REFERENCE, *self._kinds)
+            for kind in () if self._blind else kinds:
                 async for row in all_rows(self._store, tenant, kind):
                     rows[kind, row.key] = _mark(row)
         return self._present[tenant]
@@ -289,6 +300,8 @@ class Indexer:
 
     async def _write_references(self, stream: Stream) -> None:
         """Write the blob references of a log as far as it can be read, whatever version it has by now."""
+        if stream.kind in self._kinds:
+            return
         listed = await self._listed(stream.tenant)
         try:
             (tail,) = await self._store.load({stream: 0}, snapshots=False)
@@ -314,6 +327,8 @@ class Indexer:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         if tail.damage:
             raise ValueError(tail.damage)
+        if stream.kind in self._kinds:
+            return tail.version, None, _named(self._kinds[stream.kind](tail))
         if stream.kind == WORKFLOW:
             return tail.version, None, rows_of_workflow(stream, read_history(stream.key, tail))
         return tail.version, *(await rows_of(self._catalog, tail))
@@ -350,8 +365,6 @@ def _mark(row: Row) -> int:
 
 def owner_of(tenant: str, kind: str, key: str) -> Stream:
     """The stream that a row belongs to; rows of approvals and dead letters are named `run/node/visit/index`."""
-    if kind in (RUN, WORKFLOW):
-        return Stream(tenant, kind, key)
-    if kind == BLOB_REFERENCE:
-        return Stream(tenant, *parts_of(key)[:2])
-    return Stream(tenant, RUN, key.rsplit("/", 3)[0])
+    if kind in (APPROVAL, DEAD_LETTER):
+        return Stream(tenant, RUN, key.rsplit("/", 3)[0])
+    return Stream(tenant, *parts_of(key)[:2]) if kind == BLOB_REFERENCE else Stream(tenant, kind, key)

@@ -21,7 +21,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.errors import Rejected, TidemillError, Unavailable
-from tidemill.kernel.decide.retries import SET_ASIDE
+from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.jobs import MAINTENANCE_QUEUE, system_job, task_of
 from tidemill.stores.contract import Commit, Job, Lease, Row, Store, Stream
 
@@ -62,6 +62,10 @@ class MaintenanceSchedule:
         self.claim_when_full: Callable[[], Awaitable[None]] | None = None
         """Makes a worker whose slots are all taken claim a task, too."""
 
+    def add(self, task: MaintenanceTask) -> None:
+        """Add a task of a floor above the engine, before it is opened."""
+        self._tasks[task.name] = task
+
     def open(self) -> None:
         if self._leased:
             loops = [self._keep_inserted(), self._claim_when_full()]
@@ -74,8 +78,11 @@ class MaintenanceSchedule:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
 
-    def can_run(self, body: bytes) -> bool:
-        return task_of(body).node in self._tasks
+    def handle(self, lease: Lease) -> Awaitable[None] | None:
+        """Run the task of a job; None for one of a newer version. Raises `Unavailable`."""
+        if task_of(lease.body).node not in self._tasks:
+            return None
+        return self.postpone(lease) if set_aside(lease.expired) else self.run(lease)
 
     async def run(self, lease: Lease) -> None:
         """Run the task of a job, and insert the job again in the commit that settles it. Raises `Unavailable`."""

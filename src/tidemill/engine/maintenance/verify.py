@@ -10,14 +10,21 @@ its log was found to be missing is orphaned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar, cast
 
 import msgspec
 
 from tidemill.blobs.contract import DESCRIBED_LENGTH, BlobMissing, Blobs, files_in
-from tidemill.engine.blob_references import BLOB_REFERENCE, Named, marker_damaged, read_completeness, version_references
+from tidemill.engine.blob_references import (
+    BLOB_REFERENCE,
+    Named,
+    marker_damaged,
+    name_of,
+    read_completeness,
+    version_references,
+)
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import is_newer
@@ -237,6 +244,24 @@ class Auditor:
             await self._confirmed(stream, tail.version, doubts, found)
         return found
 
+    async def other(self, stream: Stream, rows_called_for: Callable[[Tail], Sequence[Row]]) -> RunAudit:
+        """Audit a stream of another kind: its records are readable, and its rows agree with them."""
+        found = RunAudit(f"{stream.kind} {stream.key}")
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        found.events = len(tail.records)
+        try:
+            rows = rows_called_for(tail)
+        except Rejected as refusal:
+            found.newer = is_newer(refusal)
+            if not found.newer:
+                found.problem("log_unreadable", refusal.problems[0].message)
+            return found
+        if tail.version and self._lists:
+            doubts = RunAudit(found.name)
+            await self._rows(stream, {(row.kind, row.key): row for row in rows}, None, doubts)
+            await self._confirmed(stream, tail.version, doubts, found)
+        return found
+
     async def _version(self, stream: Stream, version: Version, found: RunAudit) -> None:
         """The catalog checks a compiled form against the digest that it is stored under."""
         try:
@@ -370,9 +395,9 @@ END = 2**53
 """Behind the last record of any stream: loads only its version."""
 
 
-async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Row]]:
+async def orphan_rows(store: Store, tenant: str, others: Iterable[str] = ()) -> AsyncIterator[tuple[Stream, Row]]:
     """Every row of a tenant whose log does not exist, with the stream that it should be in."""
-    for kind in KINDS:
+    for kind in (*KINDS, *others):
         gone = set[Stream]()
         async for rows in row_pages(store, tenant, kind):
             owners = {owner_of(tenant, kind, row.key): END for row in rows}
@@ -386,13 +411,13 @@ async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, 
                 yield owner, row
 
 
-async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
+async def missing_logs(store: Store, tenant: str, others: Iterable[str] = ()) -> AsyncIterator[RunAudit]:
     if await marker_damaged(store, tenant):
         found = RunAudit(LISTS)
         found.problem("lists_unreadable", "the record that all needed blobs are listed is damaged")
         yield found
-    async for owner, row in orphan_rows(store, tenant):
-        found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
+    async for owner, row in orphan_rows(store, tenant, others):
+        found = RunAudit(name_of(owner))
         if row.kind == owner.kind:
             found.problem(LOG_MISSING, "the lists show it, and there is no record of it")
         else:

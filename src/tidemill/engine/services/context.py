@@ -6,7 +6,8 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN
+from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.turn import TurnLoop
@@ -30,7 +32,7 @@ from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Page, Store, Stream, Tail, cursor_at, place_of
+from tidemill.stores.contract import Page, Row, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
 
@@ -47,6 +49,10 @@ class ServiceContext:
     input_bytes_max: int
     isolation: Isolation
     limits: KnownLimits
+    audited: bool = False
+    """Whether every change needs an actor, and is entered in the audit of the tenant; off for embedded use."""
+    stream_kinds: dict[str, Callable[[Tail], Sequence[Row]]] = field(default_factory=dict)
+    """Streams of floors above the engine: by kind, which rows the records of one call for."""
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
@@ -75,13 +81,31 @@ class ServiceContext:
     ) -> None:
         """Ask something of a run; a refusal is raised, and nothing has changed then."""
         check_words(actor=command.actor or "", reason=reason)
+        self.check_actor(command.actor)
         if command.id is not None:
             check_command_id(command.id)
             command = msgspec.structs.replace(command, id=command_name(type(command), command.id))
             await self._same_request(run_id, command)
-        answer = await self.turns.command(self.stream(run_id), command, flow=flow)
+        answer = await self.turns.command(self.stream(run_id), command, flow=flow, audited=self.audited)
         if answer.problem is not None:
             raise Rejected(answer.problem)
+
+    def check_actor(self, actor: str | None) -> None:
+        """Refuse a change without an actor, where changes are audited."""
+        if self.audited:
+            require_actor(actor)
+
+    def audit_rows(
+        self, stream: Stream, version: int, record: bytes, *, actor: str, command: str, at_ms: int, detail: str = ""
+    ) -> tuple[Row, ...]:
+        """The rows that enter a change in the audit, for the commit that makes it; none where it is not audited.
+
+        `version` is the number that `record` gets in its stream.
+        """
+        if not self.audited:
+            return ()
+        words = {"actor": require_actor(actor), "command": command, "detail": detail}
+        return (waiting_row(stream, version, record, at_ms=at_ms, **words),)
 
     async def check_parent(self, run_id: str) -> None:
         """Refuse to reopen a child that its parent no longer waits for: it would be closed again at once."""

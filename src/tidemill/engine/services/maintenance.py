@@ -113,6 +113,9 @@ class MaintenanceService:
         auditor = Auditor(self._context.store, self._context.blobs, self._context.catalog, lists=readable)
         async for stream in all_streams(self._context.store, WORKFLOW):
             yield "workflows", await auditor.workflow(stream)
+        for kind, rows_called_for in self._context.stream_kinds.items():
+            async for stream in all_streams(self._context.store, kind):
+                yield kind, await auditor.other(stream, rows_called_for)
         marks: set[int] | None = None
         if sample == 100 and readable:
             # A few bytes for every row of a run, so that most rows need not be looked for one by one.
@@ -123,14 +126,17 @@ class MaintenanceService:
                 listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
                 yield "runs", await auditor.run(stream, listed=listed)
         if sample == 100 and readable:
-            async for found in missing_logs(self._context.store, self._context.tenant):
+            async for found in missing_logs(self._context.store, self._context.tenant, self._context.stream_kinds):
                 yield "lists", found
 
     # Rows
 
     async def reindex(self, *, dry_run: bool = False, on_progress: Callable[[int], None] | None = None) -> Reindexed:
         """Rebuild every row from the logs, also while workers run; with `dry_run` only say what would change."""
-        indexer = Indexer(self._context.store, self._context.catalog, tenant=self._context.tenant, dry_run=dry_run)
+        context = self._context
+        indexer = Indexer(
+            context.store, context.catalog, tenant=context.tenant, kinds=context.stream_kinds, dry_run=dry_run
+        )
         return await indexer.run(on_progress)
 
     # Retention

@@ -187,7 +187,7 @@ class PatchService:
         )
         operations = diff_documents(base, unpinned(compiled.document, base))
         return await self._context.catalog.patch(
-            self._context.tenant, reference, operations, author=actor, message=message
+            self._context.tenant, reference, operations, author=actor, message=message, audited=self._context.audited
         )
 
     # Another run
@@ -210,6 +210,7 @@ class PatchService:
         `node` runs again there; `inputs` and a JSON Patch may differ. With `key` the call may be repeated.
         """
         check_words(reason=reason, actor=actor)
+        self._context.check_actor(actor)
         fork_id = key if key is not None else self._context.ambient.new_id()
         check_run_id(fork_id)
         events = await self._context.log(run_id)
@@ -246,7 +247,8 @@ class PatchService:
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
             )
             after = CompiledWorkflow(compiled.workflow)
-        answer = await self._context.turns.command(self._context.stream(fork_id), command, start=flow, flow=after)
+        stream, audited = self._context.stream(fork_id), self._context.audited
+        answer = await self._context.turns.command(stream, command, start=flow, flow=after, audited=audited)
         if answer.problem is not None and answer.problem.code != "run_exists":
             raise Rejected(answer.problem)
         made = (await self._context.entry(fork_id)).state.forked_from

@@ -192,6 +192,7 @@ class RunService(RunActions):
         requests: Sequence[str] | None = None,
     ) -> _Starts:
         context = self._context
+        context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         deadline_ms = check_deadline(deadline_seconds)
@@ -233,7 +234,7 @@ class RunService(RunActions):
         waiting = list(starts.commands.items())
         for at in range(0, len(waiting), START_MANY_AT_ONCE):
             streams = [(context.stream(run_id), command) for run_id, command in waiting[at : at + START_MANY_AT_ONCE]]
-            for answer in await context.turns.commands(streams, start=starts.flow):
+            for answer in await context.turns.commands(streams, start=starts.flow, audited=context.audited):
                 if answer.problem is not None:
                     raise Rejected(answer.problem)
         if self._begins_maintenance:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tidemill.blobs.archive import Archive
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -28,6 +29,7 @@ class SharedParts(NamedTuple):
     archive: Archive | None
     retention_days: float | None
     ownership: BlobPlaceOwnership | None
+    credentials: CredentialDirectory
 
 
 class TenantServices:
@@ -45,3 +47,7 @@ class TenantServices:
         self.maintenance = MaintenanceService(
             context, shared.archive, shared.retention_days, shared.workers, shared.ownership
         )
+        self.credentials = shared.credentials
+        self.keys = KeyService(context, shared.credentials)
+        self.tenants = TenantService(context)
+        self.audit = AuditService(context)

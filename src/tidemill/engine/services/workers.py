@@ -65,7 +65,7 @@ class NodeTypeView(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerService:
     def __init__(self, context: ServiceContext) -> None:
-        self._context = context
+        self._context, self.tenant = context, context.tenant
         self.registry: Registry | None = None
         """Of this process's own worker, if it has one."""
 

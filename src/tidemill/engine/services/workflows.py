@@ -45,7 +45,9 @@ class WorkflowService:
         elif isinstance(document, (str, bytes)):
             text = document
             read = await off_loop(text, partial(read_document, format=None), text)
-        publishing = self._context.catalog.publish(self._context.tenant, read, author=author, message=message)
+        publishing = self._context.catalog.publish(
+            self._context.tenant, read, author=author, message=message, audited=self._context.audited
+        )
         if text is None:
             return await publishing
         try:
@@ -72,7 +74,13 @@ class WorkflowService:
     ) -> Published:
         """Make a new version of a published one with a JSON Patch on its document."""
         return await self._context.catalog.patch(
-            self._context.tenant, reference, operations, base_digest=base_digest, author=author, message=message
+            self._context.tenant,
+            reference,
+            operations,
+            base_digest=base_digest,
+            author=author,
+            message=message,
+            audited=self._context.audited,
         )
 
     async def find(
@@ -89,11 +97,15 @@ class WorkflowService:
 
     async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
         """Make a tag point to a version."""
-        return await self._context.catalog.tag(self._context.tenant, name, tag, version, actor=actor, message=message)
+        context = self._context
+        words = {"actor": actor, "message": message}
+        return await context.catalog.tag(context.tenant, name, tag, version, audited=context.audited, **words)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
-        return await self._context.catalog.untag(self._context.tenant, name, tag, actor=actor, message=message)
+        context = self._context
+        words = {"actor": actor, "message": message}
+        return await context.catalog.untag(context.tenant, name, tag, audited=context.audited, **words)
 
     async def tags(self, name: str) -> dict[str, int]:
         """Where the tags of a workflow point, `latest` included."""

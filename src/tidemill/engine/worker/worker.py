@@ -26,7 +26,6 @@ from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.corruption import is_newer, newer_job
-from tidemill.engine.maintenance.schedule import MaintenanceSchedule
 from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
@@ -61,6 +60,8 @@ from tidemill.kernel.jobs import (
     MAINTENANCE_QUEUE,
     MESSAGES,
     SYSTEM_QUEUE,
+    WITHOUT_RUN,
+    JobKind,
     begun_elsewhere,
     cap_of,
     may_run,
@@ -78,6 +79,8 @@ SUBMISSIONS_MAX = 60
 """How often a result is submitted to a store that does not answer before its run is marked as stuck."""
 INTERNAL_TRIES_MAX = 4
 """How often a job may end in an internal error before its run is marked as stuck."""
+LOOKED_THROUGH_MAX = 64
+"""Held jobs among which a worker looks for those of one run."""
 INTERNAL_DELAY_MS_MAX = 600_000
 INTERNAL = "internal_error"
 TRIED_MAX = 10_000
@@ -113,6 +116,10 @@ class WorkerOptions:
     image: str = ""
 
 
+JobHandler = Callable[[Lease], Awaitable[None] | None]
+"""Runs a job that belongs to no run, and settles it; None for one that it leaves to other workers."""
+
+
 class Worker:
     def __init__(
         self,
@@ -126,6 +133,7 @@ class Worker:
         messenger: ChildRunMessenger,
         options: WorkerOptions,
         runtime: ProcessRuntime,
+        tenant_handlers: Mapping[str, Mapping[str, Handler]] = {},
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
@@ -134,7 +142,7 @@ class Worker:
         self._tools = AttemptRuntime(
             *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
         )
-        self._handlers, self._options = handlers, options
+        self._handlers, self._tenant_handlers, self._options = handlers, tenant_handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, *OWN_QUEUES} if options.queues else ())
@@ -146,7 +154,8 @@ class Worker:
         self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
         self._claims = ClaimLoop(store, ambient, self._backoff, self._next_claim, self._accept)
         self.refusals = self._claims.refusals
-        self.maintenance: MaintenanceSchedule | None = None
+        self.job_handlers: dict[JobKind, JobHandler] = {}
+        """By kind, what runs and settles jobs that belong to no run."""
         self.draining = False
         self._stopping_now = False
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
@@ -221,7 +230,7 @@ class Worker:
     @property
     def held_jobs(self) -> Collection[HeldJob]:
         """Those of runs, oldest first."""
-        return [held for held in self._held_jobs.values() if held.task.kind != "maintain"]
+        return [held for held in self._held_jobs.values() if held.task.kind not in WITHOUT_RUN]
 
     def _leases(self) -> Sequence[Lease]:
         return [held.lease for held in list(self._held_jobs.values())]
@@ -249,7 +258,7 @@ class Worker:
             # A commit took slots for its own jobs during the claim.
             self._releases.give(surplus)
         accepted = [self._acquire(lease) for lease in leases]
-        for held in [held for held in accepted if set_aside(held.lease.expired) and held.task.kind != "maintain"]:
+        for held in [held for held in accepted if set_aside(held.lease.expired) and held.task.kind not in WITHOUT_RUN]:
             # Not even the loss of its workers could be recorded: loading the run would end this process too.
             LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
             accepted.remove(held)
@@ -257,7 +266,7 @@ class Worker:
         leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
-        of_runs = (held for held in accepted if held.task.kind != "maintain")
+        of_runs = (held for held in accepted if held.task.kind not in WITHOUT_RUN)
         unseen = (held.lease for held in of_runs if not seen_by(known[held.lease.stream], held.task, held.lease))
         stale = dict.fromkeys(lease.stream for lease in unseen)
         loaded: Mapping[Stream, CachedRun] = {}
@@ -285,7 +294,8 @@ class Worker:
             self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
     def works_on(self, stream: Stream) -> bool:
-        return any(held == stream for held, _ in self._held_jobs)
+        """Whether this worker holds a job of a run; a worker with many jobs in hand does not look."""
+        return len(self._held_jobs) <= LOOKED_THROUGH_MAX and any(held == stream for held, _ in self._held_jobs)
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
@@ -299,7 +309,7 @@ class Worker:
     def _drop(self, held: HeldJob) -> None:
         if self._held_jobs.get(held.job_key) is held:
             del self._held_jobs[held.job_key]
-            self.finished += held.task.kind != "maintain"
+            self.finished += held.task.kind not in WITHOUT_RUN
             self._claims.wake()
 
     def _begin(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
@@ -314,8 +324,8 @@ class Worker:
         if task.v > JOB_FORMAT or (entry is None and is_newer(self._runs.damage(stream))):
             self._runs.warn_once(stream, self._runs.damage(stream) or newer_job(held.lease.key))
             self._release_to_others(held)
-        elif task.kind == "maintain":
-            self._in_task(held, self._maintain(held))
+        elif task.kind in WITHOUT_RUN:
+            self._in_task(held, self._handle(held))
         elif task.kind == "run" and entry is not None and entry.state.live:
             self._begin_attempt(held, entry, known)
         elif entry is None or not may_run(task, entry.state):
@@ -330,15 +340,22 @@ class Worker:
         else:
             self._settle(held, timer_of(task))
 
-    async def _maintain(self, held: HeldJob) -> None:
-        if self.maintenance is None or not self.maintenance.can_run(held.lease.body):
+    async def _handle(self, held: HeldJob) -> None:
+        """Run a job that belongs to no run; its handler settles it."""
+        handler = self.job_handlers.get(held.task.kind)
+        handling = None if handler is None else handler(held.lease)
+        if handling is None:
             self._release_to_others(held)
             return
         try:
-            lost = set_aside(held.lease.expired)
-            await (self.maintenance.postpone(held.lease) if lost else self.maintenance.run(held.lease))
+            await handling
         except Unavailable:
             self._release(held)
+        except Exception as error:
+            if is_newer(error):
+                self._release_to_others(held)
+            else:
+                self._release_after_error(held, self._turns.report(error))
         else:
             self._drop(held)
 
@@ -368,7 +385,7 @@ class Worker:
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))
             return
-        handler = self._handlers.get(node.type)
+        handler = self._tenant_handlers.get(lease.stream.tenant, self._handlers).get(node.type)
         if handler is None:
             self._release_to_others(held)
             return
@@ -448,7 +465,8 @@ class Worker:
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
-        handler = None if compensator is None else self._handlers.get(compensator.type)
+        handlers = self._tenant_handlers.get(lease.stream.tenant, self._handlers)
+        handler = None if compensator is None else handlers.get(compensator.type)
         if handler is None:
             self._release_to_others(held)
             return

@@ -8,7 +8,8 @@ function gets `args` as keyword arguments and, if it has a parameter `context`, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.security.grants import ANY, ImportGrants, is_import_path
 
 NOT_ALLOWED = "import_not_allowed"
+FUNCTION_NOT_GRANTED = "function_not_granted"
 
 
 def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
@@ -55,6 +57,12 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or --allow-import of a worker'
     message = f"the operator has not granted the import of {name}"
     return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)
+
+
+def _function_not_granted(name: str) -> ConfigProblem:
+    message = f"the operator has not granted the function {name} to this tenant"
+    hint = f'the operator adds "{name}" to `functions` under `[tenants.NAME]` in {CONFIG_FILE}'
+    return ConfigProblem("/function", message, hint, code=FUNCTION_NOT_GRANTED)
 
 
 def _check_limits(config: Json) -> Iterator[ConfigProblem]:
@@ -88,9 +96,15 @@ PYTHON = NodeType(
 
 
 def python_handler(
-    functions: Mapping[str, Function], imports: ImportGrants | None = ANY, processes: PythonProcesses | None = None
+    functions: Mapping[str, Function],
+    imports: ImportGrants | None = ANY,
+    processes: PythonProcesses | None = None,
+    granted: Sequence[str] | None = None,
 ) -> Handler:
-    """The node type over registered functions; other names are import paths `module:function`, if they are granted."""
+    """The node type over registered functions; other names are import paths `module:function`, if they are granted.
+
+    Of the registered ones only those that `granted` names, where it is not None; `*` stands for any text.
+    """
     found: dict[str, FunctionSignature] = {}
     pool, threads = processes or PythonProcesses(), CallThreads()
 
@@ -99,6 +113,8 @@ def python_handler(
         await pool.close()
 
     def problem(name: str) -> ConfigProblem | None:
+        if granted is not None and name in functions and not any(fnmatchcase(name, each) for each in granted):
+            return _function_not_granted(name)
         is_path = ":" in name or is_template(name)
         return _problem(name, imports) if is_path and name not in functions else None
 
@@ -111,7 +127,7 @@ def python_handler(
         config: dict[str, Any] = context.config
         name, isolation = config["function"], config.get("isolation")
         if refused := problem(name):
-            kind = CapabilityMissing if refused.code == NOT_ALLOWED else Fail
+            kind = CapabilityMissing if refused.code in (NOT_ALLOWED, FUNCTION_NOT_GRANTED) else Fail
             raise kind(refused.code, refused.message, hint=refused.hint)
         if isolation == "process":
             registered = functions.get(name)

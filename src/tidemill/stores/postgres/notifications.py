@@ -114,9 +114,7 @@ class Hints:
         for start in range(0, len(heads), FRAMES_AT_ONCE):
             values = {
                 "channel": self._live,
-                "tenant": stream.tenant,
-                "kind": stream.kind,
-                "key": stream.key,
+                **stream._asdict(),
                 "heads": Texts(heads[start : start + FRAMES_AT_ONCE]),
                 "tails": Texts(tails[start : start + FRAMES_AT_ONCE]),
             }

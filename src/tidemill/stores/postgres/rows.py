@@ -89,22 +89,17 @@ async def _step(
     if not others:
         found = await readers.fetch(SQL["walk"], (along, *below, wanted, tenant, kind), tenant=tenant)
         return found, found[-1][:2] if len(found) == wanted else None
-    values = {
-        "along": along,
-        "others": Bigints(others),
-        "sort": below[0],
-        "key": below[1],
-        "walked": max(walked, wanted),
-        "limit": wanted,
-        "tenant": tenant,
-        "kind": kind,
-    }
+    values = _entries(along, others, below, max(walked, wanted)) | {"limit": wanted, "tenant": tenant, "kind": kind}
     lines = await readers.fetch(SQL["walk_all"], values, tenant=tenant)
     found = [line[:5] for line in lines if line[5] == 1]
     if len(found) == wanted:
         return found, found[-1][:2]
     last = next((line[:2] for line in lines if line[5] == 0), None)
     return found, last
+
+
+def _entries(along: int, others: Sequence[int], below: Place, walked: int) -> dict[str, Any]:
+    return {"along": along, "others": Bigints(others), "sort": below[0], "key": below[1], "walked": walked}
 
 
 async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
@@ -115,13 +110,7 @@ async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], 
         return int(found[0][1])
     counted, below = 0, TOP
     while counted < at_most:
-        values = {
-            "along": along,
-            "others": Bigints(others),
-            "sort": below[0],
-            "key": below[1],
-            "walked": WALKED_AT_ONCE,
-        }
+        values = _entries(along, others, below, WALKED_AT_ONCE)
         ((matched, walked, sort, key),) = await readers.fetch(SQL["count_all"], values, tenant=tenant)
         counted += matched
         if walked < WALKED_AT_ONCE:

@@ -31,9 +31,7 @@ from tidemill.stores.postgres.rows import RowArrays
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
-_answer = msgspec.json.Decoder(
-    tuple[int, list[int], list[int], list[int], list[int], list[int], bool],
-).decode
+_answer = msgspec.json.Decoder(tuple[int, list[int], list[int], list[int], list[int], list[int], bool]).decode
 
 JOBS_MAX = 1 << 20
 """Places of one wave."""
@@ -47,11 +45,8 @@ def waves(commits: Sequence[Commit], *, by_tenant: bool = False) -> Iterator[Seq
     wave: dict[Stream, Commit] = {}
     jobs, tenant = 0, commits[0].stream.tenant
     for commit in commits:
-        if (
-            commit.stream in wave
-            or jobs + len(commit.jobs) > JOBS_MAX
-            or (by_tenant and commit.stream.tenant != tenant)
-        ):
+        full = jobs + len(commit.jobs) > JOBS_MAX or (by_tenant and commit.stream.tenant != tenant)
+        if full or commit.stream in wave:
             yield list(wave.values())
             wave, jobs = {}, 0
         wave[commit.stream] = commit

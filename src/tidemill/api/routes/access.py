@@ -1,0 +1,171 @@
+"""`/session`, `/me`, `/keys`, `/tenants` and `/audit`: who asks, who may, and who has changed what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidemill.api.auth import Access, Caller, CurrentCaller, Router
+from tidemill.api.schemas import PageOf, answer, page_answer
+from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
+from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
+from tidemill.security.identity import ANYONE, SESSION_COOKIE, Role
+
+router = Router()
+
+After = Annotated[str | None, Query(description="`next` of the page before.", max_length=500)]
+Limit = Annotated[int, Query(ge=1, le=1_000, description="The most items of a page.")]
+
+
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, as the credential of the request has proved it."""
+
+    tenant: str
+    name: str
+    roles: tuple[str, ...]
+    permissions: tuple[str, ...]
+    key_id: str
+    expires_ms: int | None
+    csrf_token: str
+    """For the header `x-csrf-token` of requests that change something with the session; empty without one."""
+
+
+def _me(caller: Caller, session: str, access: Access) -> Me:
+    principal = caller.principal
+    return Me(
+        tenant=principal.tenant,
+        name=principal.name,
+        roles=principal.roles,
+        permissions=tuple(sorted(principal.permissions - {ANYONE})),
+        key_id=principal.key_id,
+        expires_ms=principal.expires_ms,
+        csrf_token=access.sessions.csrf_token(session) if session else "",
+    )
+
+
+@router.on("GET", "/me", may=ANYONE, answers=Me, summary="Who asks, and what they may do")
+async def me(request: Request, caller: CurrentCaller) -> Response:
+    return answer(_me(caller, caller.session, request.app.state.access))
+
+
+@router.on("POST", "/session", may=ANYONE, answers=Me, status=201, summary="Exchange a key or token for a session")
+async def begin_session(request: Request, caller: CurrentCaller) -> Response:
+    """Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token."""
+    access: Access = request.app.state.access
+    now_ms = caller.services.context.store.now_ms()
+    token = access.sessions.issue(caller.principal, now_ms)
+    issued = access.sessions.principal(token, now_ms)
+    found = answer(_me(caller._replace(principal=issued), token, access), 201)
+    # A header of a proxy can only make the cookie stricter.
+    secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
+    seconds = ((issued.expires_ms or now_ms) - now_ms) // 1_000
+    found.set_cookie(SESSION_COOKIE, token, max_age=seconds, httponly=True, samesite="strict", secure=secure)
+    return found
+
+
+@router.on("DELETE", "/session", may=ANYONE, answers=None, status=204, summary="End the session of a browser")
+async def end_session(caller: CurrentCaller) -> Response:
+    found = Response(status_code=204)
+    found.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+    return found
+
+
+# Keys
+
+
+class NewKeyBody(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"label": "ci-deploy", "roles": ["author", "operator"], "expires_days": 90}]},
+    )
+
+    label: str = Field(description="What it is for: it names the actor of what the key changes, as `key:LABEL`.")
+    roles: list[Role] = Field(min_length=1)
+    expires_days: float | None = Field(EXPIRES_DAYS, description="How long it is valid; null: until it is revoked.")
+
+
+@router.on("GET", "/keys", may="keys:read", answers=PageOf(KeyView), summary="The API keys of the tenant")
+async def list_keys(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+    return page_answer(*await caller.services.keys.find(after=after, limit=limit))
+
+
+@router.on("POST", "/keys", may="keys:write", answers=CreatedKey, status=201, summary="Make an API key")
+async def create_key(caller: CurrentCaller, body: NewKeyBody) -> Response:
+    """The answer is the only place where the key is ever shown."""
+    created = await caller.services.keys.create(
+        body.label, roles=[*body.roles], expires_days=body.expires_days, actor=caller.actor
+    )
+    return answer(created, 201, {"Cache-Control": "no-store"})
+
+
+@router.on("DELETE", "/keys/{key_id}", may="keys:write", answers=KeyView, summary="Revoke an API key")
+async def revoke_key(caller: CurrentCaller, key_id: Annotated[str, Path(max_length=200)]) -> Response:
+    """Every server refuses the key within five seconds. Revoking it again changes nothing."""
+    return answer(await caller.services.keys.revoke(key_id, actor=caller.actor))
+
+
+# Tenants
+
+
+class NewTenantBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "acme"}]})
+
+    name: str = Field(description="Lower-case letters, digits and -, at most 63.")
+
+
+TenantName = Annotated[str, Path(max_length=63)]
+
+
+@router.on("GET", "/tenants", may="tenants:read", answers=PageOf(TenantView), summary="The tenants that were made")
+async def list_tenants(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+    return page_answer(*await caller.services.tenants.find(after=after, limit=limit))
+
+
+@router.on("POST", "/tenants", may="tenants:write", answers=TenantView, status=201, summary="Make a tenant")
+async def create_tenant(caller: CurrentCaller, body: NewTenantBody) -> Response:
+    return answer(await caller.services.tenants.create(body.name, actor=caller.actor), 201)
+
+
+@router.on("POST", "/tenants/{name}/disable", may="tenants:write", answers=TenantView, summary="Disable a tenant")
+async def disable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
+    """All its keys and tokens are refused within five seconds; its runs go on."""
+    return answer(await caller.services.tenants.disable(name, actor=caller.actor))
+
+
+@router.on("POST", "/tenants/{name}/enable", may="tenants:write", answers=TenantView, summary="Enable a tenant again")
+async def enable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
+    return answer(await caller.services.tenants.enable(name, actor=caller.actor))
+
+
+# Audit
+
+Text = Annotated[str | None, Query(max_length=2_000)]
+Moment = Annotated[str | None, Query(max_length=100, description="`2h` (ago), or a date.")]
+
+
+@router.on("GET", "/audit", may="audit:read", answers=PageOf(AuditEntry), summary="Who has changed what, newest first")
+async def list_audit(
+    caller: CurrentCaller,
+    actor: Text = None,
+    action: Annotated[str | None, Query(max_length=200, description="`runs.cancel`, `workflows.publish` …")] = None,
+    subject: Text = None,
+    since: Moment = None,
+    until: Moment = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> Response:
+    found = await caller.services.audit.find(
+        actor=actor, action=action, subject=subject, since=since, until=until, after=after, limit=limit
+    )
+    return page_answer(*found)
+
+
+@router.on("GET", "/audit/verify", may="audit:read", answers=ChainCheck, summary="Whether an entry was changed")
+async def verify_audit(
+    caller: CurrentCaller,
+    head: Annotated[str, Query(max_length=100, description="The head of an earlier check, kept elsewhere.")] = "",
+) -> Response:
+    return answer(await caller.services.audit.verify(head))

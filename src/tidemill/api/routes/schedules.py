@@ -1,0 +1,134 @@
+"""`/schedules`: runs that start by the clock."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Header, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.schemas import PageOf, answer, page_answer
+from tidemill.triggers.schedules import CatchUp, Overlap, Schedule
+from tidemill.triggers.service import TIMES_MAX, TIMES_SHOWN, ScheduleService
+
+router = Router()
+
+READ, WRITE = "schedules:read", "schedules:write"
+EXAMPLE: dict[str, Any] = {
+    "name": "nightly",
+    "workflow": "report:stable",
+    "cron": "0 2 * * *",
+    "timezone": "Europe/Berlin",
+}
+TIMES = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "timezone": {"type": "string"},
+        "times_ms": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["name", "timezone", "times_ms"],
+}
+
+
+def _one_of(key: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
+
+
+class ScheduleChange(BaseModel):
+    """What can be changed of a schedule; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    workflow: str = Field("", description="name, name@3 or name:stable")
+    cron: str | None = Field(None, description="five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
+    every: str | float | None = Field(None, description="an interval: 30s, 15m, 1h30m, or seconds")
+    timezone: str = Field("UTC", description="an IANA time zone")
+    inputs: Any = None
+    labels: dict[str, str] = {}
+    start_at: str | None = Field(None, description="ISO 8601; without a zone in that of the schedule")
+    end_at: str | None = None
+    jitter: str | float | None = None
+    catch_up: CatchUp = "skip"
+    overlap: Overlap = "allow"
+    description: str = ""
+
+
+class NewSchedule(ScheduleChange):
+    """A schedule to create, with `cron` or `every`."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+
+    name: str
+    workflow: str = Field(description="name, name@3 or name:stable")
+    paused: bool = False
+
+
+class Why(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = ""
+
+
+def _of(caller: Caller) -> ScheduleService:
+    return ScheduleService(caller.services.context)
+
+
+@router.on("GET", "/schedules", may=READ, answers=PageOf(Schedule), summary="List schedules, newest first")
+async def find(
+    caller: CurrentCaller,
+    term: Annotated[list[str], Query(description="status:active, workflow:NAME or failing")] = [],  # noqa: B006
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
+) -> Response:
+    return page_answer(*await _of(caller).find(term, after=after, limit=limit))
+
+
+@router.on("POST", "/schedules", may=WRITE, answers=Schedule, status=201, summary="Create a schedule")
+async def create(caller: CurrentCaller, body: NewSchedule) -> Response:
+    return answer(await _of(caller).create(**body.model_dump(), actor=caller.actor), 201)
+
+
+@router.on("GET", "/schedules/{name}", may=READ, answers=Schedule, summary="Show a schedule and its next five times")
+async def show(caller: CurrentCaller, name: str) -> Response:
+    return answer(await _of(caller).show(name))
+
+
+@router.on("PATCH", "/schedules/{name}", may=WRITE, answers=Schedule, summary="Change a schedule")
+async def update(caller: CurrentCaller, name: str, body: ScheduleChange) -> Response:
+    changes = body.model_dump(exclude_unset=True)
+    return answer(await _of(caller).update(name, **changes, actor=caller.actor))
+
+
+@router.on("DELETE", "/schedules/{name}", may=WRITE, answers=_one_of("deleted"), summary="Remove a schedule")
+async def delete(caller: CurrentCaller, name: str, reason: str = "") -> Response:
+    await _of(caller).delete(name, reason=reason, actor=caller.actor)
+    return answer({"deleted": name})
+
+
+@router.on("GET", "/schedules/{name}/times", may=READ, answers=TIMES, summary="The next times at which it is due")
+async def times(
+    caller: CurrentCaller, name: str, count: Annotated[int, Query(ge=1, le=TIMES_MAX)] = TIMES_SHOWN
+) -> Response:
+    schedules = _of(caller)
+    shown = await schedules.show(name)
+    return answer({"name": name, "timezone": shown.timezone, "times_ms": await schedules.times(name, count)})
+
+
+@router.on("POST", "/schedules/{name}/pause", may=WRITE, answers=Schedule, summary="Start nothing until it is resumed")
+async def pause(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+    return answer(await _of(caller).pause(name, reason=body.reason if body else "", actor=caller.actor))
+
+
+@router.on("POST", "/schedules/{name}/resume", may=WRITE, answers=Schedule, summary="Go on after a pause")
+async def resume(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+    return answer(await _of(caller).resume(name, reason=body.reason if body else "", actor=caller.actor))
+
+
+@router.on("POST", "/schedules/{name}/trigger", may=WRITE, answers=_one_of("run_id"), status=201, summary="Start a run")
+async def trigger(
+    caller: CurrentCaller, name: str, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
+) -> Response:
+    """Start a run of the schedule now. The same `Idempotency-Key` again answers the same run."""
+    return answer({"run_id": await _of(caller).trigger(name, key=idempotency_key, actor=caller.actor)}, 201)

@@ -1,0 +1,253 @@
+"""`tidemill serve`: the HTTP API of a store, with one worker in the same process or several beside it.
+
+The first SIGTERM or SIGINT closes the socket for new connections, ends open streams with the place to resume from, and
+drains the worker; the second one ends the wait. Worker processes that die are started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import signal
+import sys
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidemill.bootstrap import engine_at, without_password
+from tidemill.cli import main
+from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, log_lines, opened
+from tidemill.cli.options import STORE_VARIABLE
+from tidemill.cli.render.terminal import GREEN, Styler, counted, reserve_stdout, sanitize
+from tidemill.cli.session import StoreSession
+from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
+from tidemill.engine.engine import Engine
+from tidemill.errors import Rejected, rejected
+from tidemill.security.grants import ImportGrants
+from tidemill.security.identity import JwtVerifier, Sessions
+from tidemill.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
+RESTART_SECONDS = 1.0
+KILL_SECONDS = 5.0
+"""How long a worker process may take to end beyond its grace period."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    store: str
+    host: str
+    port: int
+    workers: int | None
+    """Worker processes beside the server; None is one worker inside it."""
+    concurrency: int
+    grace_s: float
+    apps: tuple[str, ...]
+    imports: tuple[str, ...]
+    archive: str | None
+    retention_days: float | None
+    without_authentication: bool
+    root_path: str = ""
+    log_level: str = "info"
+    log_format: str = "text"
+
+    @property
+    def in_json(self) -> bool:
+        return self.log_format == "json"
+
+
+def serve(options: ServeOptions) -> int:
+    try:
+        settings = read_settings(imports=options.imports)
+        if settings.imports is None:
+            settings = msgspec.structs.replace(settings, imports=ImportGrants())
+        _require_extra()
+        import_before_work()
+        with (
+            importable() if options.apps or settings.may_import else nullcontext(),
+            StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
+            reserve_stdout() if options.in_json else nullcontext(),
+            log_lines(options.in_json, options.log_level, status_lines),
+        ):
+            engine = _engine(options, settings)
+            main.start_collector()
+            in_loop(_serve(engine, options, settings, status_lines))
+    except Rejected as refusal:
+        return StoreSession(options.store, options.in_json).refused(refusal)
+    return main.OK
+
+
+def _require_extra() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import limits  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        message = f"the server needs {error.name}, which is not installed"
+        raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
+
+
+def _engine(options: ServeOptions, settings: Settings) -> Engine:
+    app = load_apps(options.apps)
+    warn_of_ignored_config()
+    return engine_at(
+        options.store,
+        functions=app.functions,
+        handlers=app.handlers,
+        work=options.workers is None,
+        concurrency=options.concurrency,
+        standing=True,
+        archive=options.archive,
+        retention_days=options.retention_days,
+        grace_ms=round(options.grace_s * 1000),
+        settings=settings,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _serve(engine: Engine, options: ServeOptions, settings: Settings, status_lines: StatusLines) -> None:
+    stop = asyncio.Event()
+    worker = engine.worker
+    if worker is not None:
+        worker.listener = status_lines.ended
+        assert engine.registry is not None
+        engine.registry.on_reach = status_lines.reach
+    if not await opened(engine, stop, status_lines):
+        return
+    try:
+        app = await _app(engine, options, settings)
+        server = _server(app, options)
+        processes = [asyncio.create_task(_keep_worker(options, stop)) for _ in range(options.workers or 0)]
+
+        def on_signal() -> None:
+            if stop.is_set():
+                server.force_exit = True
+                if worker is not None:
+                    worker.stop_now()
+                return
+            stop.set()
+            app.state.closing.set()
+            server.should_exit = True
+            engine.drain()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        serving = asyncio.create_task(server.serve())
+        await _started(server, serving)
+        _say_ready(server, options)
+        await serving
+        stop.set()
+        await asyncio.gather(*processes)
+    finally:
+        await engine.close()
+
+
+async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:
+    # Imported here, because FastAPI is an extra and large.
+    from tidemill.api.app import create_app
+    from tidemill.api.auth import Access
+
+    server = settings.server
+    access = Access(engine, jwt=_verifier(settings), sessions=Sessions(server.session_secret, server.session_hours))
+    if not await access.is_configured():
+        if not is_loopback(options.host) and not options.without_authentication:
+            message = f"{options.host} is not a loopback address, and no authentication is configured"
+            hint = "create a key with `tidemill keys create`, or say --without-authentication"
+            raise rejected("authentication_missing", message, hint=hint)
+        access = Access.open(engine)
+    return create_app(engine, access=access, root_path=options.root_path)
+
+
+def _verifier(settings: Settings) -> JwtVerifier | None:
+    rules, key_set = settings.server.jwt, settings.server.jwks
+    return None if rules is None else JwtVerifier(rules, None if key_set is None else key_set.read_bytes)
+
+
+def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
+            """The command handles signals itself: it drains the worker, too."""
+            return nullcontext()
+
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        lifespan="off",
+        timeout_graceful_shutdown=round(options.grace_s) + 1,
+    )
+    return Server(config)
+
+
+async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    while not server.started:
+        if serving.done():
+            # uvicorn has logged why, and raises SystemExit for an address in use.
+            with suppress(SystemExit):
+                serving.result()
+            message = f"cannot listen on {server.config.host}:{server.config.port}"
+            raise rejected("address_in_use", message, hint="choose another --port, or 0 for any")
+        await asyncio.sleep(0.01)
+
+
+def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    if options.workers is None:
+        work = "one worker in this process"
+    else:
+        work = f"{counted(options.workers, 'worker process')}" if options.workers else "no worker"
+    words = f"listening on http://{shown}:{port} · {without_password(options.store)} · {work}"
+    print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
+
+
+async def _keep_worker(options: ServeOptions, stop: asyncio.Event) -> None:
+    """Keep one worker process running until the server stops."""
+    arguments = ["worker", "--concurrency", str(options.concurrency)]
+    arguments += ["--grace", f"{options.grace_s:g}", "--log-level", options.log_level]
+    arguments += ["--log-format", options.log_format]
+    for app in options.apps:
+        arguments += ["--app", app]
+    for pattern in options.imports:
+        arguments += ["--allow-import", pattern]
+    if options.archive is not None:
+        arguments += ["--archive", options.archive]
+    stopped = asyncio.create_task(stop.wait())
+    # The store's URL may hold a password, which must not stand in a list of processes.
+    environment = {**os.environ, STORE_VARIABLE: options.store}
+    while not stop.is_set():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER_PROGRAM, *arguments, env=environment, start_new_session=True
+        )
+        ended = asyncio.create_task(process.wait())
+        await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set() and not ended.done():
+            process.terminate()
+            try:
+                await asyncio.wait_for(ended, options.grace_s + KILL_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        elif not stop.is_set():
+            await asyncio.wait([stopped], timeout=RESTART_SECONDS)

@@ -1,0 +1,53 @@
+"""Real workers that are killed while schedules are due: each due time starts one run, and none is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from tests.fixtures.servers.postgres_server import running
+from tests.fixtures.worker_processes import Place, opened, until
+
+LEASE = ("--heartbeat", "0.2", "--dead-after", "1")
+KILLED = 4
+TICK = {"name": "tick", "nodes": [{"id": "a", "type": "value", "config": 1}]}
+
+Here = tuple[Place, tidemill.Tidemill]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here]:
+    if request.param == "sqlite":
+        with opened(tmp_path) as found:
+            yield found
+    else:
+        with running("fsync=off") as server, opened(tmp_path, server.new_store()) as found:
+            yield found
+
+
+def test_killed_workers_neither_lose_nor_repeat_a_due_time(store: Here) -> None:
+    place, mill = store
+    mill.publish(TICK)
+    made = mill.create_schedule("often", "tick", every=1, catch_up="all")
+    workers = [place.worker(*LEASE), place.worker(*LEASE)]
+    for number in range(KILLED):
+        before = mill.count(label={"schedule": "often"})
+        until(lambda before=before: mill.count(label={"schedule": "often"}) > before + 1, "nothing starts")  # type: ignore[misc]
+        workers[number % 2].tell(signal.SIGKILL)
+        workers[number % 2] = place.worker(*LEASE)
+    before = mill.count(label={"schedule": "often"})
+    until(lambda: mill.count(label={"schedule": "often"}) > before + 1, "nothing starts any more")
+    paused = mill.pause_schedule("often")
+    runs = list(mill.runs(label={"schedule": "often"}))
+    due = sorted(int(datetime.fromisoformat(run.labels["scheduled_at"]).timestamp()) for run in runs)
+    first = made.anchor_ms // 1_000 + 1
+    assert due == list(range(first, first + len(due)))
+    assert paused.runs <= len(due) <= paused.runs + 1, "a run may have started without its record when it was paused"
+    until(lambda: not mill.count("live"), "runs do not end")
+    assert {run.status for run in mill.runs(label={"schedule": "often"})} == {"COMPLETED"}
+    assert mill.verify_log().clean
