@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,17 @@ nodes:
   - {id: a, type: value, config: "{{ inputs.n * 2 }}", dependents: [b]}
   - {id: b, type: value, config: "{{ nodes.a }}"}
 """
-ASLEEP = "name: asleep\nnodes: [{id: a, type: sleep, config: {seconds: 600}, dependents: [b]}, {id: b, type: value, config: 1}]\n"
+ASLEEP = """
+name: asleep
+nodes:
+  - {id: a, type: sleep, config: {seconds: 600}, dependents: [b]}
+  - {id: b, type: value, config: 1}
+"""
 BROKEN = "name: broken\nnodes: [{id: a, type: python, config: {function: fails}, retry: {max_attempts: 1}}]\n"
 WAITING = "name: waiting\nnodes: [{id: a, type: signal, config: {name: paid}}]\n"
 LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
 SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
+LOG = logging.getLogger("flow")
 
 
 def fails() -> None:
@@ -38,7 +45,8 @@ def large() -> str:
 
 
 def says() -> int:
-    print("hello\nworld")
+    LOG.warning("hello")
+    LOG.warning("world")
     return 1
 
 
@@ -78,7 +86,7 @@ async def test_events_come_by_pages_and_the_rest_can_be_looked_at(server: ApiSer
         page = await server.get(f"/runs/{run_id}/events", after=after, limit=2)
         events += page["items"]
         after = page["next"]
-    assert events == await server.engine.events(run_id)
+    assert events == await server.events(run_id)
     assert [step["node"] for step in (await server.get(f"/runs/{run_id}/path"))["items"]] == ["a", "b"]
     assert (await server.get(f"/runs/{run_id}/tokens"))["items"] == []
     assert (await server.get(f"/runs/{run_id}/why"))["status"] == "COMPLETED"
@@ -212,7 +220,7 @@ async def test_pause_resume_cancel_and_labels(server: ApiServer) -> None:
     response = await server.http.post(f"/runs/{other}/cancel")
     assert response.json()["status"] == "CANCELLED"
     assert (await server.http.post(f"/runs/{other}/pause")).status_code == 409
-    actors = {event.get("actor") for event in await server.engine.events(other) if event["type"] == "RunCancelled"}
+    actors = {event.get("actor") for event in await server.events(other) if event["type"] == "RunCancelled"}
     assert actors == {"local"}
 
 

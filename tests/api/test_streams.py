@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,10 +28,11 @@ nodes:
   - {id: c, type: value, config: 3}
 """
 CHAIN = "name: chain\nnodes: [{id: a, type: value, config: 1, dependents: [b]}, {id: b, type: value, config: 2}]\n"
+LOG = logging.getLogger("flow")
 
 
 def work() -> int:
-    print("working")
+    LOG.warning("working")
     return 2
 
 
@@ -74,7 +76,7 @@ async def test_a_run_that_has_ended_is_told_whole(server: ApiServer) -> None:
     run_id = await started(server, "chain")
     await server.get(f"/runs/{run_id}/result")
     told = await frames_of(server, f"/runs/{run_id}/stream")
-    events = await server.engine.events(run_id)
+    events = await server.events(run_id)
     assert events_in(told) == events
     assert [each.id for each in told if each.event == "message"] == [str(event["seq"]) for event in events]
     assert (told[-1].id, told[-1].data) == (None, {"run_id": run_id, "status": "COMPLETED", "events": len(events)})
@@ -94,7 +96,7 @@ async def test_a_cut_connection_resumes_without_a_gap(server: ApiServer) -> None
     await server.post(f"/runs/{run_id}/signal", {"name": "go"})
     await server.get(f"/runs/{run_id}/result")
     found += await frames_of(server, f"/runs/{run_id}/stream", headers={"Last-Event-ID": found[-1].id})
-    assert events_in(found) == await server.engine.events(run_id)
+    assert events_in(found) == await server.events(run_id)
 
 
 async def test_a_live_run_is_followed_with_its_log(server: ApiServer) -> None:
@@ -103,7 +105,7 @@ async def test_a_live_run_is_followed_with_its_log(server: ApiServer) -> None:
     await followed(server, 1)
     await server.post(f"/runs/{run_id}/signal", {"name": "go"})
     told = await following
-    assert events_in(told) == await server.engine.events(run_id)
+    assert events_in(told) == await server.events(run_id)
     lines = [each for each in told if each.event == "log"]
     assert [(each.id, each.data["text"]) for each in lines] == [(None, "working")]
 
@@ -122,7 +124,7 @@ async def test_a_hundred_followers_share_one_and_each_sees_all_events(server: Ap
     assert len(list(server.app.state.streams.all_feeds())) == 1
     await server.post(f"/runs/{run_id}/signal", {"name": "go"})
     told = await asyncio.gather(*following)
-    events = await server.engine.events(run_id)
+    events = await server.events(run_id)
     assert all(events_in(each) == events and each[-1].event == "end" for each in told)
     await followed(server, 0)
     assert not list(server.app.state.streams.all_feeds())
@@ -172,7 +174,7 @@ async def test_a_slow_client_is_closed_with_the_place_to_resume_from(
         assert len(blocks) == 1
         resume = json.loads(blocks[0].partition("data: ")[2])
         assert resume["reason"] == "slow"
-        events = await server.engine.events(run_id)
+        events = await server.events(run_id)
         assert 0 < int(resume["after"]) < len(events)
         rest = await frames_of(server, f"/runs/{run_id}/stream", headers={"Last-Event-ID": resume["after"]})
         assert events_in(rest) == events[int(resume["after"]) :]
@@ -188,7 +190,7 @@ async def test_a_burst_does_not_close_a_client_that_reads(server: ApiServer) -> 
     await followed(server, 1)
     await server.post(f"/runs/{run_id}/signal", {"name": "go"})
     told = await following
-    assert events_in(told) == await server.engine.events(run_id)
+    assert events_in(told) == await server.events(run_id)
 
 
 async def test_streams_end_with_the_place_to_resume_from_when_the_server_closes(server: ApiServer) -> None:
@@ -198,7 +200,7 @@ async def test_streams_end_with_the_place_to_resume_from_when_the_server_closes(
     waiting = asyncio.create_task(server.http.get(f"/runs/{run_id}/result", params={"timeout": 60}))
     await followed(server, 2)
     server.app.state.closing.set()
-    events = await server.engine.events(run_id)
+    events = await server.events(run_id)
     assert (await following)[-1].data == {"after": str(len(events)), "reason": "closing"}
     assert (await everything)[-1].data["reason"] == "closing"
     assert (await waiting).status_code == 202
