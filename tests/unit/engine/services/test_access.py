@@ -457,3 +457,19 @@ async def test_changes_of_schedules_are_audited(mill: Cluster) -> None:
     assert [each.actor for each in found] == ["bob", "eve", "bob", "bob", "ada"]
     (started,) = await entries(services.audit, action="runs.start")
     assert (started.subject, started.actor) == (run_id, "eve")
+
+
+@simulated
+async def test_changes_of_concurrency_limits_are_audited_in_the_operators_tenant(mill: Cluster) -> None:
+    engine = (await client_of(mill)).engine
+    limits = engine.for_tenant(OPERATOR_TENANT, audited=True).concurrency
+    await limits.set("queue:gpu", 4, actor="ada")
+    await asyncio.sleep(1)
+    await limits.remove("queue:gpu", actor="bob")
+    assert await refused(limits.set("queue:gpu", 5)) == "actor_missing"
+    assert await limits.find() == []
+    found = await entries(engine.audit, subject="queue:gpu")
+    assert [(each.actor, each.action, each.detail) for each in found] == [
+        ("bob", "concurrency_limits.remove", ""),
+        ("ada", "concurrency_limits.set", "4"),
+    ]
