@@ -19,7 +19,9 @@ EXCUSED_MAX = 8
 TRIED_MIN = 45
 
 SHOWN_COMMAND = re.compile(
-    r"^(?:\$ |[A-Z_]+=\S+ |ExecStart=\S*/|(?:HEALTHCHECK .*)?CMD (?:\[\")?)?tidemill(?=[\s\"])([^#|>;\n]*)", re.MULTILINE
+    r"^(?:\$ |[A-Z_]+=\S+ |ExecStart=\S*/|(?:HEALTHCHECK .*)?CMD (?:\[\")?)?"
+    r"tidemill(?=[\s\"])([^#|>;\n]*)",
+    re.MULTILINE,
 )
 """A command in a block that is not run: a line of a shell, of a systemd unit or of a Dockerfile."""
 
