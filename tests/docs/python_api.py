@@ -1,4 +1,4 @@
-"""The tables of `docs/reference/python-api.md`, made from signatures and docstrings.
+"""The lists of `docs/reference/python-api.md`, made from signatures and docstrings.
 
 `python -m tests.docs.python_api` writes them into the page, between its two marks; `make docs` does so first.
 """
@@ -28,8 +28,10 @@ VERBS = {
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""
-HIDDEN = {"self", "timeout_s"}
-"""Parameters that callers do not pass, or that have another spelling."""
+HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None"}
+"""Parameters that callers do not pass, that have another spelling, or that the page explains once for all verbs."""
+DESCRIBED = {"Capabilities", "Handler", "NodeContext", "NodeType", "Settings"}
+"""Types whose fields have a page of their own."""
 SHOWN_DEFAULT_MAX = 20
 
 
@@ -49,14 +51,12 @@ def public_verbs() -> list[str]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    given = [each for each in inspect.signature(function).parameters.values() if each.name not in HIDDEN]
     empty = inspect.Parameter.empty
-    return str(
-        inspect.Signature(
-            each.replace(annotation=empty, default=empty if each.default is empty else _Default(each.default))
-            for each in given
-        )
-    )
+    given = [
+        each.replace(annotation=empty, default=empty if each.default is empty else _Default(each.default))
+        for each in inspect.signature(function).parameters.values()
+    ]
+    return str(inspect.Signature([each for each in given if each.name not in HIDDEN and str(each) not in HIDDEN]))
 
 
 def summary(thing: Any) -> str:
@@ -64,27 +64,18 @@ def summary(thing: Any) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _table(head: str, rows: Iterator[tuple[str, str]]) -> str:
-    lines = [f"| {_cell(left)} | {_cell(right)} |" for left, right in rows]
-    return "\n".join([f"| {head} | |", "|---|---|", *lines])
-
-
-def _calls(owner: Any, names: list[str]) -> Iterator[tuple[str, str]]:
+def _calls(owner: Any, names: list[str]) -> Iterator[str]:
     for name in names:
         function = getattr(owner, name)
-        yield f"`{name}{_signature(function)}`", summary(function)
+        yield f"- `{name}{_signature(function)}`: {summary(function)}"
 
 
-def _types(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Each type with the first line of its docstring, and its fields."""
+def _types(names: list[str]) -> Iterator[str]:
+    """Each type with its fields, or else the first line of its docstring."""
     for name in names:
         kind = getattr(tidemill, name)
-        fields = [each for each in _fields(kind) if each != "v" and not each.startswith("_")]
-        yield f"`{name}`", " ".join(filter(None, [summary(kind), ", ".join(f"`{field}`" for field in fields)]))
+        fields = [] if name in DESCRIBED else [f"`{each}`" for each in _fields(kind) if each != "v"]
+        yield f"- `{name}`: {', '.join(fields) or summary(kind)}"
 
 
 def _fields(kind: type) -> tuple[str, ...]:
@@ -92,32 +83,32 @@ def _fields(kind: type) -> tuple[str, ...]:
     return next((tuple(each) for each in found if each), ())
 
 
-def tables() -> str:
+def lists() -> str:
     """Everything between the marks."""
     verbs = {heading: names.split() for heading, names in VERBS.items()}
     named = {name for names in verbs.values() for name in names}
     verbs["More verbs"] = [name for name in public_verbs() if name not in named]
-    parts = [(f"## {heading}", "verb", _calls(tidemill.Tidemill, names)) for heading, names in verbs.items() if names]
+    parts = [(heading, _calls(tidemill.Tidemill, names)) for heading, names in verbs.items() if names]
     public = {name: getattr(tidemill, name) for name in sorted([*tidemill.__all__, "open"]) if name != "__version__"}
     functions = [name for name, each in public.items() if inspect.isfunction(each)]
     authoring = [name for name in functions if public[name].__module__.startswith("tidemill.authoring")]
     kinds = [name for name, each in public.items() if inspect.isclass(each)]
     errors = [name for name in kinds if issubclass(public[name], BaseException)]
     parts += [
-        ("## Functions", "function", _calls(tidemill, [name for name in functions if name not in authoring])),
-        ("## Workflow functions", "function", _calls(tidemill, authoring)),
-        ("## Exceptions", "exception", _types(errors)),
-        ("## Types", "type", _types([name for name in kinds if name not in errors])),
+        ("Functions", _calls(tidemill, [name for name in functions if name not in authoring])),
+        ("Workflow functions", _calls(tidemill, authoring)),
+        ("Exceptions", _types(errors)),
+        ("Types", _types([name for name in kinds if name not in errors])),
     ]
-    return "\n\n".join(f"{heading}\n\n{_table(head, rows)}" for heading, head, rows in parts)
+    return "\n\n".join("\n".join([f"## {heading}\n", *lines]) for heading, lines in parts)
 
 
-def with_tables(text: str) -> str:
-    """The page with its tables made anew."""
+def with_lists(text: str) -> str:
+    """The page with its lists made anew."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{lists()}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    PAGE.write_text(with_lists(PAGE.read_text()))

@@ -163,6 +163,8 @@ _APPROVAL_FIELDS = (
 
 
 class ApprovalView:
+    """An approval with its form and votes; `to_dict` is the same as JSON."""
+
     def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
         self.approval = approval
