@@ -28,7 +28,7 @@ VERBS = {
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""
-HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None"}
+HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None", "visit=None", "index=None", "terms=()"}
 """Parameters that callers do not pass, that have another spelling, or that the page explains once for all verbs."""
 DESCRIBED = {"Capabilities", "Handler", "NodeContext", "NodeType", "Settings"}
 """Types whose fields have a page of their own."""

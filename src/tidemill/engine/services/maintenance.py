@@ -48,7 +48,7 @@ class MaintenanceService:
     # Diagnosis
 
     async def diagnose(self) -> Diagnosis:
-        """Check the store, its settings, workers, unfinished work and blobs; writes nothing, and reads bounded parts.
+        """Check the store, its settings, workers, unfinished work and blobs; writes nothing.
 
         `tidemill.diagnose(url)` also checks a store that cannot be opened.
         """
@@ -168,7 +168,7 @@ class MaintenanceService:
         return await ArchiveReader(self._open_archive(), self._context.tenant).page(workflow, limit)
 
     async def archive_show(self, run_id: str) -> tuple[ArchiveEntry, list[dict[str, Any]]]:
-        """An archived run as it was when it was retired, with its events: the newest of this id, or of this entry."""
+        """An archived run with its events: the newest of this id, or that of this entry."""
         listed, found = await ArchiveReader(self._open_archive(), self._context.tenant).read(run_id)
         return listed, found.events()
 
