@@ -173,7 +173,7 @@ class MaintenanceService:
         return listed, found.events()
 
     async def archive_restore(self, run_id: str) -> ArchiveEntry:
-        """Put an archived run back as it was, byte for byte. It is kept from now on as long as after its end.
+        """Put an archived run back as it was, byte for byte; it is kept as long as after its end.
 
         The newest of this id, or the one of this entry. The archive keeps its copy. Refused when a run of this id is
         there; nothing has changed then.
