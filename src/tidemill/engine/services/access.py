@@ -312,6 +312,7 @@ class TenantService:
         self._context = replace(context, audited=True)
 
     async def create(self, name: str, *, actor: str) -> TenantView:
+        """Make a tenant; its name is refused if there is one."""
         self._check(name)
         now_ms = self._context.store.now_ms()
         tenant = StoredTenant(name=name, created_ms=now_ms, created_by=actor)
