@@ -24,8 +24,8 @@ from tidemill.kernel.document.problems import shown
 from tidemill.stores.contract import Committed
 from tidemill.triggers.schedules import (
     CatchUp,
+    Change,
     Overlap,
-    Record,
     Schedule,
     ScheduleDeleted,
     SchedulePaused,
@@ -108,7 +108,7 @@ class ScheduleService:
         problems = [] if _is_schedule_name(name) else [_bad_name(name)]
         spec = await self._spec(given, now_ms, problems)
 
-        def set_up(known: Schedule | None) -> Record | None:
+        def set_up(known: Schedule | None) -> Change | None:
             if known is not None and known.status != "deleted":
                 if _same(known, spec):
                     return None
@@ -163,7 +163,7 @@ class ScheduleService:
         known = await self._known(name)
         spec = await self._spec({**_given(known), **changes}, now_ms, [], known)
 
-        def change(known: Schedule) -> Record | None:
+        def change(known: Schedule) -> Change | None:
             if _same(known, spec):
                 return None
             paused = known.status == "paused"
@@ -198,7 +198,7 @@ class ScheduleService:
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
 
-        def pause(known: Schedule) -> Record | None:
+        def pause(known: Schedule) -> Change | None:
             return None if known.status == "paused" else SchedulePaused(at_ms=at_ms, reason=reason, actor=actor)
 
         return await self._change_known(name, pause)
@@ -208,7 +208,7 @@ class ScheduleService:
         check_words(reason=reason, actor=actor)
         now_ms = self._context.store.now_ms()
 
-        def resume(known: Schedule) -> Record | None:
+        def resume(known: Schedule) -> Change | None:
             if known.status != "paused":
                 return None
             due_ms = _next(known, now_ms)
@@ -228,6 +228,7 @@ class ScheduleService:
         `key` makes it idempotent, as that of `start` does.
         """
         check_words(actor=actor)
+        self._context.check_actor(actor)
         schedule, now_ms = await self._known(name), self._context.store.now_ms()
         run_id = await start_run(self._context, schedule, now_ms - now_ms % 1_000, key=key, submitted_by=actor)
         triggered = ScheduleTriggered(at_ms=now_ms, run_id=run_id, actor=actor)
@@ -327,17 +328,17 @@ class ScheduleService:
         hint = offered(str(name), names) if names else "create it: `tidemill schedules create`"
         raise rejected("schedule_unknown", f"there is no schedule {shown(str(name))}", path="/name", hint=hint)
 
-    async def _change_known(self, name: str, decide: Callable[[Schedule], Record | None]) -> Schedule:
+    async def _change_known(self, name: str, decide: Callable[[Schedule], Change | None]) -> Schedule:
         await self._known(name)
 
-        def checked(known: Schedule | None) -> Record | None:
+        def checked(known: Schedule | None) -> Change | None:
             if known is None or known.status == "deleted":
                 raise rejected("schedule_unknown", f"the schedule {name} was deleted meanwhile", path="/name")
             return decide(known)
 
         return await self._change(name, checked)
 
-    async def _change(self, name: str, decide: Callable[[Schedule | None], Record | None]) -> Schedule:
+    async def _change(self, name: str, decide: Callable[[Schedule | None], Change | None]) -> Schedule:
         """Append the record that is decided on, none if nothing changes; decided again after a lost race."""
         store, stream = self._context.store, stream_of(self._context.tenant, name)
         for _ in range(RACES_MAX):
@@ -346,7 +347,17 @@ class ScheduleService:
             if record is None:
                 assert known is not None, "only a schedule that exists can be left as it is"
                 return known
-            (result,) = await store.commit([next_commit(stream, version, known, record)])
+            commit = next_commit(stream, version, known, record)
+            audit = self._context.audit_rows(
+                stream,
+                version + 1,
+                commit.records[0],
+                actor=record.actor,
+                command=_command(known, record),
+                at_ms=record.at_ms,
+                detail=getattr(record, "reason", ""),
+            )
+            (result,) = await store.commit([msgspec.structs.replace(commit, rows=(*commit.rows, *audit))])
             if isinstance(result, Committed):
                 return (await load_schedule(store, stream))[1] or await self._known(name)
         raise Unavailable(f"schedule {name} is being changed by too many at once")
@@ -391,6 +402,21 @@ def schedule_verb(
         return method(ScheduleService(engine.context), *args, **kwargs)
 
     return call
+
+
+def _command(known: Schedule | None, record: Change) -> str:
+    """What a change is called in the audit."""
+    if isinstance(record, ScheduleSet):
+        return "create" if known is None or known.status == "deleted" else "update"
+    return _COMMANDS[type(record)]
+
+
+_COMMANDS: dict[type[Change], str] = {
+    SchedulePaused: "pause",
+    ScheduleResumed: "resume",
+    ScheduleTriggered: "trigger",
+    ScheduleDeleted: "delete",
+}
 
 
 def _next(spec: ScheduleSpec, now_ms: int) -> int | None:

@@ -206,3 +206,36 @@ def test_both_clients_offer_them(tmp_path: Any) -> None:
         (found,), _ = mill.schedules()
         assert (found.name, found.timezone, len(mill.schedule_times("nightly"))) == ("nightly", "Europe/Berlin", 5)
         assert "failing_schedules" not in {each.code for each in mill.diagnose().findings}
+
+
+@simulated
+async def test_changes_are_audited_and_need_an_actor(mill: Cluster) -> None:
+    process, _ = await served(mill, work=False)
+    await process.publish(FLOW)
+    services = process.engine.for_tenant(TENANT, audited=True)
+    schedules = ScheduleService(services.context)
+    await schedules.create("nightly", "report", every="5m", actor="ada")
+    await schedules.update("nightly", every="10m", actor="bob")
+    await schedules.update("nightly", every="10m", actor="bob")
+    await schedules.pause("nightly", reason="lunch", actor="ada")
+    await schedules.resume("nightly", actor="ada")
+    run_id = await schedules.trigger("nightly", actor="cleo")
+    await schedules.delete("nightly", actor="ada")
+    entries, _ = await services.audit.find(subject="nightly")
+    assert [(each.actor, each.action, each.detail) for each in reversed(entries)] == [
+        ("ada", "schedules.create", ""),
+        ("bob", "schedules.update", ""),
+        ("ada", "schedules.pause", "lunch"),
+        ("ada", "schedules.resume", ""),
+        ("cleo", "schedules.trigger", ""),
+        ("ada", "schedules.delete", ""),
+    ]
+    started, _ = await services.audit.find(subject=run_id)
+    assert [(each.actor, each.action) for each in started] == [("cleo", "runs.start")]
+    with pytest.raises(Rejected, match="actor"):
+        await schedules.create("nightly", "report", every="5m")
+    await schedules.create("nightly", "report", every="5m", actor="ada")
+    before = await mill.store.count(TENANT, "run")
+    with pytest.raises(Rejected, match="actor"):
+        await schedules.trigger("nightly")
+    assert await mill.store.count(TENANT, "run") == before
