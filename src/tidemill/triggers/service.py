@@ -372,17 +372,26 @@ class ScheduleService:
 async def start_run(
     context: ServiceContext, schedule: Schedule, scheduled_ms: int, *, key: str | None, submitted_by: str = ""
 ) -> str:
-    """Start a run of a schedule for one moment. Raises Rejected."""
-    at = utc_text(scheduled_ms)
-    version = await context.catalog.resolve(context.tenant, schedule.workflow)
+    """Start a run of a schedule for one moment; with a key, at most once. Raises Rejected."""
+    run_id = context.ambient.new_id() if key is None else key
+    # Of a tag that several versions share, the id decides which one is meant.
+    version = await context.catalog.resolve(context.tenant, schedule.workflow, run_id)
     flow = await context.catalog.flow(context.tenant, version.digest)
-    return await RunService(context).start(
-        schedule.workflow,
-        with_time(schedule.inputs, flow.workflow.inputs, scheduled_ms),
-        key=key,
-        labels={**schedule.labels, SCHEDULE: schedule.name, SCHEDULED_AT: at},
-        submitted_by=submitted_by or f"schedule:{schedule.name}",
-    )
+    try:
+        return await RunService(context).start(
+            schedule.workflow,
+            with_time(schedule.inputs, flow.workflow.inputs, scheduled_ms),
+            key=run_id,
+            labels={**schedule.labels, SCHEDULE: schedule.name, SCHEDULED_AT: utc_text(scheduled_ms)},
+            submitted_by=submitted_by or f"schedule:{schedule.name}",
+        )
+    except Rejected as refusal:
+        if refusal.code != "key_reused" or key is None:
+            raise
+        # It was started before the schedule or its workflow was changed, or at another moment.
+        if (await context.entry(key)).state.labels.get(SCHEDULE) != schedule.name:
+            raise
+        return key
 
 
 def with_time(inputs: Any, schema: Any, at_ms: int) -> Any:

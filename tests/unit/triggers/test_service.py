@@ -193,6 +193,21 @@ async def test_a_file_among_the_inputs_is_kept_until_the_schedule_goes(mill: Clu
     assert await referred() == 0
 
 
+@simulated
+async def test_a_trigger_with_a_key_starts_one_run_at_whatever_time_it_is_repeated(mill: Cluster) -> None:
+    process, schedules = await served(mill, work=False)
+    timed = {"type": "object", "properties": {"scheduled_at": {"type": "string"}}}
+    await process.publish(document(node("a", config="{{ inputs.scheduled_at }}"), name="timed", inputs=timed))
+    await schedules.create("nightly", "timed", every="1h")
+    await schedules.create("other", "timed", every="1h")
+    assert await schedules.trigger("nightly", key="once") == "once"
+    await asyncio.sleep(100)
+    assert await schedules.trigger("nightly", key="once") == "once"
+    assert (await schedules.show("nightly")).runs == 1
+    with pytest.raises(Rejected, match="key_reused"):
+        await schedules.trigger("other", key="once")
+
+
 def test_both_clients_offer_them(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     with tidemill.open(url, work=False) as mill:
