@@ -44,7 +44,9 @@ from tidemill.triggers.times import Timing, read_cron, read_duration, read_momen
 NAME_LENGTH_MAX = 100
 INPUTS_BYTES_MAX = 65_536
 TIMES_SHOWN = 5
-TIMES_MAX = 1_000
+TIMES_MAX = 100
+HORIZON_MS = 100 * 366 * 86_400_000
+"""How far ahead due times are listed: a rare one would be looked for through centuries."""
 RACES_MAX = 16
 NAMES_MAX = 1_000
 SCHEDULED_AT = "scheduled_at"
@@ -366,7 +368,9 @@ class ScheduleService:
     def _times(self, schedule: Schedule, count: int) -> list[int]:
         if schedule.status != "active":
             return []
-        return list(islice(upcoming(schedule, schedule.cursor_ms), count))
+        end_ms = schedule.cursor_ms + HORIZON_MS
+        bound_ms = end_ms if schedule.end_at_ms is None else min(end_ms, schedule.end_at_ms)
+        return list(islice(upcoming(msgspec.structs.replace(schedule, end_at_ms=bound_ms), schedule.cursor_ms), count))
 
 
 async def start_run(
