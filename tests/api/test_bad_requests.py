@@ -35,7 +35,7 @@ def read(path: str, **params: Any) -> dict[str, Any]:
 
 TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "malformed JSON": (send("/runs", b'{"workflow": '), 400, "body_malformed"),
-    "JSON that is too deep": (send("/runs", b"[" * 200_000), 400, "request_invalid"),
+    "JSON that is too deep": (send("/runs", b"[" * 200_000), 413, "body_too_complex"),
     "half a character": (
         send("/runs", b'{"workflow": "asleep", "correlation_id": "\\ud800"}'), 422, "text_invalid",
     ),
