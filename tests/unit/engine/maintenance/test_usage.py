@@ -166,6 +166,18 @@ async def test_a_task_that_has_lost_its_lease_writes_nothing(mill: Cluster) -> N
 
 
 @simulated
+async def test_a_clock_that_is_set_back_counts_nothing_twice(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.run(chain("a"))
+    await asyncio.sleep(SETTLED_MS / 1000 + 60)
+    pass_days(mill, -0.01)
+    await asyncio.sleep(60)
+    pass_days(mill, 0.02)
+    await asyncio.sleep(60)
+    assert (await rolled_up(mill))[DAY, "test"].runs == 1 == (await answered(worker))[DAY, "test"].runs
+
+
+@simulated
 async def test_many_runs_are_counted_in_several_steps(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "RUNS_PER_ROLL_UP", 4)
     monkeypatch.setattr(usage, "PAGE", 2)
