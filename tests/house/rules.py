@@ -187,6 +187,7 @@ SHARED_STEMS = frozenset(
         "approvals",
         "archive",
         "attempts",
+        "blobs",
         "child",
         "conditions",
         "contract",

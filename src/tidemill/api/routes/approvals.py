@@ -247,7 +247,7 @@ class LinkBody(Body):
     operation_id="createDecisionLink",
 )
 async def create_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
-    """The link holds for this request, this person and this time; a decision uses it up. Whoever has it can decide."""
+    """The link holds for this request, this person and this time; a decision uses it up."""
     place = _place(approval_id)
     own = body.person is None or as_user(body.person) == as_user(caller.actor)
     if not own and not caller.principal.may("keys:write"):
