@@ -134,7 +134,8 @@ bench-million: setup ## Measure lists, searches and claims among a million finis
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-docs: setup ## Build the documentation into site/
+docs: setup ## Make the Python reference from docstrings, and build the documentation into site/
+	@$(BIN)/python -m tests.docs.python_api
 	@$(BIN)/zensical build --clean --strict
 
 format: setup ## Rewrite the sources in the house format
