@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.contract import BlobInfo
     from tidemill.client import Tidemill, diagnose
     from tidemill.client import open as open  # noqa: A004
-    from tidemill.engine.catalog import Diff, Published, Tagged
+    from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
     from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
     from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
     from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from tidemill.engine.maintenance.doctor import Diagnosis
     from tidemill.engine.maintenance.reindex import Reindexed
     from tidemill.engine.maintenance.retention import SweepResult
+    from tidemill.engine.maintenance.usage import UsageReport, UsageRow
     from tidemill.engine.maintenance.verify import AuditReport
+    from tidemill.engine.run_query import FailureGroup, FailureGroups, RunFacets, RunHistogram, RunSummary
     from tidemill.engine.services.access import CreatedKey, KeyView, TenantView
     from tidemill.engine.services.bulk import BulkOutcome
     from tidemill.engine.services.concurrency import ConcurrencyLimit
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from tidemill.engine.services.inspection import Comparison, LogLine
     from tidemill.engine.services.patches import PatchOutcome, RunDocument
     from tidemill.engine.services.runs import RunPage
-    from tidemill.engine.services.workers import NodeTypeView, WorkerView
+    from tidemill.engine.services.workers import NodeTypeView, QueueView, WorkerView
     from tidemill.engine.versions import TagMoved, Version, WorkflowRow
     from tidemill.engine.views import ApprovalView, RunStatus, RunView
     from tidemill.errors import InternalError, Problem, Rejected, RunFailed, TidemillError, Unavailable
@@ -105,6 +107,8 @@ _HOMES = {
     "Done": "tidemill.handlers.contract",
     "Explanation": "tidemill.kernel.explain.explain",
     "Fail": "tidemill.handlers.contract",
+    "FailureGroup": "tidemill.engine.run_query",
+    "FailureGroups": "tidemill.engine.run_query",
     "Finding": "tidemill.stores.optional",
     "GcReport": "tidemill.engine.maintenance.blob_gc",
     "Handler": "tidemill.handlers.contract",
@@ -118,16 +122,20 @@ _HOMES = {
     "Pause": "tidemill.handlers.contract",
     "Problem": "tidemill.errors",
     "Published": "tidemill.engine.catalog",
+    "QueueView": "tidemill.engine.services.workers",
     "Reindexed": "tidemill.engine.maintenance.reindex",
     "Rejected": "tidemill.errors",
     "Reprocessed": "tidemill.engine.services.dead_letters",
     "BulkOutcome": "tidemill.engine.services.bulk",
     "Return": "tidemill.handlers.contract",
     "RunDocument": "tidemill.engine.services.patches",
+    "RunFacets": "tidemill.engine.run_query",
     "RunFailed": "tidemill.errors",
+    "RunHistogram": "tidemill.engine.run_query",
     "RunPage": "tidemill.engine.services.runs",
     "RunRow": "tidemill.engine.index_rows",
     "RunStatus": "tidemill.engine.views",
+    "RunSummary": "tidemill.engine.run_query",
     "RunView": "tidemill.engine.views",
     "Settings": "tidemill.settings",
     "Skip": "tidemill.handlers.contract",
@@ -138,10 +146,13 @@ _HOMES = {
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
+    "UsageReport": "tidemill.engine.maintenance.usage",
+    "UsageRow": "tidemill.engine.maintenance.usage",
     "Version": "tidemill.engine.versions",
     "Wait": "tidemill.handlers.contract",
     "WorkerView": "tidemill.engine.services.workers",
     "Workflow": "tidemill.authoring.decorators",
+    "WorkflowDeletion": "tidemill.engine.catalog",
     "WorkflowRow": "tidemill.engine.versions",
     "__version__": "tidemill.version",
     "aopen": "tidemill.async_client",
@@ -193,6 +204,8 @@ __all__ = [
     "Done",
     "Explanation",
     "Fail",
+    "FailureGroup",
+    "FailureGroups",
     "Finding",
     "GcReport",
     "Handler",
@@ -206,14 +219,18 @@ __all__ = [
     "PatchOutcome",
     "Problem",
     "Published",
+    "QueueView",
     "Reindexed",
     "Rejected",
     "Reprocessed",
     "RunDocument",
+    "RunFacets",
     "RunFailed",
+    "RunHistogram",
     "RunPage",
     "RunRow",
     "RunStatus",
+    "RunSummary",
     "RunView",
     "Settings",
     "Skip",
@@ -225,10 +242,13 @@ __all__ = [
     "Tidemill",
     "TidemillError",
     "Unavailable",
+    "UsageReport",
+    "UsageRow",
     "Version",
     "Wait",
     "WorkerView",
     "Workflow",
+    "WorkflowDeletion",
     "WorkflowRow",
     "__version__",
     "aopen",

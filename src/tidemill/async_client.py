@@ -14,12 +14,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
 from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
@@ -99,6 +100,10 @@ class AsyncTidemill:
     find = _verb(Engine.find)
     runs = _verb(service_verb("runs", RunService.iterate))
     count = _verb(Engine.count)
+    summary = _verb(Engine.summary)
+    facets = _verb(Engine.facets)
+    histogram = _verb(Engine.histogram)
+    failure_groups = _verb(Engine.failure_groups)
     resolve = _verb(Engine.resolve)
     cancel = _verb(Engine.cancel)
     pause = _verb(Engine.pause)
@@ -127,9 +132,11 @@ class AsyncTidemill:
     workflow_document = _verb(Engine.workflow_document)
     versions = _verb(Engine.versions)
     tag = _verb(Engine.tag)
+    rollback_tag = _verb(Engine.rollback_tag)
     untag = _verb(Engine.untag)
     tags = _verb(Engine.tags)
     tag_history = _verb(Engine.tag_history)
+    delete_workflow = _verb(Engine.delete_workflow)
     diff = _verb(Engine.diff)
     put_blob = _verb(Engine.put_blob)
     blob = _verb(Engine.blob)
@@ -144,6 +151,8 @@ class AsyncTidemill:
     archive_show = _verb(Engine.archive_show)
     archive_restore = _verb(Engine.archive_restore)
     workers = _verb(service_verb("workers", WorkerService.find))
+    queues = _verb(service_verb("queues", QueueService.find))
+    usage = _verb(service_verb("usage", UsageService.find))
     concurrency_limits = _verb(Engine.concurrency_limits)
     limit_concurrency = _verb(Engine.limit_concurrency)
     unlimit_concurrency = _verb(Engine.unlimit_concurrency)

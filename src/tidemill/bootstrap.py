@@ -45,6 +45,7 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
+from tidemill.observability.metrics import Metrics
 from tidemill.security.grants import ANY
 from tidemill.security.identity import OPERATOR_TENANT, check_tenant_name
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
@@ -485,6 +487,7 @@ def engine_at(
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
     read_only: bool = False,
+    metrics: bool = False,
     tenant: str = OPERATOR_TENANT,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
@@ -503,11 +506,9 @@ def engine_at(
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
     types.log_broken()
-    if work and settings.shell:
-        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
-    host, pid = socket.gethostname(), os.getpid()
+    _remove_leftovers(settings, work=work)
     options = WorkerOptions(
-        name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
+        **_process_facts(name, ambient.new_id()[-8:], work=work),
         queues=tuple(queues),
         only=only,
         standing=standing,
@@ -515,12 +516,7 @@ def engine_at(
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
-        # A worker loses its work when it counts as dead, and not before.
-        lease_ms=dead_after_ms,
-        host=host,
-        pid=pid,
-        version=__version__ if work else "",
-        image=os.environ.get(IMAGE_VARIABLE, ""),
+        lease_ms=dead_after_ms,  # A worker loses its work when it counts as dead, and not before.
     )
     engine = Engine(
         store=storage.store,
@@ -541,10 +537,41 @@ def engine_at(
         offers=types.not_built_in,
         ownership=storage.ownership,
         functions=registry,
+        metrics=Metrics() if metrics else None,
         tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
+        approval_webhook=_approval_webhook(storage.store, settings),
     )
     serve_schedules(engine)
     return engine
+
+
+def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | None:
+    server = settings.server
+    if not server.approval_webhook:
+        return None
+    from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
+    from tidemill.security.signing import DecisionLinks
+
+    return ApprovalWebhook(
+        store,
+        settings.egress,
+        server.approval_webhook,
+        server.approval_webhook_keys,
+        server.public_url,
+        DecisionLinks(server.secret),
+    )
+
+
+def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:
+    """What a worker says of its process."""
+    host, pid, image = socket.gethostname(), os.getpid(), os.environ.get(IMAGE_VARIABLE, "")
+    version = __version__ if work else ""
+    return {"name": f"{name or host}/{pid}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
+
+
+def _remove_leftovers(settings: Settings, *, work: bool) -> None:
+    if work and settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

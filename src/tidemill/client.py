@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.index_rows import RunRow
+from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import LogLine
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.views import html_table
 from tidemill.errors import Rejected, TidemillError
@@ -190,6 +191,10 @@ class Tidemill:
     find = _blocking(Engine.find)
     runs = _iterating(service_verb("runs", RunService.iterate))
     count = _blocking(Engine.count)
+    summary = _blocking(Engine.summary)
+    facets = _blocking(Engine.facets)
+    histogram = _blocking(Engine.histogram)
+    failure_groups = _blocking(Engine.failure_groups)
     resolve = _blocking(Engine.resolve)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
@@ -218,9 +223,11 @@ class Tidemill:
     workflow_document = _blocking(Engine.workflow_document)
     versions = _blocking(Engine.versions)
     tag = _blocking(Engine.tag)
+    rollback_tag = _blocking(Engine.rollback_tag)
     untag = _blocking(Engine.untag)
     tags = _blocking(Engine.tags)
     tag_history = _blocking(Engine.tag_history)
+    delete_workflow = _blocking(Engine.delete_workflow)
     diff = _blocking(Engine.diff)
     put_blob = _blocking(Engine.put_blob)
     blob = _blocking(Engine.blob)
@@ -235,6 +242,8 @@ class Tidemill:
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
     workers = _blocking(service_verb("workers", WorkerService.find))
+    queues = _blocking(service_verb("queues", QueueService.find))
+    usage = _blocking(service_verb("usage", UsageService.find))
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
-from tidemill.net.egress import Egress, read_allow_list
+from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
 from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
 from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
+from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 CONFIG_NAME = "tidemill.toml"
@@ -30,14 +34,15 @@ EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
 JWT_SECRET_VARIABLE = "TIDEMILL_JWT_SECRET"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
+SERVER_SECRET_VARIABLE = "TIDEMILL_SERVER_SECRET"
+WEBHOOK_SECRET_VARIABLE = "TIDEMILL_APPROVALS_SECRET"
 SECRET_GRANTS_VARIABLE = "TIDEMILL_SECRET_GRANTS"
-SESSION_SECRET_VARIABLE = "TIDEMILL_SESSION_SECRET"
 SHELL_VARIABLE = "TIDEMILL_SHELL"
 SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
 VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
-    *(JWT_SECRET_VARIABLE, SESSION_SECRET_VARIABLE),
+    *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
@@ -75,9 +80,17 @@ class _JwtTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name_claim: str = "sub"
 
 
+class _ApprovalsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    webhook: str = ""
+    secret: tuple[str, ...] | str = ()
+
+
 class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    secret: str = ""
+    public_url: str = ""
+    limits: ServerLimits = ServerLimits()
+    approvals: _ApprovalsTable = _ApprovalsTable()
     session_hours: Annotated[float, msgspec.Meta(gt=0, le=720)] = SESSION_HOURS
-    session_secret: str = ""
     jwt: _JwtTable = _JwtTable()
 
 
@@ -105,15 +118,22 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom the HTTP service believes."""
+    """Whom the HTTP service believes, how it is reached and protected, and whom it tells about approvals."""
 
+    secret: str = ""
+    """Signs sessions and the links by which people decide; servers of a fleet share it. Without one, both end with the
+    process that made them."""
+    public_url: str = ""
+    """Where people reach the server: what links begin with."""
+    limits: ServerLimits = ServerLimits()
+    approval_webhook: str = ""
+    """The URL that is told about approvals."""
+    approval_webhook_keys: tuple[str, ...] = ()
     jwt: JwtRules | None = None
     """Which tokens are accepted; None: none."""
     jwks: Path | None = None
     """The file with the public keys of the tokens, where they are not signed with a secret."""
     session_hours: float = SESSION_HOURS
-    session_secret: str = ""
-    """Shared by the servers of a fleet; without one, sessions end with the process."""
 
 
 class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,34 +257,66 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 
 
 def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
-    given, variables = table.jwt, os.environ
-    session_secret = variables.get(SESSION_SECRET_VARIABLE) or table.session_secret
-    secret, jwks = (
-        variables.get(JWT_SECRET_VARIABLE) or given.secret,
-        Path(given.jwks).expanduser() if given.jwks else None,
+    variables = os.environ
+    secret = variables.get(SERVER_SECRET_VARIABLE) or table.secret
+    _check_secret(secret, SERVER_SECRET_VARIABLE, f"{place}.secret", problems)
+    for key, url in (("public_url", table.public_url), ("approvals.webhook", table.approvals.webhook)):
+        if url and not _is_url(url):
+            problems.add(f"{place}.{key}", f"{url[:100]!r} is no URL to call", "begin with https:// and a host")
+    given = variables.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
+    keys = tuple(given.split()) if isinstance(given, str) else given
+    for signing_key in keys:
+        problems.read(partial(read_key, signing_key), b"", f"{place}.approvals.secret")
+    if table.approvals.webhook and not 0 < len(keys) <= KEYS_MAX:
+        hint = f"give one key, or two while you replace it: {PREFIX} and 32 random bytes in base64"
+        problems.add(f"{place}.approvals.secret", "a webhook is signed with one key or two", hint)
+    rules, jwks = _jwt(table.jwt, f"{place}.jwt", problems)
+    return ServerSettings(
+        secret=secret,
+        public_url=table.public_url,
+        limits=table.limits,
+        approval_webhook=table.approvals.webhook,
+        approval_webhook_keys=keys,
+        jwt=rules,
+        jwks=jwks,
+        session_hours=table.session_hours,
     )
-    long_enough = f"write {SECRET_LENGTH_MIN} random characters or more"
-    for text, variable, key in (
-        (secret, JWT_SECRET_VARIABLE, "jwt.secret"),
-        (session_secret, SESSION_SECRET_VARIABLE, "session_secret"),
-    ):
-        if text and len(text.encode()) < SECRET_LENGTH_MIN:
-            at = variable if variables.get(variable) else f"{place}.{key}"
-            problems.add(at, f"the secret is shorter than {SECRET_LENGTH_MIN} bytes", long_enough)
+
+
+def _check_secret(secret: str, variable: str, place: str, problems: _Problems) -> None:
+    if secret and len(secret.encode()) < SECRET_LENGTH_MIN:
+        at, hint = (
+            variable if os.environ.get(variable) else place,
+            f"write {SECRET_LENGTH_MIN} random characters or more",
+        )
+        problems.add(at, f"the secret is shorter than {SECRET_LENGTH_MIN} bytes", hint)
+
+
+def _jwt(given: _JwtTable, place: str, problems: _Problems) -> tuple[JwtRules | None, Path | None]:
+    secret = os.environ.get(JWT_SECRET_VARIABLE) or given.secret
+    jwks = Path(given.jwks).expanduser() if given.jwks else None
+    _check_secret(secret, JWT_SECRET_VARIABLE, f"{place}.secret", problems)
     if secret and jwks is not None:
         hint = "keep one: the secret of HS256, or the file with public keys"
-        problems.add(f"{place}.jwt", "a secret and a key set are given", hint)
+        problems.add(place, "a secret and a key set are given", hint)
     if jwks is not None and not os.path.isfile(jwks):
-        problems.add(f"{place}.jwt.jwks", f"there is no file {jwks}", "name the JWKS file of the issuer")
+        problems.add(f"{place}.jwks", f"there is no file {jwks}", "name the JWKS file of the issuer")
     for key in ("issuer", "audience"):
         if jwks is not None and not getattr(given, key):
             hint = "without it, tokens that the issuer makes for others would be accepted"
-            problems.add(f"{place}.jwt.{key}", f"{key} is missing", hint)
-    rules = None
-    if secret or jwks is not None:
-        names = ("issuer", "audience", "leeway_seconds", "tenant_claim", "roles_claim", "name_claim")
-        rules = JwtRules(secret=secret, **{name: getattr(given, name) for name in names})
-    return ServerSettings(jwt=rules, jwks=jwks, session_hours=table.session_hours, session_secret=session_secret)
+            problems.add(f"{place}.{key}", f"{key} is missing", hint)
+    if not secret and jwks is None:
+        return None, None
+    names = ("issuer", "audience", "leeway_seconds", "tenant_claim", "roles_claim", "name_claim")
+    return JwtRules(secret=secret, **{name: getattr(given, name) for name in names}), jwks
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in SCHEMES and not invalid_host(parts.hostname or "") and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> TenantGrants:

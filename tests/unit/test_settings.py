@@ -214,7 +214,7 @@ def test_no_problem_repeats_a_password(tmp_path: Path) -> None:
 SERVER = """
 [server]
 session_hours = 2
-session_secret = "a secret of the tests, which is long enough"
+secret = "a secret of the tests, which is long enough"
 
 [server.jwt]
 jwks = "FILE"
@@ -252,16 +252,16 @@ def test_whom_the_server_believes_and_what_is_bound_to_tenants(tmp_path: Path) -
 
 def test_secrets_of_the_server_come_from_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMILL_JWT_SECRET", "j" * 32)
-    monkeypatch.setenv("TIDEMILL_SESSION_SECRET", "s" * 32)
+    monkeypatch.setenv("TIDEMILL_SERVER_SECRET", "s" * 32)
     found = read_settings().server
-    assert found.jwt is not None and (found.jwt.secret, found.session_secret) == ("j" * 32, "s" * 32)
+    assert found.jwt is not None and (found.jwt.secret, found.secret) == ("j" * 32, "s" * 32)
 
 
 def test_everything_wrong_with_the_server_and_tenants_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = """
 [server]
 session_hours = 0
-session_secret = "short"
+secret = "short"
 [server.jwt]
 secret = "short"
 jwks = "/nowhere/jwks.json"
@@ -279,7 +279,7 @@ workflows = []
     found = {(code, path.removeprefix(f"{file}: ")) for code, path in problems(file)}
     assert {
         ("setting_invalid", "server.session_hours"),
-        ("setting_invalid", "server.session_secret"),
+        ("setting_invalid", "server.secret"),
         ("setting_invalid", "server.jwt.nope"),
         ("setting_invalid", "server.jwt.secret"),
         ("setting_invalid", "server.jwt"),

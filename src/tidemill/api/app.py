@@ -10,28 +10,55 @@ from fastapi.routing import APIRoute
 
 from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
+from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import health, run_actions, runs, schedules
+from tidemill.api.routes import (
+    approvals,
+    blobs,
+    dead_letters,
+    fleet,
+    health,
+    run_actions,
+    runs,
+    schedules,
+    workflows,
+)
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
+from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
+from tidemill.security.signing import DecisionLinks
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
-    ("access", access_routes.router),
     ("runs", runs.router),
     ("runs", run_actions.router),
+    ("workflows", workflows.router),
+    ("approvals", approvals.router),
+    ("dead-letters", dead_letters.router),
+    ("blobs", blobs.router),
+    ("fleet", fleet.router),
     ("schedules", schedules.router),
+    ("access", access_routes.router),
 )
 """The name of each resource, and its routes."""
 
 
-def create_app(engine: Engine, *, access: Access | None = None, root_path: str = "") -> FastAPI:
+def create_app(
+    engine: Engine,
+    *,
+    access: Access | None = None,
+    root_path: str = "",
+    limits: ServerLimits | None = None,
+    secret: str = "",
+    public_url: str = "",
+) -> FastAPI:
     """The API of an engine that its caller opens and closes.
 
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
-    own, or serve it on the loopback address.
+    own, or serve it on the loopback address. `secret` signs the links by which people decide, and `public_url` is what
+    those links begin with; by default a link ends with the process, and begins as the request for it did.
     """
     app = FastAPI(
         title="Tidemill",
@@ -45,8 +72,15 @@ def create_app(engine: Engine, *, access: Access | None = None, root_path: str =
     app.state.closing = asyncio.Event()
     """Set when the server stops: open streams end with the place to resume from."""
     app.state.streams = LiveStreams(app.state.closing)
+    limits = limits or ServerLimits()
+    app.state.load_guard, app.state.decision_links = LoadGuard(engine, limits), DecisionLinks(secret)
+    app.state.public_url = public_url.rstrip("/")
+    app.state.durability = health.Durability(engine.context.store)
+    documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})
+    app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
     add_problem_handlers(app)
     app.include_router(health.router)
+    app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from tidemill.api.protection import LoadGuard
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.errors import rejected
@@ -109,6 +110,8 @@ def require(permission: str) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         access: Access = request.app.state.access
         caller = await access.caller(request)
+        guard: LoadGuard = request.app.state.load_guard
+        await guard.admit(caller.principal, permission)
         if not caller.principal.may(permission):
             message = f"{caller.actor} lacks the permission {permission}"
             raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
@@ -181,7 +184,7 @@ class Router(APIRouter):
                 status_code=status,
                 response_model=None,
                 dependencies=checks,
-                openapi_extra={"x-permission": may},
+                openapi_extra={"x-permission": may, **options.pop("openapi_extra", {})},
                 **options,
             )
             return endpoint

@@ -27,14 +27,14 @@ RETRY_AFTER_SECONDS = 1
 
 _NOT_FOUND = (
     "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown", "key_unknown",
-    "limit_unknown", "node_unknown", "path_unknown", "run_unknown", "schedule_unknown", "tag_unknown",
-    "tenant_unknown", "version_unknown", "workflow_unknown",
+    "limit_unknown", "link_invalid", "node_type_unknown", "node_unknown", "path_unknown", "run_unknown",
+    "schedule_unknown", "tag_unknown", "tenant_unknown", "version_unknown", "workflow_unknown",
 )  # fmt: skip
 _CONFLICT = (
-    "approval_decided", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired", "patch_needs_retry",
-    "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running", "run_completed",
-    "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists", "signals_full",
-    "key_label_taken", "tenant_exists", "workflow_in_use", "workflow_waits",
+    "approval_decided", "decision_conflict", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired",
+    "patch_needs_retry", "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running",
+    "run_completed", "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists",
+    "key_label_taken", "signals_full", "tenant_exists", "workflow_in_use", "workflow_waits",
 )  # fmt: skip
 _UNAUTHENTICATED = (
     "credential_invalid", "key_expired", "key_revoked", "session_invalid", "tenant_disabled", "token_expired",
@@ -44,20 +44,29 @@ STATUSES: dict[str, int] = {
     **dict.fromkeys(_NOT_FOUND, 404),
     **dict.fromkeys(_CONFLICT, 409),
     "approval_closed": 410,
+    "approval_expired": 410,
+    "approver_not_allowed": 403,
     "backlog_full": 429,
     "bad_cursor": 400,
     "body_malformed": 400,
+    "body_slow": 408,
+    "body_too_complex": 413,
     "body_too_large": 413,
+    "content_encoding_unsupported": 415,
     "content_type_unsupported": 415,
     "csrf_invalid": 403,
     "cursor_invalid": 400,
     "document_too_large": 413,
+    "four_eyes": 403,
     "inputs_too_large": 413,
+    "link_expired": 410,
+    "link_void": 410,
     "method_not_allowed": 405,
     "not_allowed": 403,
     "range_invalid": 416,
     "rate_limited": 429,
     **dict.fromkeys(_UNAUTHENTICATED, 401),
+    "store_slow": 429,
 }
 """By error code; any other refusal is 422."""
 UNPROCESSABLE = 422

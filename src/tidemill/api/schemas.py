@@ -11,10 +11,10 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from fastapi import Response
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from tidemill.engine.views import plain
@@ -51,11 +51,22 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+After = Annotated[str | None, Query(description="`next` of the page before.", max_length=1_000)]
+Limit = Annotated[int, Query(ge=1, le=500, description="How many items a page has at most.")]
+
+
 class PageOf:
     """Stands for a page of a type in `schema`."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
+
+
+class Extended:
+    """Stands for a type with further fields in `schema`."""
+
+    def __init__(self, kind: Any, **fields: Any) -> None:
+        self.kind, self.fields = kind, fields
 
 
 class AnswerSchemas:
@@ -69,6 +80,9 @@ class AnswerSchemas:
             return kind
         if isinstance(kind, PageOf):
             return self._object({"items": {"type": "array", "items": self.schema(kind.item)}, "next": _CURSOR})
+        if isinstance(kind, Extended):
+            further = self._object({name: self.schema(each) for name, each in kind.fields.items()})
+            return {"allOf": [self.schema(kind.kind), further]}
         if kind in _SCALARS:
             return _SCALARS[kind]
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -113,7 +127,9 @@ class AnswerSchemas:
         config = kind.__struct_config__
         if config.tag_field == "kind":
             properties["kind"] = {"type": "string", "const": str(config.tag)}
-        return {**self._object(properties), "description": (kind.__doc__ or "").strip().split("\n")[0]}
+        # A struct with `to_dict` leaves out what is not known.
+        shown = self._object(properties, required=not hasattr(kind, "to_dict"))
+        return {**shown, "description": (kind.__doc__ or "").strip().split("\n")[0]}
 
     @staticmethod
     def _object(properties: Mapping[str, Schema], *, required: bool = True) -> Schema:
@@ -138,19 +154,17 @@ PROBLEM: Schema = {
 }
 
 
-def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The first and the last byte that a `Range` header asks for; None if it asks for all, or for several ranges.
-
-    Raises Rejected (`range_invalid`, 416) if there are no such bytes.
-    """
-    found = _RANGE.fullmatch(header.strip()) if header else None
+def byte_range(text: str, size: int) -> tuple[int, int] | None:
+    """The first and the last byte (exclusive) that a `Range` asks for; None for all of them. Raises Rejected."""
+    found = _RANGE.fullmatch(text.strip())
     if found is None or found.group(1) == found.group(2) == "":
+        # Several ranges, or another unit: everything is a valid answer.
         return None
     first, last = found.groups()
-    begin = int(first) if first else max(0, size - int(last))
-    end = min(int(last), size - 1) if first and last else size - 1
-    if begin > end or (not first and last == "0"):
-        raise rejected("range_invalid", f"there are {size} bytes, and none of them is asked for", path="/Range")
+    begin, end = (int(first), min(int(last) + 1 if last else size, size)) if first else (max(0, size - int(last)), size)
+    if begin >= end:
+        message = f"there are {size} bytes, and the range is beyond them"
+        raise rejected("range_invalid", message, path="/Range", hint=f"such as bytes=0-{max(0, size - 1)}")
     return begin, end
 
 

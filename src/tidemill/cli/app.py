@@ -265,6 +265,9 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     about="Other workers take over its jobs after this silence.",
 )
 @options.option("--name", metavar="NAME", default="", about="What it is called instead of its host.")
+@options.option(
+    "--metrics", metavar="HOST:PORT", about="Serve Prometheus metrics there; :9100 is for this machine only."
+)
 @options.archive
 @options.retention_days
 @options.keep_runs

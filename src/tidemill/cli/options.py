@@ -289,17 +289,19 @@ COMMANDS = {
     "init": "Begin a project: a workflow, its functions and a test.",
     "watch": "Watch a run that workers execute, until it ends.",
     "why": "Explain what a run or a node waits for, or why it ended.",
+    "queues": "Show how much work waits in each queue, and for how long.",
+    "usage": "Show what runs took, by day and workflow.",
     "doctor": "Check a deployment, and say what to do about it.",
     "verify-log": "Check all logs against the invariants and report violations.",
     "reindex": "Rebuild everything that lists show from the logs.",
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {
-    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex"), "storage"),
+    **dict.fromkeys(("archive", "blobs", "doctor", "verify-log", "reindex", "usage"), "storage"),
     **dict.fromkeys(("keys", "tenants", "audit"), "access"),
     "dlq": "dead_letters",
     "nodes": "documents",
-    **dict.fromkeys(("workers", "concurrency"), "worker"),
+    **dict.fromkeys(("workers", "concurrency", "queues"), "worker"),
     "why": "runs",
     **dict.fromkeys(("init", "watch", "config"), "project"),
 }

@@ -20,6 +20,7 @@ from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.blob_references import mark_new_tenant, reference_rows, version_references
 from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
+from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.engine.node_types import NodeTypeDirectory
 from tidemill.engine.validation import check_words
@@ -30,10 +31,12 @@ from tidemill.engine.versions import (
     Record,
     TagMoved,
     Version,
+    WorkflowDeleted,
     WorkflowRow,
     check_tag,
     encode_record,
     is_name,
+    main_version,
     read_history,
     read_workflow_row,
     split_reference,
@@ -53,10 +56,12 @@ FLOWS_MAX = 256
 HELD_MAX = 256
 RACES_MAX = 16
 UNKNOWN_TYPE = frozenset({"unknown_node_type", "unknown_type_version"})
+COUNTED_MAX = 10_000
+"""Runs that have not ended, counted before a workflow is deleted."""
 NAMES_MAX = 1_000
 """Names searched for the nearest match of an unknown one."""
 
-__all__ = ["Catalog", "Diff", "Published", "TagMoved", "Tagged", "Version", "WorkflowRow"]
+__all__ = ["Catalog", "Diff", "Published", "TagMoved", "Tagged", "Version", "WorkflowDeletion", "WorkflowRow"]
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +81,19 @@ class Tagged(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     version: int
     was: int
+    weights: dict[int, int] = {}
+    """The percentages of the versions that share it now; empty if it points to one."""
+    was_weights: dict[int, int] = {}
 
     @property
     def moved(self) -> bool:
-        return self.version != self.was
+        return (self.version, self.weights) != (self.was, self.was_weights)
+
+
+class WorkflowDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    versions: int
+    """How many versions it had."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +173,7 @@ class Catalog:
         digests = await self.store_flow(tenant, compiled)
 
         async def offer(history: History) -> _Candidate:
-            return _Candidate(compiled, *digests, parent=len(history.versions))
+            return _Candidate(compiled, *digests, parent=len(history.versions) if history.published else 0)
 
         return await self._add_version(tenant, compiled.workflow.name, offer, author, message, audited)
 
@@ -214,7 +228,7 @@ class Catalog:
         for _ in range(RACES_MAX):
             history = await self._history(tenant, name)
             offer = await make(history)
-            known = next((version for version in history.versions if version.digest == offer.digest), None)
+            known = next((version for version in history.published if version.digest == offer.digest), None)
             if known is not None:
                 return self._published(known, offer.compiled, created=False)
             version = Version(
@@ -267,46 +281,104 @@ class Catalog:
         tenant: str,
         name: str,
         tag: str,
-        version: int,
+        version: int | Mapping[Any, int],
         *,
+        weight: int | None = None,
         actor: str = "",
         message: str = "",
         audited: bool = False,
     ) -> Tagged:
-        """Make a tag point to a version. Writes nothing if it already does."""
+        """Make a tag point to a version, or let several share it. Writes nothing if it already is so."""
         check_tag(tag)
-        return await self._move_tag(tenant, name, tag, version, actor, message, audited)
+
+        def shares(history: History) -> dict[int, int]:
+            history.check_new_tag(tag)
+            return history.shares(tag, version, weight)
+
+        return await self._move_tag(tenant, name, tag, shares, actor, message, audited)
+
+    async def rollback_tag(
+        self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "", audited: bool = False
+    ) -> Tagged:
+        """Make a tag point to where it pointed before its last move."""
+        check_tag(tag)
+        return await self._move_tag(tenant, name, tag, lambda history: history.before(tag), actor, message, audited)
 
     async def untag(
         self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "", audited: bool = False
     ) -> Tagged:
         """Remove a tag; its history stays. Idempotent."""
         check_tag(tag)
-        return await self._move_tag(tenant, name, tag, None, actor, message, audited)
+
+        def shares(history: History) -> dict[int, int]:
+            if not any(move.tag == tag for move in history.moves):
+                history.tagged(tag)
+            return {}
+
+        return await self._move_tag(tenant, name, tag, shares, actor, message, audited)
 
     async def _move_tag(
-        self, tenant: str, name: str, tag: str, to: int | None, actor: str, message: str, audited: bool
+        self,
+        tenant: str,
+        name: str,
+        tag: str,
+        shares_after: Callable[[History], dict[int, int]],
+        actor: str,
+        message: str,
+        audited: bool,
     ) -> Tagged:
         check_words(actor=actor, message=message)
         if audited:
             require_actor(actor)
         for _ in range(RACES_MAX):
             history = await self._known(tenant, name)
-            was, version = history.tags.get(tag, 0), 0
-            if to is not None:
-                history.check_new_tag(tag)
-                version = history.numbered(to).version
-            elif not any(move.tag == tag for move in history.moves):
-                history.tagged(tag)
-            answer = Tagged(name=name, tag=tag, version=version, was=was)
+            shares = shares_after(history)
+            weights = shares if len(shares) > 1 else {}
+            answer = Tagged(
+                name=name,
+                tag=tag,
+                version=main_version(shares) if shares else 0,
+                was=history.tags.get(tag, 0),
+                weights=weights,
+                was_weights=history.weights.get(tag, {}),
+            )
             if not answer.moved:
                 return answer
             record = TagMoved(
-                name=name, tag=tag, version=version, was=was, at_ms=self._ambient.now_ms(), actor=actor, message=message
+                name=name,
+                tag=tag,
+                version=answer.version,
+                was=answer.was,
+                at_ms=self._ambient.now_ms(),
+                actor=actor,
+                message=message,
+                weights=tuple(sorted(weights.items())),
             )
             if await self._append(tenant, history, record, audited):
                 return answer
         raise Unavailable(f"the tags of {name} are being moved by too many at once")
+
+    async def delete(
+        self, tenant: str, name: str, *, actor: str = "", message: str = "", audited: bool = False
+    ) -> WorkflowDeletion:
+        """Take a workflow out of the catalog. Refused while runs of it have not ended; ended ones stay readable."""
+        check_words(actor=actor, message=message)
+        if audited:
+            require_actor(actor)
+        for _ in range(RACES_MAX):
+            history = await self._known(tenant, name)
+            found = [[f"workflow:{name}", term] for term in ("live", "rollback:running")]
+            live = sum([await self._store.count(tenant, RUN, terms, at_most=COUNTED_MAX) for terms in found])
+            if live:
+                count = f"{live}" if live < COUNTED_MAX else f"{COUNTED_MAX:,} or more"
+                said = f"{count} run{'s' * (live > 1)} of {name} {'have' if live > 1 else 'has'} not ended"
+                hint = f"wait for them, or `tidemill runs bulk cancel workflow:{name} live`"
+                raise rejected("workflow_in_use", said, path="/name", hint=hint)
+            record = WorkflowDeleted(name=name, at_ms=self._ambient.now_ms(), actor=actor, message=message)
+            versions = len(history.published)
+            if await self._append(tenant, history, record, audited):
+                return WorkflowDeletion(name=name, versions=versions)
+        raise Unavailable(f"workflow {name} is being changed by too many at once")
 
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
         return (await self._known(tenant, name)).all_tags()
@@ -322,21 +394,39 @@ class Catalog:
     # Lookup
 
     async def versions(self, tenant: str, name: str) -> list[Version]:
-        return (await self._history(tenant, name)).versions
+        return (await self._history(tenant, name)).published
 
-    async def resolve(self, tenant: str, reference: str) -> Version:
-        """Find a version: `name` and `name:latest` are the newest, `name@3` is version 3, `name:stable` a tag."""
+    async def version(self, tenant: str, name: str, number: int) -> Version:
+        """The version that a run was started with, also if it was deleted since."""
+        history = await self._history(tenant, name)
+        return history.versions[number - 1] if 0 < number <= len(history.versions) else history.numbered(number)
+
+    async def resolve(self, tenant: str, reference: str, run_id: str = "") -> Version:
+        """Find a version: `name` and `name:latest` are the newest, `name@3` is version 3, `name:stable` a tag.
+
+        If several versions share the tag, it is the one that a run of this id gets, and without an id the main one.
+        """
+        return (await self._current(tenant, reference)).meant_by(reference, run_id)
+
+    async def resolve_each(self, tenant: str, reference: str, run_ids: Sequence[str]) -> list[Version]:
+        """The version that each of these runs gets."""
+        history = await self._current(tenant, reference)
+        if not run_ids:
+            history.meant_by(reference)
+        return [history.meant_by(reference, run_id) for run_id in run_ids]
+
+    async def _current(self, tenant: str, reference: str) -> History:
         name = split_reference(reference)[0]
         stream = Stream(tenant, WORKFLOW, name)
         held = self._held.get(stream)
         if held is not None:
             # Every start of a run resolves a reference: one load tells whether anything was published since.
             (tail,) = await self._store.load({stream: held.length})
-            if tail.version == held.length:
-                return held.meant_by(reference)
+            if tail.version == held.length and held.published:
+                return held
         history = await self._known(tenant, name)
         self._hold(stream, history)
-        return history.meant_by(reference)
+        return history
 
     def _hold(self, stream: Stream, history: History) -> None:
         if len(self._held) >= HELD_MAX:
@@ -393,7 +483,7 @@ class Catalog:
     async def _known(self, tenant: str, name: str) -> History:
         """The history of a workflow that must exist; the refusal names the nearest existing name."""
         history = await self._history(tenant, name)
-        if history.versions:
+        if history.published:
             return history
         page = await self._store.find(tenant, WORKFLOW, (), limit=NAMES_MAX)
         names = [row.key for row in page.rows]
@@ -401,7 +491,7 @@ class Catalog:
             raise unknown_workflow(name, names)
         # Rows are written with the records, so it was published just now or its records were lost.
         history = await self._history(tenant, name)
-        if not history.versions:
+        if not history.published:
             raise corrupt_stream(Stream(tenant, WORKFLOW, name), "it is listed, and there are none")
         return history
 
@@ -428,7 +518,10 @@ class Catalog:
 def _audit_row(stream: Stream, number: int, record: Record, encoded: bytes) -> Row:
     if isinstance(record, Version):
         words = {"actor": record.author, "command": "publish", "detail": f"version {record.version}"}
+    elif isinstance(record, WorkflowDeleted):
+        words = {"actor": record.actor, "command": "delete", "detail": record.message}
     else:
-        moved = f"{record.tag}: {record.was or '–'} → {record.version or '–'}"
+        shared = ", ".join(f"{number} {percent} %" for number, percent in record.weights)
+        moved = f"{record.tag}: {record.was or '–'} → {shared or record.version or '–'}"
         words = {"actor": record.actor, "command": "tag" if record.version else "untag", "detail": moved}
     return waiting_row(stream, number, encoded, at_ms=record.at_ms, **words)

@@ -211,7 +211,7 @@ class ChildRunMessenger:
         ask = read_ask(text)
         if state.depth >= DEPTH_MAX:
             raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")
-        version = await self._catalog.resolve(stream.tenant, ask.workflow)
+        version = await self._catalog.resolve(stream.tenant, ask.workflow, child.key)
         flow = await self._catalog.flow(stream.tenant, version.digest)
         inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs, INPUT_BYTES_MAX)
         start = Start(

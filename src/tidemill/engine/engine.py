@@ -21,11 +21,13 @@ from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
 from tidemill.engine.children import ChildRunMessenger, DescendantLimit
+from tidemill.engine.maintenance.approval_webhook import TELL_EVERY_MS, ApprovalWebhook
 from tidemill.engine.maintenance.audit_chain import CHAIN_EVERY_MS, CHAIN_REST_FACTOR, AuditChain
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reconciler import REST_FACTOR, AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RETENTION_EVERY_MS, RetentionTask
 from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule, MaintenanceTask
+from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
 from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
@@ -44,6 +46,7 @@ from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
+from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
@@ -51,6 +54,7 @@ from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.observability.metrics import Metrics
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
@@ -106,6 +110,10 @@ class Engine:
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
+    summary = service_verb("runs", RunService.summary)
+    facets = service_verb("runs", RunService.facets)
+    histogram = service_verb("runs", RunService.histogram)
+    failure_groups = service_verb("runs", RunService.failure_groups)
     resolve = service_verb("runs", RunService.resolve)
     cancel = service_verb("runs", RunService.cancel)
     pause = service_verb("runs", RunService.pause)
@@ -132,9 +140,11 @@ class Engine:
     versions = service_verb("workflows", WorkflowService.versions)
     diff = service_verb("workflows", WorkflowService.diff)
     tag = service_verb("workflows", WorkflowService.tag)
+    rollback_tag = service_verb("workflows", WorkflowService.rollback_tag)
     untag = service_verb("workflows", WorkflowService.untag)
     tags = service_verb("workflows", WorkflowService.tags)
     tag_history = service_verb("workflows", WorkflowService.tag_history)
+    delete_workflow = service_verb("workflows", WorkflowService.delete)
     show = service_verb("inspection", InspectionService.show)
     events = service_verb("inspection", InspectionService.events)
     path = service_verb("inspection", InspectionService.path)
@@ -187,9 +197,13 @@ class Engine:
         offers: Sequence[NodeType] = (),
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
+        metrics: Metrics | None = None,
         tenant_handlers: Mapping[str, Sequence[Handler]] = {},
+        approval_webhook: ApprovalWebhook | None = None,
     ) -> None:
+        store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
+        self._approval_webhook = approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
@@ -204,6 +218,8 @@ class Engine:
         self.context = ServiceContext(
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
+        self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
+        self.turns.metrics = self.metrics
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
             self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
@@ -214,6 +230,7 @@ class Engine:
         self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
         self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
         self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
+        self.usage, self.queues = own.usage, own.queues
         self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
         self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
@@ -253,6 +270,7 @@ class Engine:
             options=options,
             runtime=self._runtime,
         )
+        self.worker.metrics = self.metrics
         self.workers.registry = self.registry = Registry(
             tenant=self.workers.tenant,
             store=context.store,
@@ -264,10 +282,16 @@ class Engine:
             limits=context.limits,
             offers=offers,
         )
-        if audit_every_ms is None:
-            return
+        if audit_every_ms is not None:
+            self._add_maintenance(self.worker, self.registry, messenger, audit_every_ms, has_archive)
+
+    def _add_maintenance(
+        self, worker: Worker, registry: Registry, messenger: ChildRunMessenger, audit_every_ms: int, has_archive: bool
+    ) -> None:
+        context, only = self.context, registry.options.only
         auditor = Auditor(context.store, context.blobs, self.catalog)
         sampling = AuditSampler(tenant=context.tenant, store=context.store, auditor=auditor)
+        sampling.on_finding = None if self.metrics is None else self.metrics.found
         self.reconciler = Reconciler(
             tenant=context.tenant,
             store=context.store,
@@ -280,21 +304,26 @@ class Engine:
             MaintenanceTask(RECONCILE, audit_every_ms, self.reconciler.sweep),
             MaintenanceTask("audit", audit_every_ms, sampling.audit_next, REST_FACTOR),
             MaintenanceTask("audit-chain", CHAIN_EVERY_MS, AuditChain(context.store).task, CHAIN_REST_FACTOR),
-            MaintenanceTask("workers", FORGET_EVERY_MS, self.registry.forget_dead),
+            MaintenanceTask("workers", FORGET_EVERY_MS, registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
+        if not only:
+            # It needs the lease of its job; a worker for one run has none.
+            tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))
         if has_archive:
             retention = RetentionTask(self.maintenance.retention_sweep)
             tasks.append(MaintenanceTask("retention", RETENTION_EVERY_MS, retention.run))
+        if self._approval_webhook is not None and not only:
+            tasks.append(MaintenanceTask("approval-webhook", TELL_EVERY_MS, self._approval_webhook.tell, 0))
         self.schedule = MaintenanceSchedule(
             tenant=context.tenant,
             store=context.store,
             ambient=context.ambient,
             tasks=tasks,
-            leased=not options.only,
+            leased=not only,
         )
-        self.worker.job_handlers["maintain"] = self.schedule.handle
-        self.schedule.claim_when_full = self.worker.claim_maintenance
+        worker.job_handlers["maintain"] = self.schedule.handle
+        self.schedule.claim_when_full = worker.claim_maintenance
 
     def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
         """The services of another tenant on the same store; `audited` ones want an actor for every change."""
@@ -445,7 +474,7 @@ class Engine:
 
     async def close(self) -> None:
         self.drain()
-        parts = (self.schedule, self.worker, self._runtime, self.registry)
+        parts = (self.schedule, self.worker, self._approval_webhook, self._runtime, self.registry)
         for part in (*parts, self.turns, self._blobs, self._store):
             if part is not None:
                 await part.close()

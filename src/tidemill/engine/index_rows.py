@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from math import ceil
 from operator import attrgetter
 from sys import intern
@@ -28,6 +30,7 @@ from tidemill.stores.contract import Row, Stream
 ROW_FORMAT = 1
 DEFAULT_RETENTION = Retention()
 DESCRIPTION_SHOWN_MAX = 500
+MESSAGE_SHOWN_MAX = 200
 
 RUN = "run"
 DEAD_LETTER = "dead_letter"
@@ -84,6 +87,16 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     """The code of what the audit found wrong with the run's log."""
     stuck_reason: str = ""
     """Why a worker or the reconciler gave up on the run for now; valid until the next event."""
+    failure: str = ""
+    """Of a FAILED run: the fingerprint of its failure, as in the term `failure:…`. From here on the fields are written
+    when a run ends; rows of earlier versions lack them."""
+    error_message: str = ""
+    """Of a FAILED run: the beginning of its error."""
+    work_ms: int = 0
+    """How long attempts took, all together."""
+    output_bytes: int = 0
+    tokens: int = 0
+    """Tokens that were emitted."""
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -182,6 +195,8 @@ def run_terms(
         terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:
         terms.append(f"by:{state.submitted_by}")
+    if state.status == "FAILED" and state.error is not None:
+        terms.append(f"failure:{fingerprint(state.error.code, state.failed_node, state.error.message)}")
     terms += ["stuck"] * stuck + ["idle"] * idle
     return tuple(terms)
 
@@ -219,9 +234,38 @@ def run_row(
     # The fields of `RunRow` in order, encoded without the struct: this runs at every start and end of a run.
     body = (
         stream.key, *_FIRST(state), ROW_FORMAT, *_SECOND(state), waiting_for, parent, forked_from, stuck, idle,
-        state.failed_node, error_code, state.rollback, state.revision, "", stuck_reason,
+        state.failed_node, error_code, state.rollback, state.revision, "", stuck_reason, *_known_at_end(state),
     )  # fmt: skip
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
+
+
+def _known_at_end(state: State) -> tuple[object, ...]:
+    """The fields that only the row of an ended run has; any other row is as earlier versions wrote it."""
+    if state.live:
+        return ()
+    failure = message = ""
+    if state.status == "FAILED" and state.error is not None:
+        failure = fingerprint(state.error.code, state.failed_node, state.error.message)
+        message = state.error.message[:MESSAGE_SHOWN_MAX]
+    return failure, message, state.work_ms, state.size, state.emitted
+
+
+AT_END = ("failure", "error_message", "work_ms", "output_bytes", "tokens")
+"""The fields of `_known_at_end`."""
+
+_QUOTED = re.compile(r"""(?<!\w)(["'`])(.*?)\1(?!\w)""", re.DOTALL)
+_ID = re.compile(r"\b(?:[\w-]*[0-9][\w-]*|[0-9a-fA-F]{8,})")
+_FINGERPRINTED_MAX = 1_000
+
+
+def fingerprint(code: str, node: str, message: str) -> str:
+    """What the same failure has in common in many runs: twelve digits, of its code, its node and the message.
+
+    Of the message, quoted values and every word with a digit (numbers, times, ids) are left out.
+    """
+    text = _ID.sub("#", _QUOTED.sub("?", message[:_FINGERPRINTED_MAX]))
+    told = "\n".join((code, node, " ".join(text.split())))
+    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def rows_beside(stream: Stream, before: State, after: State, events: Sequence[AnyEvent]) -> tuple[Row, ...]:

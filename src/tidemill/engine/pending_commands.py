@@ -45,6 +45,8 @@ class PendingCommand(msgspec.Struct):
     """The new workflow of the run, when the command changes it."""
     statement: TransactionalStatement | None = None
     """The statement that the store executes in the same transaction."""
+    asked_ms: float = 0.0
+    """When it was queued; only measured for metrics."""
     audited: bool = False
     """Whether the commit also writes who has asked for it, for the audit of the tenant."""
 

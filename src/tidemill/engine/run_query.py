@@ -3,19 +3,20 @@
 A query is a list of conditions with spaces between them, and a run has to meet all of them. `read_query` takes text, a
 list of conditions, and the keyword arguments of `find`; it returns exact terms and bounds on the time of the start.
 Whatever it does not know is refused, every problem at once: a mistyped word must not read as "no such run".
-This module only reads; how terms and bounds are looked up is not its business.
+How terms and bounds are looked up is not the business of this module; `summarise` counts what was found.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from tidemill.engine.index_rows import WAITS
+from tidemill.engine.index_rows import WAITS, RunRow
 from tidemill.engine.views import RunStatus
 from tidemill.errors import Problem, Rejected, offered
 
@@ -33,11 +34,13 @@ _CHOICES: Mapping[str, Mapping[str, str]] = {
     "rollback": {name: name for name in ("running", "done", "partial")},
 }
 """Fields with few values, as they are written and as they are looked up."""
-_TEXTS = ("workflow", "version", "by", "parent", "root", "forked_from")
+_TEXTS = ("workflow", "version", "by", "parent", "root", "forked_from", "failure")
 _DAYS = ("ended", "retire")
 """Terms of retention: the day of the end, counted from 1970."""
 FLAGS = ("live", "active", "waiting", "stuck", "idle", "suspect", "kept")
-FIELDS = ("status", "workflow", "version", "label", "waiting", "by", "parent", "root", "forked_from", "rollback")
+FIELDS = (
+    "status", "workflow", "version", "label", "waiting", "by", "parent", "root", "forked_from", "rollback", "failure",
+)  # fmt: skip
 _SYNONYMS = {
     "state": "status:",
     "name": "workflow:",
@@ -46,6 +49,8 @@ _SYNONYMS = {
     "submitted_by": "by:",
     "labels": "label.KEY=",
     "tag": "label.KEY=",
+    "error": "failure:",
+    "fingerprint": "failure:",
 }
 """What people write first, and what is meant."""
 _TIMES = {"created": "started>-2h", "since": "started>-2h", "until": "started<-2h", "age": "started<-2h"}
@@ -187,6 +192,9 @@ class _Reader:
         elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
             hint = "write version:billing@3"
             self.problem("query_value_invalid", path, f"`{_short(value)}` names no version of a workflow", hint)
+        elif name == "failure" and not re.fullmatch(r"[0-9a-f]{12}", value):
+            hint = "`tidemill runs failures` lists them"
+            self.problem("query_value_invalid", path, f"`{_short(value)}` is no fingerprint of a failure", hint)
         elif name in _TEXTS or (name in _DAYS and value.isdecimal()):
             self._one(name, value, path)
         else:
@@ -279,3 +287,159 @@ def _short(text: str) -> str:
     """Text of the caller for a message: short, and printable."""
     short = text if len(text) <= 60 else f"{text[:59]}…"
     return short if short.isprintable() else ascii(short)[1:-1]
+
+
+# What the matches of a query have in common
+
+SUMMARISED_MAX = 10_000
+"""Matches that a summary reads, the newest ones."""
+BUCKETS = 30
+BUCKETS_MAX = 500
+LABEL_KEYS_MAX = 50
+VALUES_MAX = 50
+"""Values of a label, workflows and versions that are told apart, the most frequent ones."""
+GROUPS_MAX = 200
+
+
+class RunFacets(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the matches have which value."""
+
+    counted: int
+    complete: bool
+    """Whether all matches were counted; otherwise every number is a lower bound."""
+    status: dict[str, int]
+    workflow: dict[str, int]
+    version: dict[str, int]
+    """By `name@3`."""
+    labels: dict[str, dict[str, int]]
+
+
+class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True):
+    since_ms: int
+    until_ms: int
+    """Not included."""
+    count: int
+    status: dict[str, int]
+
+
+class RunHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """When the matches were started."""
+
+    counted: int
+    complete: bool
+    buckets: tuple[HistogramBucket, ...]
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that failed in the same way."""
+
+    failure: str
+    """The fingerprint, as in `failure:…`; empty for runs that an earlier version ended, until `tidemill reindex`."""
+    count: int
+    code: str
+    node: str
+    workflow: str
+    """Of the example; a failure may occur in several workflows."""
+    message: str
+    example: str
+    """The run that failed last."""
+    first_ms: int
+    last_ms: int
+
+
+class FailureGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The failures among the matches, the most frequent first."""
+
+    counted: int
+    """Failed runs."""
+    complete: bool
+    groups: tuple[FailureGroup, ...]
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    counted: int
+    complete: bool
+    facets: RunFacets
+    histogram: RunHistogram
+    failures: FailureGroups
+
+
+def checked_buckets(buckets: int) -> int:
+    if isinstance(buckets, bool) or not 1 <= buckets <= BUCKETS_MAX:
+        message = f"a histogram has 1 to {BUCKETS_MAX} buckets, not {_short(str(buckets))}"
+        raise Rejected(Problem(code="limit_invalid", path="/buckets", message=message, hint="leave it out for 30"))
+    return buckets
+
+
+def summarise(rows: Sequence[RunRow], query: RunQuery, buckets: int, now_ms: int, *, complete: bool) -> RunSummary:
+    """Count rows, newest first; they are not all matches unless `complete`."""
+    whole: dict[str, Any] = {"complete": complete, "counted": len(rows)}
+    labels: dict[str, Counter[str]] = {}
+    for row in rows:
+        for key, value in row.labels.items():
+            labels.setdefault(key, Counter())[value] += 1
+    shown = sorted(labels, key=lambda key: (-labels[key].total(), key))[:LABEL_KEYS_MAX]
+    facets = RunFacets(
+        status=_most(Counter(row.status for row in rows)),
+        workflow=_most(Counter(row.workflow for row in rows)),
+        version=_most(Counter(f"{row.workflow}@{row.version}" for row in rows)),
+        labels={key: _most(labels[key]) for key in shown},
+        **whole,
+    )
+    failed = [row for row in rows if row.status == "FAILED"]
+    failures = FailureGroups(counted=len(failed), complete=complete, groups=_groups(failed))
+    histogram = RunHistogram(buckets=_buckets(rows, query, buckets, now_ms, complete), **whole)
+    return RunSummary(facets=facets, histogram=histogram, failures=failures, **whole)
+
+
+def _most(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:VALUES_MAX])
+
+
+def _buckets(
+    rows: Sequence[RunRow], query: RunQuery, buckets: int, now_ms: int, complete: bool
+) -> tuple[HistogramBucket, ...]:
+    if not rows:
+        return ()
+    # What was not read is older than what was.
+    oldest = min(row.created_ms for row in rows)
+    first = oldest if query.since_ms is None or not complete else query.since_ms
+    last = max(row.created_ms for row in rows) + 1
+    last = max(last, now_ms if query.before_ms is None else min(query.before_ms, now_ms))
+    width = max(1, -(-(last - first) // buckets))
+    counts: dict[int, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault((row.created_ms - first) // width, Counter())[row.status] += 1
+    return tuple(
+        HistogramBucket(
+            since_ms=first + number * width,
+            until_ms=first + (number + 1) * width,
+            count=counts[number].total() if number in counts else 0,
+            status=_most(counts.get(number, Counter())),
+        )
+        for number in range(-(-(last - first) // width))
+    )
+
+
+def _groups(failed: Sequence[RunRow]) -> tuple[FailureGroup, ...]:
+    found: dict[tuple[str, str, str], list[RunRow]] = {}
+    for row in failed:
+        found.setdefault((row.failure, row.error_code, row.failed_node), []).append(row)
+    groups = [_group(rows) for rows in found.values()]
+    return tuple(sorted(groups, key=lambda group: (-group.count, -group.last_ms, group.failure))[:GROUPS_MAX])
+
+
+def _group(rows: Sequence[RunRow]) -> FailureGroup:
+    ends = [row.last_event_ms if row.ended_ms is None else row.ended_ms for row in rows]
+    last = max(range(len(rows)), key=lambda number: (ends[number], rows[number].run_id))
+    return FailureGroup(
+        failure=rows[last].failure,
+        count=len(rows),
+        code=rows[last].error_code,
+        node=rows[last].failed_node,
+        workflow=rows[last].workflow,
+        message=rows[last].error_message,
+        example=rows[last].run_id,
+        first_ms=min(ends),
+        last_ms=ends[last],
+    )

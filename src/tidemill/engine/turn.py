@@ -34,6 +34,7 @@ from tidemill.engine.pending_commands import (
 )
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
+from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
@@ -48,6 +49,7 @@ from tidemill.stores.contract import (
     Committed,
     Job,
     Lease,
+    LeasesLost,
     Row,
     Snapshot,
     Store,
@@ -60,6 +62,7 @@ STATEMENTS_MS = 20
 """Time of the dry runs of statements that share a commit."""
 RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means progress elsewhere."""
+COMMIT_TIMES_KEPT = 200
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CLOSED = "the engine is closed; `tidemill runs show` says whether it happened"
@@ -122,9 +125,13 @@ class TurnLoop:
         self._closed = False
         self.handover_target: HandoverTarget | None = None
         self.limits: JobLimits | None = None
+        self.metrics: Instrumentation | None = None
+        """Set where metrics are wanted."""
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
+        self.commit_times: deque[tuple[float, float]] = deque(maxlen=COMMIT_TIMES_KEPT)
+        """Of the last commits: when they were answered, and how many milliseconds that took."""
         self.gathered = 0
         """Commands that shared a commit with an earlier one."""
         self._handing_over: Counter[Stream] = Counter()
@@ -157,6 +164,8 @@ class TurnLoop:
         if self._closed:
             pending.done(pending, CommandOutcome(error=Unavailable(CLOSED)))
             return
+        if self.metrics is not None:
+            pending.asked_ms = self._ambient.monotonic_ms()
         if pending.statement is not None:
             self._with_statements.append((stream, pending))
             self._statement_wakeup.set()
@@ -316,7 +325,10 @@ class TurnLoop:
                 plans = await self._plan(batch, unsure)
                 # The other commands are answered.
                 batch = {plan.stream: plan.commands for plan in plans}
+                began = self._ambient.monotonic_ms()
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
+                ended = self._ambient.monotonic_ms()
+                self.commit_times.append((ended, ended - began))
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:
@@ -344,6 +356,8 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result)
                 else:
+                    if self.metrics is not None and isinstance(result, LeasesLost):
+                        self.metrics.metrics.fenced(len(result.keys), "commit")
                     batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             unsure = lost
@@ -490,6 +504,8 @@ class TurnLoop:
                 self.gathered += len(plan.commands) - 1
                 if OUTCOME_LOG.isEnabledFor(logging.INFO):
                     log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
+                if self.metrics is not None:
+                    self.metrics.committed(decision.events)
             self._runs.put(plan.stream, entry)
         except Exception as error:
             # The commit is durable all the same.
@@ -501,6 +517,8 @@ class TurnLoop:
             self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:
             if commit is not None and commit.acks:
+                if self.metrics is not None:
+                    self.metrics.handed_over(plan.commands, len(result.kept))
                 self.handover_target.take(result.kept)
             else:
                 # The caller learns of the start before the run's first node can block the loop.

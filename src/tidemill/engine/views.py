@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from reprlib import Repr
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -17,8 +19,8 @@ from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.errors import RunFailed
-from tidemill.kernel.activation import Approval, Wait, items_merged
-from tidemill.kernel.events import BlobRef, Error, Payload
+from tidemill.kernel.activation import Approval, ApprovalStatus, Wait, items_merged
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import dead_ends
@@ -195,10 +197,28 @@ _APPROVAL_FIELDS = (
 
 
 class ApprovalView:
+    json_schema: ClassVar[dict[str, Any]] = {
+        **{name: {"type": "string"} for name in ("approval_id", "run_id", "workflow", "node")},
+        **{name: {"type": "integer"} for name in ("visit", "quorum", "requested_ms")},
+        **{name: {"type": ["integer", "null"]} for name in ("index", "expires_ms", "decided_ms")},
+        **{name: {"type": "string"} for name in ("title", "description", "requester", "on_timeout", "url", "comments")},
+        **{name: {"type": ["string", "null"]} for name in ("decision", "decided_by", "on_behalf_of")},
+        **{name: {"type": "array", "items": {"type": "string"}} for name in ("approvers", "escalate_to")},
+        **{name: {"type": "array", "items": {"type": "object"}} for name in ("votes", "delegated")},
+        **{name: {"type": "boolean"} for name in ("four_eyes", "escalated")},
+        "status": {"enum": list(get_args(ApprovalStatus))},
+        "form": {},
+    }
+    """What `to_dict` answers."""
+
     def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
         self.approval = approval
         self.status: str = approval.status
+
+    @property
+    def approval_id(self) -> str:
+        return activation_id(self.run_id, self.node, self.visit, self.index)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ApprovalView):
@@ -215,6 +235,7 @@ class ApprovalView:
     def to_dict(self) -> dict[str, Any]:
         approval = self.approval
         return {
+            "approval_id": self.approval_id,
             "run_id": self.run_id,
             "workflow": self.workflow,
             "node": self.node,
@@ -236,6 +257,24 @@ class ApprovalView:
             "delegated": [{"by": by, "to": to} for by, to in approval.delegated],
             **{name: getattr(approval, name) or None for name in ("decision", "decided_by", "on_behalf_of")},
         }
+
+
+def activation_id(run_id: str, node: str, visit: int, index: int) -> str:
+    """The id of an approval or dead letter in URLs: stable, and safe in a path whatever the run is called."""
+    return base64.urlsafe_b64encode(f"{run_id}/{key_at(node, visit, index)}".encode()).rstrip(b"=").decode()
+
+
+def read_activation_id(text: str) -> tuple[str, str, int, int] | None:
+    """Run, node, visit and index of an id; None if it is none."""
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+        run_id, node, visit, index = key.rsplit("/", 3)
+        place = (run_id, node, int(visit), int(index))
+    except (binascii.Error, ValueError):
+        return None
+    # Below -1 are no items.
+    is_place = place[2] > 0 and place[3] >= NOT_AN_ITEM
+    return place if is_place and activation_id(*place) == text else None
 
 
 def plain(value: Any) -> Any:

@@ -49,7 +49,7 @@ def _run_created(state: State, event: events.RunCreated) -> None:
     state.parent, state.forked_from = event.parent, event.forked_from
     state.close, state.depth, state.root = event.close, event.depth, event.root
     state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
-    state.counter = event.counter
+    state.counter = state.emitted = event.counter
     state.blobs += type(event.inputs) is BlobRef
     for node in event.entries:
         visit = state.edit(node)
@@ -99,6 +99,7 @@ def run_retried(state: State, event: events.RunRetried) -> None:
     state.status, state.ended_ms, state.reason = "RUNNING", None, ""
     state.error, state.failed_node, state.outputs = None, "", None
     state.rendering, state.counter, state.deadline_ms = event.renders, event.counter, event.deadline_at_ms
+    state.emitted += event.emitted
 
 
 def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
@@ -151,6 +152,7 @@ def run_rewound(state: State, event: events.RunRewound) -> None:
     for reopened in event.nodes:
         state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
+    state.emitted += event.emitted
 
 
 def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event: events.RunRewound) -> Visit:
@@ -198,6 +200,7 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
             visit.hop += 1
             state.visits += 1
         visit.tokens += event.emitted
+        state.emitted += event.emitted
         state.counter += event.emitted
         state.in_flight += 1
         return
@@ -213,6 +216,7 @@ def node_overridden(state: State, event: events.NodeOverridden) -> None:
 
 def run_patched(state: State, event: events.RunPatched) -> None:
     state.digest, state.revision = event.digest, event.revision
+    state.emitted += event.emitted
     state.counter, state.deadline_ms = event.counter, event.deadline_at_ms
     state.blobs += type(event.patch) is BlobRef
     if event.actor is not None and event.actor not in state.patched_by:
@@ -250,6 +254,7 @@ def run_forked(state: State, event: events.RunForked) -> None:
         notes(state, "commands")[event.command] = state.seq
     state.letters, state.undo, state.listening = {}, {}, dict(items_merged(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
+    state.work_ms = state.emitted = 0
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
         visit = state.edit(name)
@@ -338,6 +343,7 @@ def _record_compensation(
     notes(state, "undo")[key] = msgspec.structs.replace(
         undo, attempt=event.attempt, token=max(undo.token, event.token), **changes
     )
+    state.work_ms += event.duration_ms
 
 
 _FOLDS: dict[type, Callable[[State, Any], None]] = {

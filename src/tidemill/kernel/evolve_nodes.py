@@ -205,6 +205,7 @@ def node_waiting(state: State, event: events.NodeWaiting) -> None:
     act.status, act.running, act.since_ms = "WAITING", False, event.at_ms
     act.token = act.reported = event.token
     act.duration_ms += event.duration_ms
+    state.work_ms += event.duration_ms
     act.lost, act.resumed, act.recall = 0, None, False
     act.wait = Wait(
         on=event.on,
@@ -230,6 +231,7 @@ def node_completed(state: State, event: events.NodeCompleted) -> None:
     state.blobs += type(event.output) is BlobRef
     act.output, act.error, act.lost = event.output, None, 0
     act.duration_ms += event.duration_ms
+    state.work_ms += event.duration_ms
     note_token(act, event.token)
     if event.undoable:
         undoable(state, event)
@@ -262,6 +264,7 @@ def node_failed(state: State, event: events.NodeFailed) -> None:
         visit.map.attempts = visit.attempt = event.attempt
     note_token(act, event.token)
     act.duration_ms += event.duration_ms
+    state.work_ms += event.duration_ms
     if event.lost:
         act.lost += 1
     else:
@@ -330,6 +333,7 @@ def over(state: State, visit: Visit, act: Activation, event: events.Ending, stat
     visit.held = False
     visit.tokens, visit.edges_taken = 0, event.taken
     state.counter += event.emitted - event.consumed
+    state.emitted += event.emitted
     node, hop = event.node, visit.hop
     for target in event.taken:
         arrive(state, node, target, True, hop)

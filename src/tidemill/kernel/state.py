@@ -185,6 +185,10 @@ class State(msgspec.Struct, array_like=True, gc=False):
     commands: dict[str, int] = {}
     """Ids of commands carried out, with the seq of their first event."""
     cells: dict[str, Visit] = {}
+    work_ms: int = 0
+    """Time that attempts have taken, also failed ones and those of earlier visits; for usage."""
+    emitted: int = 0
+    """Tokens ever emitted; for usage."""
     behind: dict[str, Visit] | None = None
     """In a draft only: the visits of its base, which it never changes."""
 
@@ -302,7 +306,7 @@ def find_activation(state: State, key: str) -> Activation | None:
     return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 """First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
 
 A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what

@@ -50,7 +50,7 @@ Role = Literal["viewer", "operator", "author", "approver", "admin"]
 _VIEWER = frozenset(
     [
         *("runs:read", "workflows:read", "approvals:read", "dead_letters:read", "schedules:read", "blobs:read"),
-        *("fleet:read", "usage:read"),
+        *("fleet:read", "usage:read", "metrics:read"),
     ]
 )
 ROLES: Mapping[str, frozenset[str]] = {
@@ -68,8 +68,8 @@ ROLES: Mapping[str, frozenset[str]] = {
 """What each role may do. `runs:patch` is to change the graph of a run, or to start one from a document of the caller:
 both are writing workflows."""
 PERMISSIONS = frozenset().union(*ROLES.values())
-OPERATORS_ONLY = frozenset({"tenants:read", "tenants:write", "fleet:write"})
-"""Permissions about all tenants: they hold for admins of the operator's own tenant only."""
+OPERATORS_ONLY = frozenset({"tenants:read", "tenants:write", "fleet:write", "metrics:read"})
+"""Permissions about all tenants: they hold within the operator's own tenant only."""
 ANYONE = "anyone"
 """The permission of everyone with a valid credential."""
 

@@ -1,4 +1,4 @@
-"""Webhook signatures according to the Standard Webhooks specification.
+"""Webhook signatures according to the Standard Webhooks specification, and signed links to decisions.
 
 A signature is an HMAC-SHA256 over `id.timestamp.body`. While a key is replaced, a sender signs with both keys and a
 receiver accepts either. `verify` refuses messages more than five minutes old or early and compares in constant time;
@@ -11,7 +11,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from tidemill.errors import Rejected, rejected
 
@@ -65,3 +68,62 @@ def _signature(key: bytes, message_id: str, moment: str, body: bytes) -> str:
 
 def _unverified(message: str) -> Rejected:
     return rejected("signature_invalid", message)
+
+
+# Decision links
+
+LINK_LENGTH_MAX = 4_096
+
+
+class DecisionLink(msgspec.Struct, frozen=True, array_like=True):
+    """What a link stands for: one person may decide one approval, until a moment."""
+
+    tenant: str
+    run_id: str
+    node: str
+    visit: int
+    index: int
+    requested_ms: int
+    """When the approval was requested: a link is void once the same visit asks again."""
+    person: str
+    roles: tuple[str, ...]
+    """The roles that the person had when the link was made."""
+    expires_ms: int
+
+
+_LINK = msgspec.json.Decoder(DecisionLink)
+
+
+class DecisionLinks:
+    """Signed tokens in the URLs by which people decide without a key.
+
+    Nothing is stored. A person decides an approval once and for good, so a token is used up by its first decision.
+    Processes that share a `secret` accept each other's tokens; without one, those of a process end with it.
+    """
+
+    def __init__(self, secret: str = "") -> None:
+        self.lasting = bool(secret)
+        """Whether tokens outlive this process."""
+        self._key = hmac.digest(secret.encode() or secrets.token_bytes(32), b"tidemill decision link", hashlib.sha256)
+
+    def issue(self, link: DecisionLink) -> str:
+        text = _unpadded(msgspec.json.encode(link))
+        return f"{text}.{self._signature_of(text)}"
+
+    def read(self, token: str, now_ms: int) -> DecisionLink:
+        """What a token stands for. Raises Rejected (`link_invalid`, `link_expired`)."""
+        text, _, signature = token.partition(".")
+        fits = len(token) <= LINK_LENGTH_MAX and token.isascii()
+        if not fits or not hmac.compare_digest(self._signature_of(text), signature):
+            raise rejected("link_invalid", "this is no link of a decision here", hint="ask for a new one")
+        link = _LINK.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if link.expires_ms <= now_ms:
+            raise rejected("link_expired", "the link has expired", hint="ask for a new one")
+        return link
+
+    def _signature_of(self, text: str) -> str:
+        return _unpadded(hmac.digest(self._key, text.encode(), hashlib.sha256))
+
+
+def _unpadded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -25,11 +25,11 @@ from tidemill.kernel.state import (
     encode_state,
 )
 
-FORM = "f3972bc15fa5dcbf"
+FORM = "c951c6706e8f961a"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "b4a856eec858ba33"
+EVENTS = "9a28b5c4e1355c33"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 

@@ -1,20 +1,115 @@
-"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests."""
+"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests, both without a key; `/metrics`.
+
+What is read of the store is kept for a moment, so that many questions cost no more than one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
+from tidemill.api.auth import Router
+from tidemill.api.problems import problem_answer
+from tidemill.api.protection import LoadGuard
 from tidemill.api.schemas import answer
+from tidemill.engine.engine import Engine
+from tidemill.errors import Problem, rejected
+from tidemill.observability.metrics import CONTENT_TYPE
+from tidemill.stores.contract import Store
+from tidemill.stores.optional import SelfDiagnosis
 
 router = APIRouter(tags=["health"])
+metrics_router = Router(tags=["health"])
+
+DURABILITY_CHECKS = frozenset(
+    {
+        *("durability", "fsync", "synchronous_commit", "full_page_writes"),
+        *("appendonly", "appendfsync", "maxmemory_policy"),
+    }
+)
+"""Findings of a store about what survives a crash or a power cut."""
+KNOWN_SECONDS = 60.0
+READY_SECONDS = 10.0
+_OK = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+_READY = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "string"},
+        "durability": {
+            "enum": ["full", "reduced", "none", "unknown"],
+            "description": "`full`: what was answered survives a power cut. `none`: it ends with the process.",
+        },
+        "findings": {"type": "array", "items": {"type": "object"}},
+    },
+    "required": ["status", "durability", "findings"],
+}
 
 
-@router.get("/livez", summary="Whether the process answers")
+class Durability:
+    """What a store says of its durability, asked once a minute."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked_at = float("-inf")
+        self._known: dict[str, Any] = {"durability": "unknown", "findings": []}
+        self._asking = asyncio.Lock()
+
+    async def known(self) -> dict[str, Any]:
+        async with self._asking:
+            if time.monotonic() - self._asked_at >= KNOWN_SECONDS and isinstance(self._store, SelfDiagnosis):
+                found = [each for each in await self._store.diagnose() if each.code in DURABILITY_CHECKS]
+                severities = {each.severity for each in found}
+                level = "unknown" if not found else "full" if severities == {"ok"} else "reduced"
+                level = "none" if "info" in severities else level
+                findings = [{"code": e.code, "severity": e.severity, "message": e.message} for e in found]
+                self._known = {"durability": level, "findings": findings}
+                self._asked_at = time.monotonic()
+            return self._known
+
+
+@router.get(
+    "/livez",
+    summary="Whether the process answers",
+    operation_id="live",
+    responses={200: {"content": {"application/json": {"schema": _OK}}}},
+)
 async def livez() -> Response:
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", summary="Whether the store answers")
+@router.get(
+    "/readyz",
+    summary="Whether the store answers, and which durability holds",
+    operation_id="ready",
+    responses={200: {"content": {"application/json": {"schema": _READY}}}},
+)
 async def readyz(request: Request) -> Response:
-    await request.app.state.engine.context.store.backlog()
-    return answer({"status": "ok"})
+    """503 while the store does not answer, and once the server is shutting down."""
+    state = request.app.state
+    if state.closing.is_set():
+        problem = Problem(code="closing", message="the server is shutting down", hint="ask another one")
+        return problem_answer([problem], status=503)
+    guard: LoadGuard = state.load_guard
+    async with asyncio.timeout(READY_SECONDS):
+        await guard.backlog()
+        known = await state.durability.known()
+    return answer({"status": "ok", **known})
+
+
+@metrics_router.on(
+    "GET",
+    "/metrics",
+    may="metrics:read",
+    answers=None,
+    media_type="text/plain",
+    summary="Counters, histograms and gauges, as Prometheus reads them",
+)
+async def metrics(request: Request) -> Response:
+    engine: Engine = request.app.state.engine
+    if engine.metrics is None:
+        hint = "`tidemill serve` does; for a mounted engine, say `engine_at(url, metrics=True)`"
+        raise rejected("metrics_off", "this engine keeps no metrics", hint=hint)
+    return Response(await engine.metrics.text(), media_type=CONTENT_TYPE)

@@ -11,8 +11,8 @@ import msgspec
 from fastapi import Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from tidemill.api.auth import Caller, CurrentCaller, Router, require
-from tidemill.api.schemas import JSON, Body, PageOf, answer, byte_range, page_answer
+from tidemill.api.auth import Access, Caller, CurrentCaller, Router
+from tidemill.api.schemas import JSON, After, Body, Limit, PageOf, answer, byte_range, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.run_query import read_query
@@ -35,8 +35,6 @@ LOG_LINES_MAX = 10_000
 WAIT_S_MAX = 60.0
 SVG = "image/svg+xml"
 
-Limit = Annotated[int, Query(ge=1, le=500, description="The size of a page.")]
-After = Annotated[str | None, Query(description="The cursor `next` of the page before.")]
 RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
 At = Annotated[int | None, Query(ge=1, description="The run as it was after this event.")]
 IdempotencyKey = Annotated[
@@ -450,16 +448,16 @@ async def get_output(
     node: str,
     index: Annotated[int | None, Query(ge=0, description="An item of a map.")] = None,
     at: At = None,
-    range_: Annotated[str | None, Header(alias="Range")] = None,
+    range_: Annotated[str, Header(alias="Range")] = "",
 ) -> Response:
     found = await caller.services.inspection.output(run_id, node, index=index, at=at)
     size = len(found.text)
     headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
     wanted = byte_range(range_, size)
     if wanted is not None:
-        first, last = wanted
-        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        return Response(found.text[first : last + 1], 206, headers, JSON)
+        begin, end = wanted
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        return Response(found.text[begin:end], 206, headers, JSON)
     whole = size <= WHOLE_BYTES_MAX
     shown = ShownOutput(
         node=node,
@@ -551,5 +549,8 @@ async def stream_runs(
 
 
 def _recheck(request: Request) -> Recheck:
-    check = require("runs:read")
-    return lambda: check(request)
+    async def check() -> None:
+        access: Access = request.app.state.access
+        need(await access.caller(request), "runs:read", "this stream")
+
+    return check

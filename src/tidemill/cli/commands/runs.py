@@ -40,10 +40,11 @@ runs = options.new_group("runs")
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 COUNTED_MAX = 10_000
 
+_query = options.argument(
+    "query", "[QUERY]...", "Conditions, e.g. status:failed label.team=blue 'started>-2h'.", nargs=-1, required=False
+)
 _conditions = options.together(
-    options.argument(
-        "query", "[QUERY]...", "Conditions, e.g. status:failed label.team=blue 'started>-2h'.", nargs=-1, required=False
-    ),
+    _query,
     options.option("--status", type=click.Choice(STATUSES, case_sensitive=False), about="Only runs with this status."),
     options.of_workflow,
     options.labels,
@@ -90,6 +91,39 @@ def count_command(session: StoreSession, **given: Any) -> int:
         print(found["count"] if found["count"] < COUNTED_MAX else f"{COUNTED_MAX} or more")
 
     return session.ask_and_print(lambda mill: {"count": mill.count(**_wanted(**given), at_most=COUNTED_MAX)}, show)
+
+
+@runs.command("summary")
+@_query
+@options.option(
+    "--buckets", metavar="N", type=options.Integers(1, 500), default=20, about="Intervals of the histogram, at most."
+)
+@options.on_store()
+def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int) -> int:
+    """Count runs by status, workflow, version, label and time, and group their failures.
+
+    Of the newest 10,000 that match; with more, numbers are lower bounds.
+    """
+    from tidemill.cli.render.summaries import print_summary
+
+    return session.ask_and_print(
+        lambda mill: mill.summary(" ".join(query), buckets=buckets), lambda found: print_summary(session, found)
+    )
+
+
+@runs.command("failures")
+@_query
+@options.on_store()
+def failures_command(session: StoreSession, query: tuple[str, ...]) -> int:
+    """Group failed runs by how they failed, the most frequent first.
+
+    `runs list failure:…` lists the runs of a group, and `runs bulk retry failure:…` retries them.
+    """
+    from tidemill.cli.render.summaries import print_failures
+
+    return session.ask_and_print(
+        lambda mill: mill.failure_groups(" ".join(query)), lambda found: print_failures(session, found)
+    )
 
 
 @runs.command("show")

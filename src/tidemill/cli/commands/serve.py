@@ -108,6 +108,7 @@ def _engine(options: ServeOptions, settings: Settings) -> Engine:
         retention_days=options.retention_days,
         grace_ms=round(options.grace_s * 1000),
         settings=settings,
+        metrics=True,
     )
 
 
@@ -162,14 +163,21 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
     from tidemill.api.auth import Access
 
     server = settings.server
-    access = Access(engine, jwt=_verifier(settings), sessions=Sessions(server.session_secret, server.session_hours))
+    access = Access(engine, jwt=_verifier(settings), sessions=Sessions(server.secret, server.session_hours))
     if not await access.is_configured():
         if not is_loopback(options.host) and not options.without_authentication:
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
         access = Access.open(engine)
-    return create_app(engine, access=access, root_path=options.root_path)
+    return create_app(
+        engine,
+        access=access,
+        root_path=options.root_path,
+        limits=server.limits,
+        secret=server.secret,
+        public_url=server.public_url,
+    )
 
 
 def _verifier(settings: Settings) -> JwtVerifier | None:

@@ -295,3 +295,17 @@ def reindex_command(session: StoreSession, dry_run: bool) -> int:
             return mill.reindex(dry_run=dry_run, on_progress=lambda done: progress.show(f"{done:,} logs"))
 
     return session.ask_and_print(ask, print_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)
+
+
+@click.command("usage")
+@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01. Default: 30 days.")
+@options.of_workflow
+@options.on_store()
+def usage_command(session: StoreSession, since: str | None, workflow: str | None) -> int:
+    """Show what runs took, by day and workflow.
+
+    Runs, time of nodes, events, bytes of outputs and tokens, by the day on which a run ended, in UTC.
+    """
+    from tidemill.cli.render.summaries import print_usage
+
+    return session.ask_and_print(lambda mill: mill.usage(since=since, workflow=workflow), print_usage)

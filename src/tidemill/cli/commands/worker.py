@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -50,6 +51,7 @@ from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
+from tidemill.observability.metrics import MetricsServer, read_address
 from tidemill.security.grants import ImportGrants
 from tidemill.settings import Settings, read_settings
 
@@ -83,9 +85,9 @@ class StatusLines:
         if self._json is not None:
             self._json.close()
 
-    def ready(self, row: WorkerRow, store: str) -> None:
+    def ready(self, row: WorkerRow, store: str, metrics: str = "") -> None:
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
-        known = f"· {counted(len(row.types), 'node type')}"
+        known = f"· {counted(len(row.types), 'node type')}" + (f" · metrics at {metrics}" if metrics else "")
         self._say(
             f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(known, DIM)}",
             event="ready",
@@ -95,6 +97,7 @@ class StatusLines:
             queues=list(row.queues),
             types=list(row.types),
             concurrency=row.concurrency,
+            metrics=metrics or None,
         )
 
     def draining(self, holding: int, grace_s: float) -> None:
@@ -182,6 +185,7 @@ ERROR_COLUMNS_MAX = 500
 FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
 """Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
 REOPEN_SECONDS = 1.0
+SCRAPE_SECONDS_MAX = 5.0
 LEFTOVER_SECONDS_MAX = 1.0
 """How long functions that were cancelled may take to notice, before the process ends without them."""
 
@@ -202,6 +206,8 @@ class WorkOptions:
     as_json: bool
     log_level: str = "info"
     log_format: str = "text"
+    metrics: str | None = None
+    """Where metrics are served: HOST:PORT."""
 
     @property
     def in_json(self) -> bool:
@@ -289,6 +295,8 @@ def _engine(options: WorkOptions, settings: Settings) -> Engine:
     queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
     if not all(queues):
         raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
+    if options.metrics is not None:
+        read_address(options.metrics)
     app = load_apps(options.apps)
     warn_of_ignored_config()
     return engine_at(
@@ -305,6 +313,7 @@ def _engine(options: WorkOptions, settings: Settings) -> Engine:
         beat_ms=round(options.heartbeat_s * 1000),
         dead_after_ms=round(options.dead_after_s * 1000),
         settings=settings,
+        metrics=options.metrics is not None,
     )
 
 
@@ -340,13 +349,38 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
             # The store's refusal of this worker must come before the report that it is ready.
             with suppress(Unavailable):
                 await registry.check()
-            status_lines.ready(registry.row(), without_password(options.store))
-            await stop.wait()
+            with _metrics_server(engine, options) as address:
+                status_lines.ready(registry.row(), without_password(options.store), address)
+                await stop.wait()
         finally:
             await engine.close()
     if refusals:
         raise refusals[0]
     status_lines.drained(worker.returned, worker.finished)
+
+
+@contextmanager
+def _metrics_server(engine: Engine, options: WorkOptions) -> Iterator[str]:
+    """Serve metrics where they are wanted; yields the address of them."""
+    if options.metrics is None or engine.metrics is None:
+        yield ""
+        return
+    measured, loop = engine.metrics, asyncio.get_running_loop()
+
+    def text() -> bytes:
+        answer = asyncio.run_coroutine_threadsafe(measured.text(), loop)
+        try:
+            return answer.result(SCRAPE_SECONDS_MAX)
+        except Exception:
+            # The loop is blocked or closing: counters need neither.
+            return measured.metrics.render()
+
+    server = MetricsServer(*read_address(options.metrics), text)
+    try:
+        yield f"http://{f'[{server.host}]' if ':' in server.host else server.host}:{server.port}/metrics"
+    finally:
+        # A scrape may wait for this loop.
+        threading.Thread(target=server.close, name="tidemill-metrics-end", daemon=True).start()
 
 
 async def opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines) -> bool:
@@ -438,3 +472,12 @@ def remove_limit_command(session: StoreSession, name: str) -> int:
     return session.ask_and_print(
         lambda mill: mill.unlimit_concurrency(name), lambda _: print(f"{sanitize(name)} is no longer limited")
     )
+
+
+@click.command("queues")
+@options.on_store()
+def queues_command(session: StoreSession) -> int:
+    """Show how much work waits in each queue, and for how long."""
+    from tidemill.cli.render.summaries import print_queues
+
+    return session.ask_and_print(lambda mill: mill.queues(), print_queues)

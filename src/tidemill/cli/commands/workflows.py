@@ -11,13 +11,14 @@ import msgspec
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
+from tidemill.cli.render.lists import shares
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.terminal import print_warnings
+from tidemill.cli.render.terminal import counted, print_warnings
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
-from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.catalog import Published, Tagged, WorkflowDeletion
 from tidemill.engine.services.workers import NodeTypeView
 from tidemill.engine.versions import LATEST, split_reference
 from tidemill.engine.views import plain
@@ -101,12 +102,46 @@ def diff_command(session: StoreSession, left: str, right: str) -> int:
 @name_argument
 @tag_argument
 @options.argument("version", "VERSION", "The number of a version.", type=options.Integers(1))
+@options.option(
+    "--weight",
+    metavar="PERCENT",
+    type=options.Integers(0, 100),
+    about="Only this share of the runs that the tag starts; the versions that have the tag now keep the rest.",
+)
 @options.message
 @options.actor
 @options.on_store()
 def tag_command(session: StoreSession, name: str, tag: str, version: int, **given: Any) -> int:
-    """Make a tag point to a version."""
+    """Make a tag point to a version, or give the version a share of it."""
     return session.ask_and_print(lambda mill: mill.tag(name, tag, version, **given), print_tagged)
+
+
+@workflows.command("rollback")
+@name_argument
+@tag_argument
+@options.message
+@options.actor
+@options.on_store()
+def rollback_command(session: StoreSession, name: str, tag: str, **given: Any) -> int:
+    """Make a tag point to where it pointed before its last move."""
+    return session.ask_and_print(lambda mill: mill.rollback_tag(name, tag, **given), print_tagged)
+
+
+@workflows.command("delete")
+@name_argument
+@options.message
+@options.actor
+@options.on_store()
+def delete_command(session: StoreSession, name: str, **given: Any) -> int:
+    """Take a workflow with all its versions out of the catalog.
+
+    Refused while runs of it have not ended. Ended runs stay, and can be looked at.
+    """
+
+    def show(deleted: WorkflowDeletion) -> None:
+        say(f"{deleted.name} with {counted(deleted.versions, 'version')} is deleted")
+
+    return session.ask_and_print(lambda mill: mill.delete_workflow(name, **given), show)
 
 
 @workflows.command("untag")
@@ -167,9 +202,10 @@ def print_published(published: Published, views: Sequence[NodeTypeView] = ()) ->
 
 
 def print_tagged(moved: Tagged) -> None:
-    was = f", it was @{moved.was}" if moved.was else ""
+    now, before = shares(moved.version, moved.weights), shares(moved.was, moved.was_weights)
+    was = f", it was {before}" if moved.was else ""
     if moved.version:
-        words = f"{moved.name}@{moved.version} now{was}" if moved.moved else f"{moved.name}@{moved.version} already"
+        words = f"{moved.name}{now} now{was}" if moved.moved else f"{moved.name}{now} already"
     else:
         words = f"taken away{was}" if moved.moved else "not there"
     say(f"{moved.name}:{moved.tag} is {words}")

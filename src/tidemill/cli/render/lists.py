@@ -299,9 +299,18 @@ def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
     print_rows(columns, reversed(versions), note)
 
 
+def shares(version: int, weights: Mapping[int, int]) -> str:
+    """The version that a tag points to, or those that share it: `@3`, `@2 90 % @3 10 %`."""
+    return " ".join(f"@{number} {percent} %" for number, percent in sorted(weights.items())) or f"@{version}"
+
+
 def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
     """Print the version that each tag points to, and the moves that led there."""
-    columns = (Column("TAG", itemgetter(0)), Column("VERSION", lambda tag: f"@{tag[1]}", number=True))
+    weights = {move.tag: dict(move.weights) for move in moves}
+    columns = (
+        Column("TAG", itemgetter(0)),
+        Column("VERSION", lambda tag: shares(tag[1], weights.get(tag[0], {})), number=True),
+    )
     print_rows(columns, sorted(tags.items()))
     if not moves:
         return
@@ -310,7 +319,7 @@ def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
         Column("WHEN", lambda move: iso(move.at_ms)),
         Column("TAG", "tag"),
         Column("FROM", lambda move: f"@{move.was}" if move.was else "—"),
-        Column("TO", lambda move: f"@{move.version}" if move.version else "—"),
+        Column("TO", lambda move: shares(move.version, dict(move.weights)) if move.version else "—"),
         Column("BY", "actor", gives=True),
     )
     print_rows(move_columns, reversed(moves), lambda move: str(move.message))

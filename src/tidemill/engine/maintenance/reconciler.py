@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.index_rows import (
@@ -199,6 +199,8 @@ class AuditSampler:
         self._reported: dict[Stream, None] = {}
         self.audited = 0
         self.findings = 0
+        self.on_finding: Callable[[str], None] | None = None
+        """Is told the code of every finding, once per run."""
 
     async def audit_next(self, tenant: str | None = None, cursor: Cursor | None = None) -> Cursor:
         """Audit the next few runs; the cursor has, for each term, the round and the place in it."""
@@ -249,6 +251,8 @@ class AuditSampler:
         while len(self._reported) > SUSPECTS_MAX:
             self._reported.pop(next(iter(self._reported)))
         self.findings += 1
+        if self.on_finding is not None:
+            self.on_finding(finding.code)
         text = "the log of run %s violates an invariant: %s at event %s (%s); see `tidemill verify-log%s`"
         LOG.error(text, finding.run, finding.code, finding.seq, finding.message, which)
         return True

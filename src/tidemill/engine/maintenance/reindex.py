@@ -29,6 +29,7 @@ from tidemill.engine.blob_references import (
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.index_rows import (
     APPROVAL,
+    AT_END,
     DEAD_LETTER,
     RUN,
     is_newer_row,
@@ -110,7 +111,8 @@ async def expected_references(catalog: Catalog, stream: Stream, events: Sequence
 def rows_of_workflow(stream: Stream, history: History) -> dict[Named, Row]:
     """Every row that the records of a workflow call for."""
     digests = [digest for version in history.versions for digest in version_references(version)]
-    return _named((history.row(), *reference_rows(stream, digests))) if history.versions else {}
+    own = (history.row(),) if history.published else ()
+    return _named((*own, *reference_rows(stream, digests)))
 
 
 def _named(rows: Sequence[Row]) -> dict[Named, Row]:
@@ -126,12 +128,12 @@ def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
 
 
 def _lasting(terms: Sequence[str]) -> set[str]:
-    """The terms without what a run waits for: that is also added by the reconciler, and older rows lack it."""
-    return {term for term in terms if not term.startswith("waiting:")}
+    """The terms without what older rows lack: what a run waits for, which the reconciler adds too, and its failure."""
+    return {term for term in terms if not term.startswith(("waiting:", "failure:"))}
 
 
-def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
-    """Whether a row matches the log."""
+def agrees(present: Row | None, expected: Row, state: State | None = None, *, whole: bool = False) -> bool:
+    """Whether a row matches the log; `whole`: also in what rows of earlier versions lack."""
     # What the reconciler adds to a run's row is not compared, and with work in flight the row may lag behind.
     if present is None or present.sort != expected.sort:
         return False
@@ -144,23 +146,31 @@ def agrees(present: Row | None, expected: Row, state: State | None = None) -> bo
             return True
         if read is not None:
             return read(present) == read(expected) and set(present.terms) == set(expected.terms)
-        return expected.kind == RUN and state is not None and _agrees(present, expected, state)
+        return expected.kind == RUN and state is not None and _agrees(present, expected, state, whole)
     except DAMAGE:
         return False
 
 
-def _agrees(present: Row, expected: Row, state: State) -> bool:
+def _agrees(present: Row, expected: Row, state: State, whole: bool) -> bool:
     shown, meant = read_run_row(present), read_run_row(expected)
     assert shown is not None and meant is not None, "a row of a newer version is not compared"
     added = {"stuck": shown.stuck, "idle": shown.idle, "suspect": bool(shown.suspect)}
     terms = {*_lasting(expected.terms), *(name for name, there in added.items() if there)}
+    if whole and _failure(present.terms) != _failure(expected.terms):
+        return False
     lags = state.in_flight > 0 and shown.events <= meant.events
     mine: dict[str, Any] = {"stuck": False, "idle": False, "suspect": "", "stuck_reason": "", "waiting_for": ()}
     if lags:
         names = ("last_event_ms", "counter", "events", "started_ms", "tolerated", "dead_letters", "late_results")
         mine |= {name: getattr(meant, name) for name in names}
+    if not whole and not any(getattr(shown, name) for name in AT_END):
+        mine |= {name: getattr(meant, name) for name in AT_END}
     same = msgspec.structs.replace(shown, **mine) == msgspec.structs.replace(meant, **mine)
     return same and _lasting(present.terms) == terms
+
+
+def _failure(terms: Sequence[str]) -> list[str]:
+    return [term for term in terms if term.startswith("failure:")]
 
 
 async def all_streams(store: Store, kind: str) -> AsyncIterator[Stream]:
@@ -285,9 +295,9 @@ class Indexer:
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
             if not self._blind:
-                wrong = [
-                    row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)
-                ]
+                there = [await row_like(self._store, stream.tenant, row) for row in wrong]
+                pairs = zip(wrong, there, strict=True)
+                wrong = [row for row, present in pairs if not agrees(present, row, state, whole=True)]
             if await self._write(stream, version, wrong):
                 self._tally["rows"] += len(rows)
                 for row in wrong:

@@ -43,10 +43,19 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
+class TaskResult(NamedTuple):
+    cursor: Cursor
+    """Where the task continues."""
+    rows: tuple[Row, ...] = ()
+    """Written with the cursor, in the commit that settles the job: all of it, or nothing if the lease was lost."""
+    more: bool = False
+    """There is more to do than it did, so the task does not wait for its interval."""
+
+
 class MaintenanceTask(NamedTuple):
     name: str
     every_ms: int
-    run: Callable[[str, Cursor], Awaitable[Cursor]]
+    run: Callable[[str, Cursor], Awaitable[Cursor | TaskResult]]
     """Called with the tenant and the last cursor; returns the next one."""
     rest_factor: int = 10
     """The task rests this many times as long as it took."""
@@ -88,10 +97,10 @@ class MaintenanceSchedule:
         """Run the task of a job, and insert the job again in the commit that settles it. Raises `Unavailable`."""
         task, tenant = self._tasks[task_of(lease.body).node], lease.stream.tenant
         began = self._ambient.monotonic_ms()
-        before = await self._cursor(tenant, task.name)
-        after = await self._run_task(task, tenant, before)
-        due_ms = self._store.now_ms() + self._pause_ms(task, began)
-        row = Row(kind=MAINTENANCE, key=task.name, sort=0, body=_ENCODE(after))
+        before = await read_cursor(self._store, tenant, task.name)
+        result = await self._run_task(task, tenant, before)
+        due_ms = self._store.now_ms() + self._pause_ms(task, began, more=result.more)
+        row = Row(kind=MAINTENANCE, key=task.name, sort=0, body=_ENCODE(result.cursor))
         # A tenant that no worker belongs to begins with one task.
         jobs = (_job(task.name, due_ms), *(self._jobs() if tenant != self._tenant else ()))
         commit = Commit(
@@ -99,7 +108,7 @@ class MaintenanceSchedule:
             expected=None,
             acks=((lease.key, lease.token),),
             jobs=jobs,
-            rows=() if after == before else (row,),
+            rows=(*result.rows, *(() if result.cursor == before else (row,))),
         )
         await self._store.commit([commit])
 
@@ -111,9 +120,10 @@ class MaintenanceSchedule:
         commit = Commit(stream=lease.stream, expected=None, acks=((lease.key, lease.token),), jobs=(job,))
         await self._store.commit([commit])
 
-    async def _run_task(self, task: MaintenanceTask, tenant: str, cursor: Cursor) -> Cursor:
+    async def _run_task(self, task: MaintenanceTask, tenant: str, cursor: Cursor) -> TaskResult:
         try:
-            return await task.run(tenant, cursor)
+            result = await task.run(tenant, cursor)
+            return result if isinstance(result, TaskResult) else TaskResult(result)
         except Unavailable:
             raise
         except Rejected as refusal:
@@ -121,7 +131,7 @@ class MaintenanceSchedule:
         except Exception:
             # A bug is logged, and must not stop the other tasks.
             LOG.exception("the maintenance task %s failed and will be repeated", task.name)
-        return cursor
+        return TaskResult(cursor)
 
     async def _run_locally(self, task: MaintenanceTask) -> None:
         cursor: Cursor = {}
@@ -130,17 +140,11 @@ class MaintenanceSchedule:
             await self._ambient.sleep(pause_ms)
             began = self._ambient.monotonic_ms()
             with suppress(Unavailable):
-                cursor = await self._run_task(task, self._tenant, cursor)
+                cursor = (await self._run_task(task, self._tenant, cursor)).cursor
             pause_ms = self._pause_ms(task, began)
 
-    def _pause_ms(self, task: MaintenanceTask, began: float) -> int:
-        return max(task.every_ms, int(task.rest_factor * (self._ambient.monotonic_ms() - began)))
-
-    async def _cursor(self, tenant: str, name: str) -> Cursor:
-        page = await self._store.find(tenant, MAINTENANCE, limit=100)
-        with suppress(msgspec.MsgspecError):
-            return next((_DECODE(row.body) for row in page.rows if row.key == name), {})
-        return {}
+    def _pause_ms(self, task: MaintenanceTask, began: float, *, more: bool = False) -> int:
+        return max(0 if more else task.every_ms, int(task.rest_factor * (self._ambient.monotonic_ms() - began)))
 
     async def _keep_inserted(self) -> None:
         while True:
@@ -161,6 +165,14 @@ class MaintenanceSchedule:
     def _jobs(self) -> tuple[Job, ...]:
         now_ms = self._store.now_ms()
         return tuple(_job(task.name, now_ms + task.every_ms) for task in self._tasks.values())
+
+
+async def read_cursor(store: Store, tenant: str, name: str) -> Cursor:
+    """Where a task of a tenant continues."""
+    page = await store.find(tenant, MAINTENANCE, limit=100)
+    with suppress(msgspec.MsgspecError):
+        return next((_DECODE(row.body) for row in page.rows if row.key == name), {})
+    return {}
 
 
 async def insert_first(store: Store, tenant: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterable, AsyncIterator, Collection
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,9 +31,14 @@ class BlobService:
         self._context, self._ownership = context, ownership
 
     async def put(
-        self, data: bytes | Path, *, media_type: str = "application/octet-stream", name: str = "", keep: bool = False
+        self,
+        data: bytes | Path | AsyncIterable[bytes],
+        *,
+        media_type: str = "application/octet-stream",
+        name: str = "",
+        keep: bool = False,
     ) -> dict[str, Any]:
-        """Store bytes, or a file, and answer their description, which may be an input of a run.
+        """Store bytes, a file or a stream, and answer their description, which may be an input of a run.
 
         Without `keep` they are collected after a day or so, unless a run or workflow refers to them by then.
         """
@@ -58,6 +63,10 @@ class BlobService:
         async for chunk in self._context.blobs.read(self._context.tenant, digest):
             file.write(chunk)
         return info.size
+
+    def read(self, digest: str) -> AsyncIterator[bytes]:
+        """The bytes of a blob that `show` has found, as a stream; damage is raised at the end."""
+        return self._context.blobs.read(self._context.tenant, digest)
 
     async def find(
         self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50

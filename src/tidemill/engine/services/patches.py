@@ -66,7 +66,7 @@ class PatchService:
 
     async def _document(self, run_id: str, entry: CachedRun) -> RunDocument:
         state = entry.state
-        version = await self._context.catalog.resolve(self._context.tenant, f"{state.workflow}@{state.version}")
+        version = await self._context.catalog.version(self._context.tenant, state.workflow, state.version)
         document = await self._pinned(
             await self._context.catalog.document(self._context.tenant, version), version.digest
         )

@@ -16,7 +16,19 @@ from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_query import Moment, RunQuery, read_query
+from tidemill.engine.run_query import (
+    BUCKETS,
+    SUMMARISED_MAX,
+    FailureGroups,
+    Moment,
+    RunFacets,
+    RunHistogram,
+    RunQuery,
+    RunSummary,
+    checked_buckets,
+    read_query,
+    summarise,
+)
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.run_actions import RunActions
 from tidemill.engine.validation import (
@@ -27,11 +39,11 @@ from tidemill.engine.validation import (
     checked_inputs,
     with_defaults,
 )
-from tidemill.engine.versions import Version
+from tidemill.engine.versions import split_reference
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
-from tidemill.kernel.commands import Start
+from tidemill.kernel.commands import AnyCommand, Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
@@ -55,8 +67,9 @@ NAMED_MAX = 4
 class _Starts(NamedTuple):
     """Checked commands by run."""
 
-    version: Version
-    flow: CompiledWorkflow
+    workflow: str
+    flows: Mapping[str, CompiledWorkflow]
+    """By digest; runs that are started by a tag may get several versions."""
     commands: dict[str, Start]
 
 
@@ -103,7 +116,7 @@ class RunService(RunActions):
         starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds)
         (run_id,) = await self._start(starts)
         if key is not None:
-            await self._same_start(self._context.stream(run_id), starts.version, inputs)
+            await self._same_start(self._context.stream(run_id), starts.workflow, inputs)
         return run_id
 
     async def start_many(
@@ -130,7 +143,7 @@ class RunService(RunActions):
         run_ids = await self._start(starts)
         if named is not None:
             for run_id, value in zip(run_ids, given, strict=True):
-                await self._same_start(self._context.stream(run_id), starts.version, value)
+                await self._same_start(self._context.stream(run_id), starts.workflow, value)
         return run_ids
 
     async def start_requests(
@@ -196,16 +209,21 @@ class RunService(RunActions):
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         deadline_ms = check_deadline(deadline_seconds)
-        version = await context.catalog.resolve(context.tenant, workflow)
-        flow = await context.catalog.flow(context.tenant, version.digest)
+        run_ids = [context.ambient.new_id() for _ in inputs] if keys is None else keys
+        # If several versions share a tag, the id of a run decides which of them it gets.
+        versions = await context.catalog.resolve_each(context.tenant, workflow, run_ids)
+        flows = {digest: await context.catalog.flow(context.tenant, digest) for digest in {v.digest for v in versions}}
         commands: dict[str, Start] = {}
         problems: list[Problem] = []
-        for number, value in enumerate(inputs):
-            run_id = context.ambient.new_id() if keys is None else keys[number]
+        for number, (run_id, version, value) in enumerate(zip(run_ids, versions, inputs, strict=True)):
             check_run_id(run_id)
             try:
                 payload = await checked_inputs(
-                    context.tenant, value, flow.workflow.inputs, context.blobs, context.input_bytes_max
+                    context.tenant,
+                    value,
+                    flows[version.digest].workflow.inputs,
+                    context.blobs,
+                    context.input_bytes_max,
                 )
             except Rejected as refusal:
                 if len(inputs) == 1:
@@ -226,23 +244,26 @@ class RunService(RunActions):
             )
         if problems:
             raise Rejected(problems[:PROBLEMS_MAX])
-        return _Starts(version, flow, commands)
+        return _Starts(split_reference(workflow)[0], flows, commands)
 
     async def _start(self, starts: _Starts) -> list[str]:
         context = self._context
         await context.limits.refresh()
-        waiting = list(starts.commands.items())
-        for at in range(0, len(waiting), START_MANY_AT_ONCE):
-            streams = [(context.stream(run_id), command) for run_id, command in waiting[at : at + START_MANY_AT_ONCE]]
-            for answer in await context.turns.commands(streams, start=starts.flow, audited=context.audited):
-                if answer.problem is not None:
-                    raise Rejected(answer.problem)
+        waiting: dict[str, list[tuple[Stream, AnyCommand]]] = {}
+        for run_id, command in starts.commands.items():
+            waiting.setdefault(command.digest, []).append((context.stream(run_id), command))
+        for digest, streams in waiting.items():
+            for at in range(0, len(streams), START_MANY_AT_ONCE):
+                some = streams[at : at + START_MANY_AT_ONCE]
+                for answer in await context.turns.commands(some, start=starts.flows[digest], audited=context.audited):
+                    if answer.problem is not None:
+                        raise Rejected(answer.problem)
         if self._begins_maintenance:
             self._begins_maintenance = False
             await insert_first(context.store, context.tenant)
         return list(starts.commands)
 
-    async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
+    async def _same_start(self, stream: Stream, workflow: str, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
         # Defaults are those of the version that the run was started with, not of a newer one.
         entry = await self._context.entry(stream.key)
@@ -251,7 +272,7 @@ class RunService(RunActions):
         text, known = encode_given(given), await self._context.text(state.inputs)
         # The order of keys does not matter.
         same = known == text or decode_value(known) == decode_value(text)
-        if foreign or state.workflow != version.name or not same:
+        if foreign or state.workflow != workflow or not same:
             message = f"key {stream.key} belongs to a run with other inputs"
             raise rejected("key_reused", message, hint="use a new key for a new request")
 
@@ -418,6 +439,36 @@ class RunService(RunActions):
             if after is None:
                 break
         return min(counted, at_most)
+
+    async def summary(self, query: str | Iterable[str] = "", *, buckets: int = BUCKETS) -> RunSummary:
+        """What the runs that a query finds have in common: facets, a histogram of their starts, groups of failures.
+
+        One scan of the newest 10,000 matches; `complete` says whether these are all. If not, numbers are lower bounds.
+        """
+        return await self._summarised(query, (), buckets)
+
+    async def facets(self, query: str | Iterable[str] = "") -> RunFacets:
+        """How many of the runs that a query finds have which status, workflow, version and labels; see `summary`."""
+        return (await self._summarised(query, (), BUCKETS)).facets
+
+    async def histogram(self, query: str | Iterable[str] = "", buckets: int = BUCKETS) -> RunHistogram:
+        """When the runs that a query finds were started, in intervals of the same length; see `summary`."""
+        return (await self._summarised(query, (), buckets)).histogram
+
+    async def failure_groups(self, query: str | Iterable[str] = "") -> FailureGroups:
+        """The failed runs that a query finds, grouped by how they failed, the most frequent first; see `summary`."""
+        return (await self._summarised(query, ("status:failed",), BUCKETS)).failures
+
+    async def _summarised(self, query: str | Iterable[str], terms: Iterable[str], buckets: int) -> RunSummary:
+        wanted = self._query(query, terms, None, None, None, None, None)
+        rows, after = list[RunRow](), None
+        checked_buckets(buckets)
+        while len(rows) < SUMMARISED_MAX:
+            found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
+            rows += found
+            if after is None:
+                break
+        return summarise(rows, wanted, buckets, self._context.store.now_ms(), complete=after is None)
 
     def _query(
         self,

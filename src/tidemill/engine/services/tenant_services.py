@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tidemill.blobs.archive import Archive
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
@@ -17,7 +18,7 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 
 
@@ -47,6 +48,7 @@ class TenantServices:
         self.maintenance = MaintenanceService(
             context, shared.archive, shared.retention_days, shared.workers, shared.ownership
         )
+        self.usage, self.queues = UsageService(context), QueueService(context)
         self.credentials = shared.credentials
         self.keys = KeyService(context, shared.credentials)
         self.tenants = TenantService(context)

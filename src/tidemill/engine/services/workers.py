@@ -63,6 +63,20 @@ class NodeTypeView(msgspec.Struct, frozen=True, kw_only=True):
     """The container image of the worker that described it, where it has said so."""
 
 
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of a tenant in one queue."""
+
+    queue: str
+    ready: int
+    """Jobs that a worker may claim now."""
+    leased: int
+    """Jobs that workers hold."""
+    later: int
+    """Timers and retries that are not due yet."""
+    oldest_ms: int | None
+    """How long the oldest ready job has been waiting; None if none is ready."""
+
+
 class WorkerService:
     def __init__(self, context: ServiceContext) -> None:
         self._context, self.tenant = context, context.tenant
@@ -143,6 +157,26 @@ class WorkerService:
             if state == "alive"
         ]
         return Workers.of(able, silent, unresponsive)
+
+
+class QueueService:
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+
+    async def find(self) -> list[QueueView]:
+        """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is."""
+        now = self._context.store.now_ms()
+        return [
+            QueueView(
+                queue=each.queue,
+                ready=each.ready,
+                leased=each.leased,
+                later=each.later,
+                oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now - each.oldest_ready_at_ms),
+            )
+            for each in await self._context.store.backlog()
+            if each.tenant == self._context.tenant
+        ]
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -10,17 +10,28 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
-from tidemill.errors import Rejected
+from tidemill.errors import Problem, Rejected
 from tidemill.kernel.document.reader import format_of, read_document, with_places
 from tidemill.kernel.model import Json, Workflow
 
 Document = Mapping[str, Any] | str | bytes | Path
 """What can be published: a mapping, YAML or JSON text, or the path of a file."""
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a document, or what it would become."""
+
+    valid: bool
+    name: str | None = None
+    nodes: int | None = None
+    digest: str | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 class WorkflowService:
@@ -59,6 +70,29 @@ class WorkflowService:
         warnings = await off_loop(text, with_places, published.warnings, text)
         return msgspec.structs.replace(published, warnings=warnings)
 
+    async def validate(self, document: Mapping[str, Any] | str | bytes) -> Validation:
+        """Compile a document without publishing it. Every problem is reported, of a text with line and column."""
+        text = document if isinstance(document, (str, bytes)) else None
+        try:
+            read: Any = document
+            if text is not None:
+                read = await off_loop(text, partial(read_document, format=None), text)
+            compiled = await self._context.catalog.compile(self._context.tenant, read)
+        except Rejected as refusal:
+            return Validation(valid=False, problems=await _placed(refusal.problems, text))
+        workflow = compiled.workflow
+        return Validation(
+            valid=True,
+            name=workflow.name,
+            nodes=len(workflow.nodes),
+            digest=workflow.digest,
+            warnings=await _placed(compiled.warnings, text),
+        )
+
+    async def version(self, reference: str) -> Version:
+        """The version that a reference means."""
+        return await self._context.catalog.resolve(self._context.tenant, reference)
+
     async def show(self, reference: str) -> Workflow:
         """The compiled form of a published workflow: `name`, or `name@3`."""
         version = await self._context.catalog.resolve(self._context.tenant, reference)
@@ -95,11 +129,40 @@ class WorkflowService:
         await self._context.catalog.resolve(self._context.tenant, name)
         return await self._context.catalog.versions(self._context.tenant, name)
 
-    async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
-        """Make a tag point to a version."""
+    async def tag(
+        self,
+        name: str,
+        tag: str,
+        version: int | Mapping[int, int],
+        *,
+        weight: int | None = None,
+        actor: str = "",
+        message: str = "",
+    ) -> Tagged:
+        """Make a tag point to a version, or let several versions share it.
+
+        With a `weight` the version gets that percentage of the runs that are started by the tag, and the versions that
+        have the tag now keep the rest; `{2: 90, 3: 10}` names all of them. The id of a run decides which version it
+        gets, so that a start that is repeated with the same key gets the same.
+        """
         context = self._context
-        words = {"actor": actor, "message": message}
-        return await context.catalog.tag(context.tenant, name, tag, version, audited=context.audited, **words)
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.tag(context.tenant, name, tag, version, weight=weight, **words)
+
+    async def rollback_tag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+        """Make a tag point to where it pointed before its last move. Done twice, it points where it does now."""
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.rollback_tag(context.tenant, name, tag, **words)
+
+    async def delete(self, name: str, *, actor: str = "", message: str = "") -> WorkflowDeletion:
+        """Take a workflow out of the catalog; refused while runs of it have not ended.
+
+        Ended runs stay readable. A document that is published under the name later continues the version numbers.
+        """
+        context = self._context
+        words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
+        return await context.catalog.delete(context.tenant, name, **words)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
@@ -118,3 +181,7 @@ class WorkflowService:
     async def diff(self, left: str, right: str) -> Diff:
         """What lies between two versions, as a JSON Patch and as a difference of graphs."""
         return await self._context.catalog.diff(self._context.tenant, left, right)
+
+
+async def _placed(problems: tuple[Problem, ...], text: str | bytes | None) -> tuple[Problem, ...]:
+    return problems if text is None or not problems else await off_loop(text, with_places, problems, text)

@@ -30,6 +30,7 @@ from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, Comm
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobKey, StartRecorder, report_of
+from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
     ClaimLoop,
     HandoverPolicy,
@@ -156,6 +157,8 @@ class Worker:
         self.refusals = self._claims.refusals
         self.job_handlers: dict[JobKind, JobHandler] = {}
         """By kind, what runs and settles jobs that belong to no run."""
+        self.metrics: Instrumentation | None = None
+        """Set where metrics are wanted."""
         self.draining = False
         self._stopping_now = False
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
@@ -263,6 +266,8 @@ class Worker:
             LOG.error("job %s of run %s is set aside: %s", held.lease.key, held.lease.stream.key, SET_ASIDE)
             accepted.remove(held)
             self._release(held, INTERNAL_DELAY_MS_MAX)
+        if self.metrics is not None:
+            self.metrics.claimed([held.lease for held in accepted if held.task.kind == "run"])
         leases = [held.lease for held in accepted]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
@@ -589,6 +594,8 @@ class Worker:
 
     def _on_renewed(self, lost: Sequence[Lease]) -> None:
         """After each renewal: cancel work whose lease was lost."""
+        if self.metrics is not None and lost:
+            self.metrics.metrics.fenced(len(lost), "renewal")
         for lease in lost:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:

@@ -258,3 +258,37 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
         leave_wait(builder, node, index)
         error = Error("approval_expired", "no decision came in time")
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
+
+
+class Consequence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision leads to, as far as the graph tells."""
+
+    next_nodes: tuple[str, ...] = ()
+    conditional: bool = False
+    """Conditions, or the node's own code, choose among these nodes after the decision."""
+    fails: bool = False
+    """The node fails by it; without next nodes the run fails, too."""
+    possible: bool = True
+
+
+def consequences(node: Node, index: int, *, recall: bool = False) -> dict[str, Consequence]:
+    """What each decision on a node leads to, by verb. `recall`: the node's code is called with the decision."""
+    loop, branch = node.loop, node.branch
+    targets = list(node.plain)
+    if branch is not None:
+        targets += [name for rule in branch.rules for name in rule.next_nodes] + [*branch.available, *branch.default]
+    if loop is not None:
+        targets += [loop.back_to, *loop.break_path, *loop.timeout_path]
+    onward = Consequence(next_nodes=tuple(dict.fromkeys(targets)), conditional=node.routed or recall)
+    found = {"approve": onward, "reject": onward, "changes": onward}
+    if recall:
+        return found
+    for verb, exit_ in EXITS.items():
+        if index == NOT_AN_ITEM and exit_ in node.exits:
+            found[verb] = Consequence(next_nodes=node.exits[exit_])
+        elif verb == "reject" and (index != NOT_AN_ITEM or branch is None):
+            after = {"route": node.error_path, "continue": node.plain}.get(node.on_error, ())
+            found[verb] = Consequence(next_nodes=after, fails=True)
+        elif verb == "changes" and not node.routed:
+            found[verb] = Consequence(possible=False)
+    return found

@@ -1,0 +1,323 @@
+"""`/approvals`: what people are asked, and their answers; `/decisions`: signed links to answer without a key.
+
+Who decides, and in which roles, follows from the credential or the link, never from the body of a request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from tidemill.api.auth import CurrentCaller, Declared, EndpointT, Router
+from tidemill.api.schemas import JSON, After, Body, Extended, Limit, PageOf, answer, page_answer
+from tidemill.engine.index_rows import ApprovalRow
+from tidemill.engine.services.approvals import ApprovalReview, ApprovalService, Decided
+from tidemill.engine.services.tenant_services import TenantServices
+from tidemill.engine.views import ApprovalView, activation_id, plain, read_activation_id
+from tidemill.errors import rejected
+from tidemill.kernel.activation import ApprovalStatus
+from tidemill.kernel.decide.approvals import as_user
+from tidemill.security.signing import DecisionLink, DecisionLinks
+
+LOG = logging.getLogger(__name__)
+
+router = Router()
+
+LINK_SECONDS, LINK_SECONDS_MAX = 86_400, 30 * 86_400
+
+Decision = Literal["approve", "reject", "changes"]
+
+
+class _Place:
+    """An approval by its id."""
+
+    def __init__(self, run_id: str, node: str, visit: int, index: int) -> None:
+        self.run_id, self.node = run_id, node
+        self.at: dict[str, Any] = {"visit": visit, "index": None if index < 0 else index}
+
+
+def _place(approval_id: str) -> _Place:
+    found = read_activation_id(approval_id)
+    if found is None:
+        raise rejected("approval_unknown", "there is no such approval", hint="see `GET /approvals`")
+    return _Place(*found)
+
+
+@router.on(
+    "GET",
+    "/approvals",
+    may="approvals:read",
+    answers=PageOf(Extended(ApprovalRow, approval_id=str)),
+    summary="List approvals, newest first: those that are pending",
+    operation_id="listApprovals",
+)
+async def list_approvals(
+    caller: CurrentCaller,
+    mine: Annotated[
+        bool, Query(description="Those that ask the caller, one of the caller's roles, or anyone.")
+    ] = False,
+    status: Annotated[ApprovalStatus | Literal["all"], Query(description="How they stand.")] = "pending",
+    due: Annotated[
+        int | None, Query(ge=0, le=10**9, description="Those whose time ends within so many seconds.")
+    ] = None,
+    overdue: Annotated[bool, Query(description="Those whose time has passed, or that were escalated.")] = False,
+    query: Annotated[
+        str, Query(description="Terms: `run:ID`, `workflow:NAME`, `approver:user:NAME`…", max_length=2_000)
+    ] = "",
+    after: After = None,
+    limit: Limit = 50,
+) -> Response:
+    """A page may have fewer items than the limit while there is a next one."""
+    now_ms = caller.services.context.store.now_ms()
+
+    def fits(row: ApprovalRow) -> bool:
+        expires_ms = row.expires_ms
+        if due is not None and (expires_ms is None or expires_ms > now_ms + due * 1_000):
+            return False
+        return not overdue or row.escalated or (expires_ms is not None and expires_ms <= now_ms)
+
+    rows, following = await caller.services.approvals.inbox(
+        [*query.split(), *([] if status == "all" else [f"status:{status}"])],
+        person=caller.actor if mine else "",
+        roles=caller.principal.roles if mine else (),
+        fits=fits,
+        after=after,
+        limit=limit,
+    )
+    items = [{"approval_id": activation_id(row.run_id, row.node, row.visit, row.index), **plain(row)} for row in rows]
+    return page_answer(items, following)
+
+
+@router.on(
+    "GET",
+    "/approvals/{approval_id}",
+    may="approvals:read",
+    answers=ApprovalReview,
+    summary="Show what is decided, the evidence, and the consequences of each decision",
+    operation_id="showApproval",
+)
+async def show(approval_id: str, caller: CurrentCaller) -> Response:
+    place = _place(approval_id)
+    return answer(await caller.services.approvals.review(place.run_id, place.node, **place.at))
+
+
+@router.on(
+    "GET",
+    "/approvals/{approval_id}/votes",
+    may="approvals:read",
+    answers=PageOf({"type": "object"}),
+    summary="Who has agreed, and who has decided",
+    operation_id="approvalVotes",
+)
+async def votes(approval_id: str, caller: CurrentCaller) -> Response:
+    place = _place(approval_id)
+    review = await caller.services.approvals.review(place.run_id, place.node, **place.at)
+    return page_answer(review.view.to_dict()["votes"], None)
+
+
+@router.on(
+    "GET",
+    "/approvals/{approval_id}/history",
+    may="approvals:read",
+    answers=PageOf({"type": "object"}),
+    summary="What happened to an approval, oldest first",
+    operation_id="approvalHistory",
+)
+async def history(approval_id: str, caller: CurrentCaller) -> Response:
+    place = _place(approval_id)
+    return page_answer(await caller.services.approvals.history(place.run_id, place.node, **place.at), None)
+
+
+class DecideBody(Body):
+    decision: Decision = Field(description="`changes` asks for changes, where the node has a path for it.")
+    comments: str = Field("", description="Goes into the log.", examples=["looks right"], max_length=2_000)
+    form: Any = Field(None, description="The data of the approval's form, checked against its schema.")
+    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+
+
+async def _decide(
+    approvals: ApprovalService, place: _Place, body: DecideBody, actor: str, roles: tuple[str, ...]
+) -> Response:
+    decided = await approvals.settle(
+        place.run_id,
+        place.node,
+        body.decision,
+        actor=actor,
+        roles=roles,
+        comments=body.comments,
+        form=body.form,
+        command_id=body.command_id,
+        **place.at,
+    )
+    return answer(decided)
+
+
+@router.on(
+    "POST",
+    "/approvals/{approval_id}/decide",
+    may="approvals:decide",
+    answers=Decided,
+    summary="Approve, reject, or ask for changes",
+    operation_id="decideApproval",
+)
+async def decide(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
+    """The same decision again gets the same answer, a contrary one 409, and one that comes too late 410."""
+    return await _decide(caller.services.approvals, _place(approval_id), body, caller.actor, caller.principal.roles)
+
+
+class ChangesBody(Body):
+    comments: str = Field(description="What has to change.", examples=["the amount is wrong"], max_length=2_000)
+    form: Any = Field(None, description="The data of the approval's form, as far as it is filled in.")
+    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+
+
+@router.on(
+    "POST",
+    "/approvals/{approval_id}/request-changes",
+    may="approvals:decide",
+    answers=Decided,
+    summary="Ask for changes, where the node has a path for it",
+    operation_id="requestChanges",
+)
+async def request_changes(approval_id: str, body: ChangesBody, caller: CurrentCaller) -> Response:
+    decision = DecideBody(decision="changes", **body.model_dump())
+    return await _decide(caller.services.approvals, _place(approval_id), decision, caller.actor, caller.principal.roles)
+
+
+class DelegateBody(Body):
+    to: str = Field(description="The person who shall decide instead.", examples=["user:bob"], max_length=200)
+    comments: str = Field("", max_length=2_000)
+    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+
+
+@router.on(
+    "POST",
+    "/approvals/{approval_id}/delegate",
+    may="approvals:decide",
+    answers=ApprovalView,
+    summary="Let another person decide in the caller's place",
+    operation_id="delegateApproval",
+)
+async def delegate(approval_id: str, body: DelegateBody, caller: CurrentCaller) -> Response:
+    place = _place(approval_id)
+    view = await caller.services.approvals.delegate(
+        place.run_id,
+        place.node,
+        body.to,
+        actor=caller.actor,
+        roles=caller.principal.roles,
+        comments=body.comments,
+        command_id=body.command_id,
+        **place.at,
+    )
+    return answer(view)
+
+
+# Links
+
+
+class DecisionUrl(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    person: str
+    expires_ms: int
+
+
+class LinkBody(Body):
+    person: str | None = Field(
+        None,
+        description="Who decides by the link; the caller by default. For others it takes the permission `keys:write`.",
+        examples=["user:alice"],
+        max_length=200,
+    )
+    expires_in_seconds: int = Field(LINK_SECONDS, ge=1, le=LINK_SECONDS_MAX)
+
+
+@router.on(
+    "POST",
+    "/approvals/{approval_id}/links",
+    may="approvals:decide",
+    answers=DecisionUrl,
+    status=201,
+    summary="Make a link by which one person can decide without a key",
+    operation_id="createDecisionLink",
+)
+async def create_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
+    """The link holds for this request, this person and this time; a decision uses it up. Whoever has it can decide."""
+    place = _place(approval_id)
+    own = body.person is None or as_user(body.person) == as_user(caller.actor)
+    if not own and not caller.principal.may("keys:write"):
+        hint = "leave `person` out for a link of your own, or ask an administrator"
+        raise rejected("not_allowed", f"{caller.actor} may make no links for others", path="/person", hint=hint)
+    person, roles = (caller.actor, caller.principal.roles) if own else (body.person or "", ())
+    view = await caller.services.approvals.check_person(place.run_id, place.node, actor=person, roles=roles, **place.at)
+    links: DecisionLinks = request.app.state.decision_links
+    if not links.lasting:
+        LOG.warning("links to decisions end with this process: there is no `secret` under [server]")
+    context = caller.services.context
+    link = DecisionLink(
+        context.tenant,
+        view.run_id,
+        view.node,
+        view.visit,
+        view.index,
+        view.approval.requested_ms,
+        person,
+        roles,
+        context.store.now_ms() + body.expires_in_seconds * 1_000,
+    )
+    base = request.app.state.public_url or str(request.base_url).rstrip("/")
+    url = f"{base}/api/v1/decisions/{links.issue(link)}"
+    return answer(DecisionUrl(url=url, person=person, expires_ms=link.expires_ms), 201)
+
+
+def _by_link(method: str, path: str, *, answers: Any, **options: Any) -> Callable[[EndpointT], EndpointT]:
+    """A route whose path carries a signed token: no other credential is needed, and none counts."""
+
+    def add(endpoint: EndpointT) -> EndpointT:
+        endpoint.__dict__["declared"] = Declared("", answers, 200, JSON)
+        router.add_api_route(path, endpoint, methods=[method], response_model=None, **options)
+        return endpoint
+
+    return add
+
+
+async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place, TenantServices]:
+    engine = request.app.state.engine
+    links: DecisionLinks = request.app.state.decision_links
+    link = links.read(token, engine.context.store.now_ms())
+    place = _Place(link.run_id, link.node, link.visit, link.index)
+    services: TenantServices = engine.for_tenant(link.tenant)
+    review = await services.approvals.review(place.run_id, place.node, **place.at)
+    if review.view.approval.requested_ms != link.requested_ms:
+        raise rejected("link_void", "the link belongs to an earlier request", hint="ask for a new one")
+    return link, place, services
+
+
+@_by_link(
+    "GET",
+    "/decisions/{token}",
+    answers=ApprovalReview,
+    summary="Show the approval of a link; nothing is decided by it",
+    operation_id="showDecisionLink",
+)
+async def show_link(token: str, request: Request) -> Response:
+    _, place, services = await _followed(request, token)
+    return answer(await services.approvals.review(place.run_id, place.node, **place.at))
+
+
+@_by_link(
+    "POST",
+    "/decisions/{token}",
+    answers=Decided,
+    summary="Decide as the person of a link",
+    operation_id="decideByLink",
+)
+async def decide_by_link(token: str, body: DecideBody, request: Request) -> Response:
+    """The same decision again gets the same answer; any other is refused with 409, as the link is used up."""
+    link, place, services = await _followed(request, token)
+    return await _decide(services.approvals, place, body, link.person, link.roles)

@@ -1,0 +1,198 @@
+"""`/workers`, `/queues`, `/node-types` and `/concurrency`: who works, on what, and how much at a time.
+
+Workers serve all tenants. A tenant other than the operator's sees how many there are and what they can do, and nothing
+of the work of others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from pydantic import Field
+
+from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.protection import LoadGuard
+from tidemill.api.schemas import Body, PageOf, answer, page_answer
+from tidemill.engine.services.concurrency import ConcurrencyLimit
+from tidemill.engine.services.workers import NodeTypeView, WorkerView
+from tidemill.errors import offered, rejected
+from tidemill.security.identity import OPERATOR_TENANT
+
+router = Router()
+
+_SHARED_LIMITS = ("queue:", "type:")
+"""Limits whose names say nothing of a tenant."""
+_NODE_TYPE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        **{name: {"type": "string"} for name in ("type", "name", "version", "title", "icon", "description", "queue")},
+        "major": {"type": "integer"},
+        "here": {"type": "boolean", "description": "This server has it; otherwise a worker has described it."},
+        "workers": {"type": "integer", "description": "Live workers that can run it."},
+        "last_seen_ms": {"type": ["integer", "null"]},
+        "image": {"type": "string"},
+        "waits": {"type": "boolean"},
+        "capabilities": {"type": "object"},
+        "secret_fields": {"type": "array", "items": {"type": "string"}},
+        **{name: {} for name in ("config_schema", "input_schema", "output_schema")},
+    },
+    "required": ["type", "name", "major", "queue", "here", "workers"],
+}
+_SHOWN = ("name", "major", "version", "title", "icon", "description", "queue", "waits")
+_SCHEMAS = ("config_schema", "input_schema", "output_schema")
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of a tenant in one queue."""
+
+    queue: str
+    ready: int
+    """Jobs that a worker may claim now."""
+    leased: int
+    """Jobs that workers hold."""
+    later: int
+    """Timers and retries that are not due yet."""
+    oldest_ms: int | None
+    """How long the oldest ready job has been waiting; None if none is ready."""
+
+
+def _is_operator(caller: Caller) -> bool:
+    return caller.principal.tenant == OPERATOR_TENANT
+
+
+@router.on(
+    "GET",
+    "/workers",
+    may="fleet:read",
+    answers=PageOf(WorkerView),
+    summary="List workers, those that started last first",
+    operation_id="listWorkers",
+)
+async def workers(caller: CurrentCaller) -> Response:
+    """A tenant other than the operator's does not see where workers run, what they hold and what they lack."""
+    found = await caller.services.workers.find()
+    if not _is_operator(caller):
+        hidden: dict[str, Any] = {"host": "", "pid": 0, "held": (), "holding": 0, "lacks": (), "blocked": None}
+        found = [
+            msgspec.structs.replace(each, name=f"worker-{number}", finished=0, **hidden)
+            for number, each in enumerate(found, 1)
+        ]
+    return page_answer(found, None)
+
+
+@router.on(
+    "GET",
+    "/queues",
+    may="fleet:read",
+    answers=PageOf(QueueView),
+    summary="The work of the tenant by queue, and how old the oldest is",
+    operation_id="listQueues",
+)
+async def queues(request: Request, caller: CurrentCaller) -> Response:
+    """As it was within the last second."""
+    guard: LoadGuard = request.app.state.load_guard
+    now_ms = caller.services.context.store.now_ms()
+    found = [
+        QueueView(
+            queue=each.queue,
+            ready=each.ready,
+            leased=each.leased,
+            later=each.later,
+            oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now_ms - each.oldest_ready_at_ms),
+        )
+        for each in await guard.backlog()
+        if each.tenant == caller.principal.tenant
+    ]
+    return page_answer(found, None)
+
+
+def _shown(view: NodeTypeView) -> dict[str, Any]:
+    type_ = view.node_type
+    return {
+        "type": type_.key,
+        **{name: getattr(type_, name) for name in _SHOWN},
+        "here": view.here,
+        "workers": view.workers,
+        "last_seen_ms": view.last_seen_ms,
+        "image": view.image,
+        "capabilities": type_.capabilities,
+        "secret_fields": type_.secret_fields,
+        **{name: getattr(type_, name) for name in _SCHEMAS},
+    }
+
+
+@router.on(
+    "GET",
+    "/node-types",
+    may="fleet:read",
+    answers=PageOf(_NODE_TYPE),
+    summary="List the node types of the server and of workers",
+    operation_id="listNodeTypes",
+)
+async def node_types(caller: CurrentCaller) -> Response:
+    return page_answer([_shown(each) for each in await caller.services.workers.node_types()], None)
+
+
+@router.on(
+    "GET",
+    "/node-types/{name}",
+    may="fleet:read",
+    answers=_NODE_TYPE,
+    summary="Show a node type: its fields, and what may be expected of it",
+    operation_id="showNodeType",
+)
+async def node_type(name: str, caller: CurrentCaller) -> Response:
+    """By name, in its newest version, or as `name@2`."""
+    found = {each.node_type.key: each for each in await caller.services.workers.node_types()}
+    newest = {each.node_type.name: each for each in found.values()}
+    view = found.get(name) or newest.get(name)
+    if view is None:
+        raise rejected("node_type_unknown", f"there is no node type {name[:80]!r}", hint=offered(name, newest))
+    return answer(_shown(view))
+
+
+@router.on(
+    "GET",
+    "/concurrency",
+    may="fleet:read",
+    answers=PageOf(ConcurrencyLimit),
+    summary="List the limits of how many nodes run at a time",
+    operation_id="listConcurrencyLimits",
+)
+async def concurrency(caller: CurrentCaller) -> Response:
+    """A tenant other than the operator's sees the limits of queues and node types."""
+    found = await caller.services.concurrency.find()
+    if not _is_operator(caller):
+        found = [each for each in found if each.name.startswith(_SHARED_LIMITS)]
+    return page_answer(found, None)
+
+
+class LimitBody(Body):
+    limit: int = Field(description="Nodes that run at a time in the whole fleet.", examples=[4], ge=0, le=1_000_000)
+
+
+@router.on(
+    "PUT",
+    "/concurrency/{name}",
+    may="fleet:write",
+    answers=ConcurrencyLimit,
+    summary="Let at most so many nodes of a queue, type, workflow or value of a label run at a time",
+    operation_id="setConcurrencyLimit",
+)
+async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
+    return answer(await caller.services.concurrency.set(name, body.limit))
+
+
+@router.on(
+    "DELETE",
+    "/concurrency/{name}",
+    may="fleet:write",
+    answers={"type": "object"},
+    summary="Lift a limit",
+    operation_id="removeConcurrencyLimit",
+)
+async def remove_limit(name: str, caller: CurrentCaller) -> Response:
+    await caller.services.concurrency.remove(name)
+    return answer({})

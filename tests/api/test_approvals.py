@@ -1,0 +1,266 @@
+"""Approvals over HTTP: the inbox, what a person sees, decisions, delegation, and links to decide without a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tests.fixtures.approvers import human, signal
+from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.engine.views import activation_id
+
+ALICE, BOB = as_caller("alice", "approver"), as_caller("bob", "approver")
+ADMIN, CLERK = as_caller("root", "admin"), as_caller("carl", "approver", "clerk")
+SECRET = "a secret of the server, long enough"
+FORM = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with api_server(sqlite_url(tmp_path), access=TestAccess, secret=SECRET) as running:
+        yield running
+
+
+def asking(*more: dict[str, Any], name: str = "order", **config: Any) -> dict[str, Any]:
+    """A workflow that prices something, asks about it, and goes on."""
+    price = {"id": "price", "type": "value", "config": 42}
+    after = [{"id": each, "type": "value", "dependencies": ["ask"]} for each in ("ship", "bill")]
+    return {"name": name, "nodes": [price, human("ask", "price", **config), *after, *more]}
+
+
+async def asked(server: ApiServer, document: dict[str, Any], run_id: str = "run/1", **inputs: Any) -> str:
+    """Start a run and wait until it asks; answers the id of its approval."""
+    await server.publish(document)
+    await server.engine.start(document["name"], inputs, key=run_id)
+    return await pending(server, run_id)
+
+
+async def pending(server: ApiServer, run_id: str) -> str:
+    for _ in range(3_000):
+        rows, _ = await server.engine.approvals.find([f"run:{run_id}", "status:pending"])
+        if rows:
+            return activation_id(run_id, rows[0].node, rows[0].visit, rows[0].index)
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{run_id} asks nobody")
+
+
+async def decided(
+    server: ApiServer, approval_id: str, decision: str, who: dict[str, str], **more: Any
+) -> httpx2.Response:
+    body = {"decision": decision, **more}
+    return await server.http.post(f"/approvals/{approval_id}/decide", json=body, headers=who)
+
+
+async def ids(server: ApiServer, who: dict[str, str], **params: Any) -> list[str]:
+    answer = await server.http.get("/approvals", params=params, headers=who)
+    assert answer.status_code == 200, answer.text
+    return [each["approval_id"] for each in answer.json()["items"]]
+
+
+async def test_a_person_sees_what_they_decide_on_and_what_follows(server: ApiServer) -> None:
+    side = [{"id": "refund", "type": "value"}]
+    document = asking(*side, approvers=["user:alice"], title="Ship it?", rejection_path=["refund"])
+    approval_id = await asked(server, document, customer="Ada")
+    shown = (await server.http.get(f"/approvals/{approval_id}", headers=ALICE)).json()
+    assert (shown["run_id"], shown["node"], shown["title"], shown["status"]) == ("run/1", "ask", "Ship it?", "pending")
+    assert shown["evidence"] == {"inputs": {"customer": "Ada"}, "nodes": {"price": 42}}
+    leads_to = {verb: each["next_nodes"] for verb, each in shown["consequences"].items()}
+    assert leads_to == {"approve": ["ship", "bill"], "reject": ["refund"], "changes": []}
+    assert not shown["consequences"]["changes"]["possible"]
+
+
+async def test_a_decision_is_answered_with_what_it_leads_to_and_the_same_again(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice", "user:bob"]))
+    first = await decided(server, approval_id, "approve", ALICE, comments="fine")
+    assert first.json() == {
+        "approval_id": approval_id, "status": "decided", "decision": "approve", "next_nodes": ["ship", "bill"]
+    }  # fmt: skip
+    events = (await server.engine.show("run/1")).events
+    again = await decided(server, approval_id, "approve", ALICE, comments="fine")
+    assert (again.status_code, again.content) == (200, first.content)
+    contrary = await decided(server, approval_id, "reject", BOB)
+    assert (contrary.status_code, contrary.json()["code"]) == (409, "decision_conflict")
+    assert (await server.engine.result("run/1", timeout=30)).ok
+    assert (await server.engine.approval("run/1", "ask")).approval.decided_by == "user:alice"
+    assert events <= (await server.engine.show("run/1")).events
+
+
+async def test_who_decides_follows_from_the_credential_alone(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice", "role:clerk"]))
+    stranger = await decided(server, approval_id, "approve", BOB)
+    assert (stranger.status_code, stranger.json()["code"]) == (403, "approver_not_allowed")
+    forged = await decided(server, approval_id, "approve", BOB, actor="alice", roles=["clerk"])
+    assert (forged.status_code, forged.json()["code"]) == (422, "request_invalid")
+    viewer = await decided(server, approval_id, "approve", as_caller("alice", "viewer"))
+    assert (viewer.status_code, viewer.json()["code"]) == (403, "not_allowed")
+    by_role = await decided(server, approval_id, "approve", CLERK)
+    assert (by_role.status_code, by_role.json()["status"]) == (200, "decided")
+
+
+async def test_an_approval_of_another_tenant_is_as_unknown_as_none(server: ApiServer) -> None:
+    approval_id = await asked(server, asking())
+    other = as_caller("alice", "admin", tenant="other")
+    absent = activation_id("run/2", "ask", 1, -1)
+    for method, path in (("GET", ""), ("GET", "/history"), ("GET", "/votes"), ("POST", "/decide"), ("POST", "/links")):
+        body = {"decision": "approve"} if path == "/decide" else {} if path == "/links" else None
+        answers = [
+            await server.http.request(method, f"/approvals/{each}{path}", json=body, headers=other)
+            for each in (approval_id, absent)
+        ]
+        assert [each.status_code for each in answers] == [404, 404]
+        assert answers[0].text.replace("run/1", "run/2") == answers[1].text
+    assert (await server.http.get("/approvals/nonsense", headers=ALICE)).json()["code"] == "approval_unknown"
+
+
+async def test_a_decision_after_the_time_is_gone(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"], timeout_seconds=0.2))
+    await server.engine.result("run/1", timeout=30)
+    late = await decided(server, approval_id, "approve", ALICE)
+    assert (late.status_code, late.json()["code"]) == (410, "approval_expired")
+
+
+async def test_the_form_is_checked_and_a_quorum_counts_votes(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice", "user:bob"], quorum=2, form=FORM))
+    wrong = await decided(server, approval_id, "approve", ALICE, form={"amount": "much"})
+    assert (wrong.status_code, wrong.json()["path"]) == (422, "/form/amount")
+    one = await decided(server, approval_id, "approve", ALICE, form={"amount": 1})
+    assert one.json() == {"approval_id": approval_id, "status": "pending", "decision": None, "next_nodes": []}
+    assert (await decided(server, approval_id, "approve", BOB, form={"amount": 2})).json()["status"] == "decided"
+    votes = (await server.http.get(f"/approvals/{approval_id}/votes", headers=ALICE)).json()["items"]
+    assert [(each["by"], each["form"]) for each in votes] == [
+        ("user:alice", {"amount": 1}),
+        ("user:bob", {"amount": 2}),
+    ]
+    told = (await server.http.get(f"/approvals/{approval_id}/history", headers=ALICE)).json()["items"]
+    assert [each["event"] for each in told] == ["ApprovalRequested", "ApprovalVoted", "ApprovalDecided"]
+
+
+async def test_a_delegate_decides_instead(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    passed = await server.http.post(f"/approvals/{approval_id}/delegate", json={"to": "bob"}, headers=ALICE)
+    assert passed.json()["delegated"] == [{"by": "user:alice", "to": "user:bob"}]
+    assert (await decided(server, approval_id, "approve", ALICE)).status_code == 403
+    assert (await decided(server, approval_id, "approve", BOB)).status_code == 200
+
+
+async def test_an_earlier_visit_stays_decided_when_the_node_asks_again(server: ApiServer) -> None:
+    document = asking(approvers=["user:alice"], changes_path=["redo"])
+    document["nodes"] += [{"id": "redo", "type": "value"}, signal("hold")]
+    approval_id = await asked(server, document)
+    path = f"/approvals/{approval_id}/request-changes"
+    first = await server.http.post(path, json={"comments": "cheaper"}, headers=ALICE)
+    assert first.json() == {
+        "approval_id": approval_id, "status": "decided", "decision": "changes", "next_nodes": ["redo"]
+    }  # fmt: skip
+    await server.engine.rewind("run/1", "ask")
+    assert await pending(server, "run/1") != approval_id
+    again = await server.http.post(path, json={"comments": "cheaper"}, headers=ALICE)
+    assert (again.status_code, again.content) == (200, first.content)
+    contrary = await decided(server, approval_id, "approve", ALICE)
+    assert (contrary.status_code, contrary.json()["code"]) == (409, "decision_conflict")
+    shown = (await server.http.get(f"/approvals/{approval_id}", headers=ALICE)).json()
+    assert (shown["status"], shown["decision"], shown["evidence"]) == ("decided", "changes", None)
+
+
+async def test_the_inbox_shows_mine_what_is_due_and_what_is_overdue(server: ApiServer) -> None:
+    for name, config in {
+        "mine": {"approvers": ["user:alice"], "timeout_hours": 1},
+        "roles": {"approvers": ["role:clerk"], "timeout_hours": 100},
+        "anyone": {},
+    }.items():
+        await asked(server, asking(name=name, **config), run_id=name)
+    ask = {name: activation_id(name, "ask", 1, -1) for name in ("mine", "roles", "anyone")}
+    assert set(await ids(server, ALICE)) == set(ask.values())
+    assert await ids(server, ALICE, mine=True) == [ask["anyone"], ask["mine"]]
+    assert await ids(server, CLERK, mine=True) == [ask["anyone"], ask["roles"]]
+    assert await ids(server, ALICE, due=7_200) == [ask["mine"]]
+    assert await ids(server, ALICE, overdue=True) == []
+    assert await ids(server, ALICE, query="workflow:roles") == [ask["roles"]]
+    await decided(server, ask["anyone"], "approve", ALICE)
+    assert await ids(server, ALICE, mine=True) == [ask["mine"]]
+    assert await ids(server, ALICE, status="decided") == [ask["anyone"]]
+
+
+async def test_pages_of_the_inbox_neither_skip_nor_repeat(server: ApiServer) -> None:
+    await server.publish(asking(name="a", approvers=["user:alice", "role:clerk"]))
+    await server.publish(asking(name="b"))
+    for number in range(7):
+        await server.engine.start("ab"[number % 2], key=f"run-{number}")
+    for number in range(7):
+        await pending(server, f"run-{number}")
+    found: list[str] = []
+    after = None
+    while True:
+        params = {"mine": True, "limit": 2, **({"after": after} if after else {})}
+        page = (
+            await server.http.get("/approvals", params=params, headers=as_caller("alice", "clerk", "viewer"))
+        ).json()
+        found += [each["run_id"] for each in page["items"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert sorted(found) == [f"run-{number}" for number in range(7)]
+
+
+# Links
+
+
+async def link(server: ApiServer, approval_id: str, who: dict[str, str], **body: Any) -> httpx2.Response:
+    return await server.http.post(f"/approvals/{approval_id}/links", json=body, headers=who)
+
+
+async def test_a_link_shows_and_decides_once_without_a_key(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    made = await link(server, approval_id, ALICE)
+    assert made.status_code == 201, made.text
+    url = made.json()["url"]
+    shown = await server.http.get(url)
+    assert (shown.status_code, shown.json()["status"]) == (200, "pending")
+    assert shown.headers["cache-control"] == "no-store" and shown.headers["referrer-policy"] == "no-referrer"
+    assert (await server.engine.approval("run/1", "ask")).status == "pending"
+    first = await server.http.post(url, json={"decision": "approve"})
+    assert (first.status_code, first.json()["status"]) == (200, "decided")
+    assert (await server.engine.approval("run/1", "ask")).approval.decided_by == "user:alice"
+    assert (await server.http.post(url, json={"decision": "approve"})).content == first.content
+    other = await server.http.post(url, json={"decision": "reject"})
+    assert (other.status_code, other.json()["code"]) == (409, "decision_conflict")
+
+
+async def test_only_an_administrator_makes_links_for_others_who_were_asked(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice", "user:bob"], quorum=2))
+    forged = await link(server, approval_id, ALICE, person="bob")
+    assert (forged.status_code, forged.json()["code"]) == (403, "not_allowed")
+    stranger = await link(server, approval_id, ADMIN, person="mallory")
+    assert (stranger.status_code, stranger.json()["code"]) == (403, "approver_not_allowed")
+    made = (await link(server, approval_id, ADMIN, person="bob")).json()
+    assert (await server.http.post(made["url"], json={"decision": "approve"})).json()["status"] == "pending"
+    assert [vote.by for vote in (await server.engine.approval("run/1", "ask")).approval.votes] == ["user:bob"]
+
+
+async def test_a_link_that_is_forged_expired_or_of_an_earlier_request_decides_nothing(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    url = (await link(server, approval_id, ALICE)).json()["url"]
+    body, _, signature = url.rpartition(".")
+    for forged in (f"{body}x.{signature}", f"{body}.{signature[:-2]}AA", f"{url}x", f"{body}."):
+        answer = await server.http.post(forged, json={"decision": "approve"})
+        assert (answer.status_code, answer.json()["code"]) == (404, "link_invalid")
+    short = (await link(server, approval_id, ALICE, expires_in_seconds=1)).json()["url"]
+    await asyncio.sleep(1.1)
+    gone = await server.http.get(short)
+    assert (gone.status_code, gone.json()["code"]) == (410, "link_expired")
+    assert (await server.engine.approval("run/1", "ask")).status == "pending"
+
+
+async def test_links_of_another_secret_are_not_believed(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path), access=TestAccess) as server:
+        approval_id = await asked(server, asking(approvers=["user:alice"]))
+        url = (await link(server, approval_id, ALICE)).json()["url"]
+        token = url.rpartition("/")[2]
+    async with api_server(sqlite_url(tmp_path), access=TestAccess, secret=SECRET) as server:
+        assert (await server.http.get(f"/decisions/{token}")).json()["code"] == "link_invalid"
