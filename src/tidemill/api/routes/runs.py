@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -33,10 +34,12 @@ WHOLE_BYTES_MAX = 65_536
 PREVIEW_CHARACTERS = 4_000
 LOG_LINES_MAX = 10_000
 WAIT_S_MAX = 60.0
+NUMBER_MAX = 1_000_000_000
+"""The largest number of an event, a visit, an item or an attempt that a request may name."""
 SVG = "image/svg+xml"
 
 RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
-At = Annotated[int | None, Query(ge=1, description="The run as it was after this event.")]
+At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it was after this event.")]
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", description="Makes it safe to send the request again.")
 ]
@@ -127,10 +130,13 @@ def _digest(asked: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:40]
 
 
+_RUNS_PATH = re.compile(r"(.*/runs)(?:/[^/]+/fork)?")
+
+
 def location(request: Request, run_id: str) -> dict[str, str]:
     """The header that says where a new run is."""
-    prefix, _, _ = request.url.path.partition("/runs")
-    return {"Location": f"{prefix}/runs/{quote(run_id, safe='')}"}
+    found = _RUNS_PATH.fullmatch(request.url.path)
+    return {"Location": f"{found[1] if found else ''}/{quote(run_id, safe='')}"}
 
 
 def need(caller: Caller, permission: str, what: str) -> None:
@@ -352,9 +358,9 @@ async def get_logs(
     caller: CurrentCaller,
     run_id: str,
     node: str | None = None,
-    visit: Annotated[int | None, Query(ge=1)] = None,
-    index: Annotated[int | None, Query(ge=0)] = None,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
     limit: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 1_000,
 ) -> Response:
     lines = await caller.services.inspection.logs(run_id, node, visit=visit, index=index, attempt=attempt)
@@ -380,6 +386,7 @@ async def get_document(caller: CurrentCaller, run_id: str) -> Response:
     answers=GRAPH,
     summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
     operation_id="getRunGraph",
+    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}},
 )
 async def get_graph(
     caller: CurrentCaller,
@@ -446,7 +453,7 @@ async def get_output(
     caller: CurrentCaller,
     run_id: str,
     node: str,
-    index: Annotated[int | None, Query(ge=0, description="An item of a map.")] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
     at: At = None,
     range_: Annotated[str, Header(alias="Range")] = "",
 ) -> Response:
