@@ -61,7 +61,7 @@ examples: setup ## Run every example with the commands in its own header
 	@$(BIN)/python -m tests.examples
 
 # Workflows whose graphs the documentation shows, and a store for the run whose picture README shows.
-FIGURES = approval branches children errors invoices loops polling quotes trial
+FIGURES = approval branches children errors etl files invoices loops polling quotes triage trial
 FIGURE_STORE = sqlite:///.cache/pictures.db
 
 pictures: setup ## Draw the pictures of README and the documentation
@@ -76,6 +76,10 @@ pictures: setup ## Draw the pictures of README and the documentation
 	@$(BIN)/tidemill start saga --key trip-7 --store $(FIGURE_STORE) >/dev/null
 	@$(BIN)/tidemill run examples/saga.yaml --resume trip-7 --quiet --store $(FIGURE_STORE) 2>/dev/null || true # it fails, and is rolled back
 	@$(BIN)/tidemill runs graph trip-7 -o docs/assets/rollback.svg --store $(FIGURE_STORE)
+	@$(BIN)/tidemill publish examples/approval.yaml --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill start approval --key payment-9 -i amount=900 --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill run examples/approval.yaml --resume payment-9 --quiet --store $(FIGURE_STORE) 2>/dev/null & sleep 3; kill $$! # it waits
+	@$(BIN)/tidemill runs graph payment-9 -o docs/assets/waiting.svg --store $(FIGURE_STORE)
 
 test: setup ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)
@@ -130,7 +134,8 @@ bench-million: setup ## Measure lists, searches and claims among a million finis
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-docs: setup ## Build the documentation into site/
+docs: setup ## Make the Python reference from docstrings, and build the documentation into site/
+	@$(BIN)/python -m tests.docs.python_api
 	@$(BIN)/zensical build --clean --strict
 
 format: setup ## Rewrite the sources in the house format

@@ -284,7 +284,7 @@ class Tidemill:
     @overload
     def register(self, *functions: Function, **named: Function) -> Function | None: ...
     def register(self, *functions: Function, **named: Function) -> Function | None:
-        """Add functions that nodes of type `python` call by name, or replace them by new ones of the same name.
+        """Add or replace functions that nodes of type `python` call by name.
 
         A function has the name that it was marked with, else its own; `register(score=f)` gives it another. Also a
         decorator: it returns the first function. Attempts that have begun keep the function they have.

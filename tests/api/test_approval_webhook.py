@@ -15,7 +15,10 @@ from tests.fixtures.servers.web import Web, reply, web
 from tidemill.settings import read_settings
 
 SECRET = "a secret of the server, long enough"
-FLOW = {"name": "flow", "nodes": [human("ask", approvers=["user:alice"]), {"id": "b", "type": "value", "dependencies": ["ask"]}]}
+FLOW = {
+    "name": "flow",
+    "nodes": [human("ask", approvers=["user:alice"]), {"id": "b", "type": "value", "dependencies": ["ask"]}],
+}
 
 
 async def message(receiver: Web, kind: str) -> Any:

@@ -40,7 +40,11 @@ async def test_letters_are_listed_shown_and_discarded(server: ApiServer) -> None
     assert (shown["status"], shown["error"]["message"]) == ("open", "no luck")
     assert shown["input"] == {"message": "no luck", "kind": "unlucky"}
     closed = await server.http.post(f"{path}/discard", json={"reason": "by hand"}, headers=OPERATOR)
-    assert (closed.json()["status"], closed.json()["closed_by"], closed.json()["reason"]) == ("discarded", "ann", "by hand")
+    assert (closed.json()["status"], closed.json()["closed_by"], closed.json()["reason"]) == (
+        "discarded",
+        "ann",
+        "by hand",
+    )
     assert [each["run_id"] for each in await letters(server)] == ["run/0"]
     assert len(await letters(server, query="")) == 2
 

@@ -79,7 +79,9 @@ async def test_a_body_of_unknown_length_is_bounded_too(server: ApiServer) -> Non
 
 async def test_a_client_that_sends_slowly_is_not_waited_for(server: ApiServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"POST /api/v1/workflows HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{")
+    writer.write(
+        b"POST /api/v1/workflows HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    )
     async with asyncio.timeout(30):
         told = await reader.read()
     writer.close()

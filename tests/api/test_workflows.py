@@ -129,7 +129,8 @@ async def test_tags_are_moved_removed_and_remembered(server: ApiServer) -> None:
     await server.post("/workflows", {"document": HELLO})
     await server.post("/workflows", {"document": hello("Good morning")})
     moved = await server.http.put("/workflows/hello/tags/stable", json={"version": 1, "message": "it works"})
-    assert moved.json() == {"name": "hello", "tag": "stable", "version": 1, "was": 0}
+    moves = {"name": "hello", "tag": "stable", "version": 1, "was": 0, "weights": {}, "was_weights": {}}
+    assert moved.json() == moves
     assert await server.get("/workflows/hello/tags") == {"stable": 1, "latest": 2}
     assert (await server.get("/workflows/hello:stable"))["version"] == 1
     assert (await server.http.delete("/workflows/hello/tags/stable")).json()["version"] == 0

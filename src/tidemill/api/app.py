@@ -12,17 +12,7 @@ from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import (
-    approvals,
-    blobs,
-    dead_letters,
-    fleet,
-    health,
-    run_actions,
-    runs,
-    schedules,
-    workflows,
-)
+from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, run_actions, runs, schedules, workflows
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
@@ -71,13 +61,13 @@ def create_app(
     app.state.engine, app.state.access = engine, access or Access.open(engine)
     app.state.closing = asyncio.Event()
     """Set when the server stops: open streams end with the place to resume from."""
-    app.state.streams = LiveStreams(app.state.closing)
     limits = limits or ServerLimits()
     app.state.load_guard, app.state.decision_links = LoadGuard(engine, limits), DecisionLinks(secret)
     app.state.public_url = public_url.rstrip("/")
     app.state.durability = health.Durability(engine.context.store)
     documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})
     app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
+    app.state.streams = LiveStreams(app.state.closing)
     add_problem_handlers(app)
     app.include_router(health.router)
     app.include_router(health.metrics_router)

@@ -69,7 +69,7 @@ class ConcurrencyService:
         return [ConcurrencyLimit(name=name, limit=limit) for name, limit in sorted(self._known.limits.items())]
 
     async def set(self, name: str, limit: int) -> ConcurrencyLimit:
-        """Let at most `limit` nodes run at a time, of the queue, type, workflow or value of a label that is named."""
+        """Let at most `limit` nodes of a queue, type, workflow or label's value run at a time."""
         kind, colon, which = name.partition(":")
         if kind not in LIMITED or not colon or not which or len(name) > 200:
             raise rejected("limit_name_invalid", f"{name!r} names nothing that can be limited", path="/name", hint=HINT)
