@@ -50,6 +50,7 @@ def test_commands_for_developers_exist() -> None:
         ("```console\n$ rm -rf x\n```\n", "rm -rf"),
         ("```ruby\nputs 1\n```\n", "nobody knows"),
         ("```python {.skip}\n1\n```\n", "unknown mark"),
+        ("```python {.theirs}\nfrom x import\n```\n", "x.md:1"),
     ],
 )
 def test_a_wrong_block_is_noticed(text: str, words: str, tmp_path: Path) -> None:
