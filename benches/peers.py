@@ -1,8 +1,9 @@
 """Other engines, for scale.
 
-`python -m benches.peers NAME THREADS FILE` runs the diamond of plain functions on another engine with a durable SQLite file
-and prints its nodes per second and version. `make bench-peers` installs them beside, into `.venv-peers`. The notes further up were measured
-elsewhere, on a machine of the same kind (two cores, a local disk with quick syncs); the last ones are targets from papers.
+`python -m benches.peers NAME THREADS FILE` runs the diamond of plain functions on another engine with a durable SQLite
+file and prints its nodes per second and version. `make bench-peers` installs them beside, into `.venv-peers`. The notes
+were measured elsewhere, on a machine of the same kind (two cores, a local disk with quick syncs), or are targets from
+papers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 from benches.figures import Figure, Note
 
@@ -24,10 +26,10 @@ MANY_RUNS = (
 HOP = (Note("for scale, elsewhere on such a machine: the best durable hop of a peer is 2.0 ms"),)
 
 PYTHON = Path(__file__).resolve().parent.parent / ".venv-peers/bin/python"
-RUNS, THREADS = 160, (1, 8)
+ROUNDS, RUNS, THREADS = 3, 80, (1, 8)
 NAMES = {
-    "langgraph": "LangGraph, SqliteSaver, durability=sync",
-    "dbos": "DBOS, SQLite, B and C one after the other",
+    "langgraph": "LangGraph {}, SqliteSaver, sync",
+    "dbos": "DBOS {}, SQLite, B then C",
 }
 
 
@@ -39,26 +41,40 @@ def beside_paper(runs_per_minute: float, hop_ms: float) -> Note:
     )
 
 
-def diamonds(place: Path) -> Iterator[Figure | Note]:
-    """The diamond of functions on each peer that is installed, from as many threads as suit it best."""
+def diamonds(ours: Callable[[], float], place: Path) -> Iterator[Figure | Note]:
+    """The diamond of functions on each peer that is installed, in turns with ours; the better of its thread counts."""
+    found: dict[tuple[str, int], list[float]] = {}
+    versions, mine = {}, []
+    for number in range(ROUNDS):
+        mine.append(ours())
+        for name in NAMES:
+            for threads in THREADS:
+                if measured := _measured(name, threads, place / f"{name}-{threads}-{number}.db"):
+                    found.setdefault((name, threads), []).append(measured[0])
+                    versions[name] = measured[1]
+        if not found:
+            break
     for name, words in NAMES.items():
-        rates = [found for threads in THREADS if (found := _measured(name, threads, place))]
-        if not rates:
+        rates = [(median(rates), threads) for (peer, threads), rates in found.items() if peer == name]
+        if rates:
+            rate, threads = max(rates)
+            clients = f"{threads} thread{'s' * (threads > 1)}"
+            yield Figure(f"for scale: {words.format(versions[name])}, {clients}", rate, "nodes/s")
+        else:
             yield Note(f"for scale: {name} is not installed here; `make bench-peers` adds it")
-            continue
-        rate, threads, its_version = max(rates)
-        yield Figure(f"for scale: {words}, {its_version}, {threads} thread{'s' * (threads > 1)}", rate, "nodes/s")
+    if found:
+        yield Figure("ours in turns with them", median(mine), "nodes/s")
 
 
-def _measured(name: str, threads: int, place: Path) -> tuple[float, int, str] | None:
+def _measured(name: str, threads: int, file: Path) -> tuple[float, str] | None:
     python = str(PYTHON) if PYTHON.exists() else sys.executable
-    command = [python, "-m", "benches.peers", name, str(threads), str(place / f"{name}-{threads}.db")]
+    command = [python, "-m", "benches.peers", name, str(threads), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if "ModuleNotFoundError" in done.stderr:
         return None
     assert done.returncode == 0, done.stderr
     rate, its_version = done.stdout.split()[-2:]
-    return float(rate), threads, its_version
+    return float(rate), its_version
 
 
 def add(n: int = 1) -> int:
@@ -75,7 +91,7 @@ def on_langgraph(file: str, measure: Callable[[Callable[[int], object]], float])
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.graph import END, START, StateGraph
 
-    State = TypedDict("State", {name: int for name in "abcde"}, total=False)
+    State = TypedDict("State", dict.fromkeys("abcde", int), total=False)
     graph = StateGraph(State)
     for name, parent in (("a", ""), ("b", "a"), ("c", "a"), ("d", "b"), ("e", "d")):
         graph.add_node(name.upper(), lambda state, name=name, parent=parent: {name: add(state.get(parent, 1))})
