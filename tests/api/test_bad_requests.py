@@ -82,6 +82,10 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "a page that is too large": (read("/runs", limit=501), 422, "request_invalid"),
     "an unknown run": (read("/runs/none"), 404, "run_unknown"),
     "an event that is not there": (read(f"/runs/{RUN}", at=99), 422, "event_unknown"),
+    "an event that cannot be": (read(f"/runs/{RUN}", at=10**30), 422, "request_invalid"),
+    "a patch at an event that cannot be": (
+        send(f"/runs/{RUN}/patch", b'{"operations": [], "expected_seq": 1' + b"0" * 30 + b"}"), 422, "request_invalid",
+    ),
     "events of an unknown run": (read("/runs/none/events"), 404, "run_unknown"),
     "a bad cursor of events": (read(f"/runs/{RUN}/events", after="x"), 400, "bad_cursor"),
     "a negative cursor": (read(f"/runs/{RUN}/events", after="-1"), 400, "bad_cursor"),

@@ -184,6 +184,7 @@ SHARED_STEMS = frozenset(
         # Every store is laid out alike.
         *("database", "followers", "rows", "store", "streams", "transactional", "writer"),
         "access",
+        "app",
         "approvals",
         "archive",
         "attempts",
@@ -205,7 +206,9 @@ SHARED_STEMS = frozenset(
         "node",
         "operations",
         "pool",
+        "problems",
         "protocol",
+        "run_actions",
         "runs",
         "schedules",
         "worker",

@@ -13,7 +13,7 @@ from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
 from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, run_actions, runs, schedules, workflows
-from tidemill.api.schemas import PROBLEM, AnswerSchemas
+from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
@@ -92,7 +92,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
                     content = {declared.media_type: {"schema": schemas.schema(declared.answers)}}
-                    operation["responses"][str(declared.status)]["content"] = content
+                    success = operation["responses"][str(declared.status)]
+                    others = {kind: each for kind, each in success.get("content", {}).items() if kind != JSON}
+                    success["content"] = {**others, **content}
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)

@@ -156,7 +156,7 @@ class LimitBody(Body):
     operation_id="setConcurrencyLimit",
 )
 async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
-    return answer(await caller.services.concurrency.set(name, body.limit))
+    return answer(await caller.services.concurrency.set(name, body.limit, actor=caller.actor))
 
 
 @router.on(
@@ -168,5 +168,5 @@ async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Respon
     operation_id="removeConcurrencyLimit",
 )
 async def remove_limit(name: str, caller: CurrentCaller) -> Response:
-    await caller.services.concurrency.remove(name)
+    await caller.services.concurrency.remove(name, actor=caller.actor)
     return answer({})
