@@ -205,6 +205,7 @@ SHARED_STEMS = frozenset(
         "operations",
         "pool",
         "protocol",
+        "run_actions",
         "runs",
         "schedules",
         "worker",
