@@ -99,14 +99,14 @@ async def test_the_deadline_ends_a_run(mill: Cluster, ledger: Ledger) -> None:
 @simulated
 async def test_one_run_may_have_a_tighter_deadline(mill: Cluster) -> None:
     worker = await mill.process()
-    published = await worker.publish(document(node("s", type="sleep", config={"seconds": 100})))
+    await worker.publish(document(node("s", type="sleep", config={"seconds": 100})))
     started_ms = worker.engine.context.store.now_ms()
-    run = await worker.engine.result(await worker.engine.start(published.name, deadline_seconds=7))
+    run = await worker.engine.result(await worker.engine.start("test", deadline_seconds=7))
     assert (run.status, run.error and run.error["code"]) == ("FAILED", "deadline_exceeded")
     assert run.ended_ms is not None and 7_000 <= run.ended_ms - started_ms < 100_000
     for wrong in (0, -1, math.inf, math.nan, True, "7"):
         with pytest.raises(Rejected, match="deadline_invalid"):
-            await worker.engine.start(published.name, deadline_seconds=wrong)  # type: ignore[arg-type]
+            await worker.engine.start("test", deadline_seconds=wrong)  # type: ignore[arg-type]
 
 
 @simulated
