@@ -19,7 +19,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,11 @@ leaks: setup ## Evaluate every kind of expression 10,000 times and see that noth
 
 bench: setup ## Measure the cost rules
 	@$(BIN)/python -m benches
+
+bench-peers: ## Install LangGraph and DBOS into .venv-peers, so that `make bench` measures them, too
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@.venv-peers/bin/python -m pip install --quiet --group bench
 
 bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million

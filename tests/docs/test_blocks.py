@@ -98,6 +98,7 @@ def test_a_command_that_does_not_exist_is_noticed(text: str, unknown: list[str])
         ("```console\n$ rm -rf x\n```\n", "rm -rf"),
         ("```ruby\nputs 1\n```\n", "nobody knows"),
         ("```python {.skip}\n1\n```\n", "unknown mark"),
+        ("```python {.theirs}\nfrom x import\n```\n", "x.md:1"),
     ],
 )
 def test_a_wrong_block_is_noticed(text: str, words: str, tmp_path: Path) -> None:

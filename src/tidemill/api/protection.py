@@ -216,8 +216,8 @@ STARTING = "runs:start"
 class TooMany(Rejected):
     """The caller has to wait for `retry_after_s` seconds."""
 
-    def __init__(self, code: str, message: str, hint: str, retry_after_s: int) -> None:
-        super().__init__(Problem(code=code, message=message, hint=hint))
+    def __init__(self, problem: Problem, retry_after_s: int) -> None:
+        super().__init__(problem)
         self.retry_after_s = retry_after_s
 
 
@@ -245,7 +245,7 @@ class LoadGuard:
         for kind, rate in self._rates:
             if not self._windows.hit(rate, kind, principal.tenant, who[kind]):
                 message = f"more than {rate.amount} requests of the {kind} in a second"
-                raise TooMany("rate_limited", message, "send them more slowly", 1)
+                raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
         if permission == STARTING:
             self._check_commits()
             await self._check_backlog(principal.tenant)
@@ -255,13 +255,15 @@ class LoadGuard:
         took = sorted(ms for at, ms in self._engine.turns.commit_times if now - at < WINDOW_MS)
         if len(took) >= COMMITS_MIN and took[len(took) * 95 // 100] > self._limits.commit_ms:
             message = f"the store takes longer than {self._limits.commit_ms} ms to commit"
-            raise TooMany("store_slow", message, "send the same request again later", 5)
+            problem = Problem(code="store_slow", message=message, hint="send the same request again later")
+            raise TooMany(problem, 5)
 
     async def _check_backlog(self, tenant: str) -> None:
         jobs = sum(each.ready + each.leased for each in await self.backlog() if each.tenant == tenant)
         if jobs > self._limits.backlog_jobs:
             message = f"more than {self._limits.backlog_jobs:,} jobs of the tenant wait or run"
-            raise TooMany("backlog_full", message, "add workers, or send the same request again later", 5)
+            hint = "add workers, or send the same request again later"
+            raise TooMany(Problem(code="backlog_full", message=message, hint=hint), 5)
 
     async def backlog(self) -> list[Backlog]:
         """The work of all tenants, as it was within the last second."""

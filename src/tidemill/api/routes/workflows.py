@@ -1,4 +1,4 @@
-"""`/workflows`: validate, publish, list, look up, compare, tag and patch versions.
+"""`/workflows`: validate, publish, list, look up, compare, tag, patch and delete.
 
 A reference is `name` (the latest version), `name@3` or `name:tag`. A document arrives as JSON, `{"document": …}`, or as
 YAML text; its problems have line and column in what was sent.
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from tidemill.api.auth import CurrentCaller, Router
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
-from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.catalog import Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.services.workflows import Validation
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
@@ -326,8 +326,28 @@ async def tag_history(
 
 
 class MoveTagBody(Body):
-    version: int = Field(description="Where the tag shall point.", examples=[3])
+    version: int | None = Field(None, description="Where the tag shall point.", examples=[3])
+    weight: int | None = Field(
+        None, description="Give `version` only this percentage of the runs; the versions of the tag share the rest."
+    )
+    weights: dict[str, int] | None = Field(
+        None,
+        description="Instead of `version`: all versions that share the tag, and their percentages.",
+        examples=[{"2": 90, "3": 10}],
+    )
     message: str = Field("", description="Why it is moved.", max_length=2_000)
+
+    def target(self) -> int | dict[int, int]:
+        if (self.version is None) == (self.weights is None):
+            hint = "send `version`, with a `weight` if it shares the tag, or `weights` for all of its versions"
+            raise rejected("request_invalid", "either `version` or `weights` says where the tag points", hint=hint)
+        if self.weights is None:
+            return self.version or 0
+        if not all(number.isascii() and number.isdecimal() and len(number) < 10 for number in self.weights):
+            raise rejected(
+                "request_invalid", "the keys are numbers of versions", path="/weights", hint='as in {"2": 90}'
+            )
+        return {int(number): weight for number, weight in self.weights.items()}
 
 
 @router.on(
@@ -335,11 +355,31 @@ class MoveTagBody(Body):
     "/workflows/{name}/tags/{tag}",
     may="workflows:write",
     answers=Tagged,
-    summary="Make a tag point to a version",
+    summary="Make a tag point to a version, or let several versions share it",
     operation_id="moveTag",
 )
 async def move_tag(name: str, tag: str, body: MoveTagBody, caller: CurrentCaller) -> Response:
-    moved = await caller.services.workflows.tag(name, tag, body.version, actor=caller.actor, message=body.message)
+    """With a `weight` the version gets that percentage of the runs that are started by the tag."""
+    moved = await caller.services.workflows.tag(
+        name, tag, body.target(), weight=body.weight, actor=caller.actor, message=body.message
+    )
+    return answer(moved)
+
+
+class ReasonBody(Body):
+    message: str = Field("", description="Why.", examples=["3 fails on empty orders"], max_length=2_000)
+
+
+@router.on(
+    "POST",
+    "/workflows/{name}/tags/{tag}/rollback",
+    may="workflows:write",
+    answers=Tagged,
+    summary="Make a tag point to where it pointed before its last move",
+    operation_id="rollbackTag",
+)
+async def rollback_tag(name: str, tag: str, body: ReasonBody, caller: CurrentCaller) -> Response:
+    moved = await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=body.message)
     return answer(moved)
 
 
@@ -355,3 +395,15 @@ async def remove_tag(
     name: str, tag: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = ""
 ) -> Response:
     return answer(await caller.services.workflows.untag(name, tag, actor=caller.actor, message=message))
+
+
+@router.on(
+    "DELETE",
+    "/workflows/{name}",
+    may="workflows:write",
+    answers=WorkflowDeletion,
+    summary="Take a workflow out of the catalog; refused while runs of it have not ended",
+    operation_id="deleteWorkflow",
+)
+async def delete(name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = "") -> Response:
+    return answer(await caller.services.workflows.delete(name, actor=caller.actor, message=message))

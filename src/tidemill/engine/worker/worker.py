@@ -29,7 +29,7 @@ from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobKey, StartRecorder, report_of
+from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobHandler, JobKey, StartRecorder, report_of
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -115,10 +115,6 @@ class WorkerOptions:
     version: str = ""
     """Of Tidemill; like the host and the process, for display only."""
     image: str = ""
-
-
-JobHandler = Callable[[Lease], Awaitable[None] | None]
-"""Runs a job that belongs to no run, and settles it; None for one that it leaves to other workers."""
 
 
 class Worker:
