@@ -261,9 +261,7 @@ def engine_at(
         lease_ms=dead_after_ms,  # A worker loses its work when it counts as dead, and not before.
     )
     engine = Engine(
-        store=storage.store,
-        blobs=storage.blobs,
-        ownership=storage.ownership,
+        **storage._asdict(),
         ambient=ambient,
         **_types_of(types),
         worker=options if work else None,
