@@ -271,8 +271,7 @@ def engine_at(
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=_retention_of(url, retention_days),
-        input_bytes_max=settings.limits.input_bytes,
-        descendants_max=settings.limits.max_descendants,
+        **_limits_of(settings),
         isolation=processes,
         secrets=_secrets_of(settings),
         functions=registry,
@@ -282,6 +281,10 @@ def engine_at(
     )
     serve_schedules(engine)
     return engine
+
+
+def _limits_of(settings: Settings) -> dict[str, Any]:
+    return {"input_bytes_max": settings.limits.input_bytes, "descendants_max": settings.limits.max_descendants}
 
 
 def _types_of(types: NodeTypes) -> dict[str, Any]:
