@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill import client
-from tidemill.bootstrap import ARCHIVE_VARIABLE, require_store_exists
 from tidemill.cli import main
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.render.terminal import print_json, report_problems
@@ -28,6 +27,7 @@ from tidemill.errors import Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.storage_urls import ARCHIVE_VARIABLE, require_store_exists
 
 T = TypeVar("T")
 

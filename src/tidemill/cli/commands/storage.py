@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemill.bootstrap import migrated, without_password
 from tidemill.cli import main, options
 from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected
+from tidemill.storage_urls import migrated, without_password
 from tidemill.stores.sql_files import Step
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def reindex_command(session: StoreSession, dry_run: bool) -> int:
 
 
 @click.command("usage")
-@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01. Default: 30 days.")
+@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01, or 90d ago. Default: 30 days.")
 @options.of_workflow
 @options.on_store()
 def usage_command(session: StoreSession, since: str | None, workflow: str | None) -> int:

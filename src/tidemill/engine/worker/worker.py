@@ -153,7 +153,6 @@ class Worker:
         self.job_handlers: dict[JobKind, JobHandler] = {}
         """By kind, what runs and settles jobs that belong to no run."""
         self.metrics: Instrumentation | None = None
-        """Set where metrics are wanted."""
         self.draining = False
         self._stopping_now = False
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
@@ -588,8 +587,6 @@ class Worker:
 
     def _on_renewed(self, lost: Sequence[Lease]) -> None:
         """After each renewal: cancel work whose lease was lost."""
-        if self.metrics is not None and lost:
-            self.metrics.metrics.fenced(len(lost), "renewal")
         for lease in lost:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:
