@@ -136,8 +136,7 @@ async def test_no_run_is_started_while_commits_are_slow(server: ApiServer) -> No
         try:
             await LoadGuard(server.engine, ServerLimits(commit_ms=100)).admit(ANN, STARTING)
         except Rejected as refusal:
-            assert refusal.code == "store_slow"
-            return False
+            return refusal.code != "store_slow"
         return True
 
     times.extend([(now, 50.0)] * 95)
