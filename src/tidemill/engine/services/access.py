@@ -245,7 +245,8 @@ class KeyService:
             hint = "rotate keys, or make one without an end"
             raise rejected("key_expiry_invalid", message, path="/expires_days", hint=hint)
         if not await self._directory.is_open(context.tenant, fresh=True):
-            message, hint = f"there is no tenant {context.tenant}", f"tidemill tenants create {context.tenant}"
+            message = f"there is no tenant {context.tenant}, or it is disabled"
+            hint = f"tidemill tenants create {context.tenant}"
             raise rejected("tenant_unknown", message, path="/tenant", hint=hint)
         now_ms = context.store.now_ms()
         page = await context.store.find(context.tenant, KEY, [f"label:{label}"], limit=100)
