@@ -19,7 +19,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery docs format lock clean
+.PHONY: help setup run serve examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ $(RUN_READY): pyproject.toml $(RUN_LOCKED)
 
 run: $(RUN_READY) ## Run the showcase workflow
 	@$(BIN)/tidemill run examples/showcase.yaml
+
+serve: setup ## Serve the HTTP API of a store at http://127.0.0.1:8321 (STORE=sqlite:///FILE)
+	@$(BIN)/tidemill serve --store $(or $(STORE),sqlite:///.cache/serve.db)
 
 examples: setup ## Run every example with the commands in its own header
 	@$(BIN)/python -m tests.examples

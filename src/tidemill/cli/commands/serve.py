@@ -156,6 +156,7 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
         await asyncio.gather(*processes)
     finally:
         await engine.close()
+    print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
 
 async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:
