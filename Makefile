@@ -58,7 +58,7 @@ run: $(RUN_READY) ## Run the showcase workflow
 	@$(BIN)/tidemill run examples/showcase.yaml
 
 serve: setup ## Serve the HTTP API of a store at http://127.0.0.1:8321 (STORE=sqlite:///FILE)
-	@$(BIN)/tidemill serve --store $(or $(STORE),sqlite:///.cache/serve.db)
+	@mkdir -p .cache && $(BIN)/tidemill serve --store $(or $(STORE),sqlite:///.cache/serve.db)
 
 examples: setup ## Run every example with the commands in its own header
 	@$(BIN)/python -m tests.examples
