@@ -12,9 +12,10 @@ from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, schedules, workflows
+from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, run_actions, runs, schedules, workflows
 from tidemill.api.schemas import PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
+from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
 from tidemill.security.signing import DecisionLinks
 from tidemill.version import __version__
@@ -22,6 +23,8 @@ from tidemill.version import __version__
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
     ("workflows", workflows.router),
+    ("runs", runs.router),
+    ("runs", run_actions.router),
     ("approvals", approvals.router),
     ("dead-letters", dead_letters.router),
     ("blobs", blobs.router),
@@ -64,6 +67,7 @@ def create_app(
     app.state.durability = health.Durability(engine.context.store)
     documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})
     app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
+    app.state.streams = LiveStreams(app.state.closing)
     add_problem_handlers(app)
     app.include_router(health.router)
     app.include_router(health.metrics_router)

@@ -77,9 +77,13 @@ def status_of(problems: Sequence[Problem]) -> int:
 
 
 def problem_answer(
-    problems: Sequence[Problem], *, status: int | None = None, headers: Mapping[str, str] | None = None
+    problems: Sequence[Problem],
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The answer for a refusal. It says the first problem in the fields of RFC 9457 and lists all of them."""
+    """The answer for a refusal. It says the first problem in the fields of RFC 9457, lists all of them, and `more`."""
     first, status = problems[0], status or status_of(problems)
     body = {
         "type": f"{DOCS}#{first.code}",
@@ -90,6 +94,7 @@ def problem_answer(
         "path": first.path,
         "hint": first.hint,
         "problems": [problem.to_dict() for problem in problems],
+        **(more or {}),
     }
     return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
 

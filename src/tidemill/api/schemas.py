@@ -7,6 +7,7 @@ field is named twice. `AnswerSchemas` collects the components for the OpenAPI do
 from __future__ import annotations
 
 import enum
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from tidemill.engine.views import plain
+from tidemill.errors import rejected
 
 JSON = "application/json"
 Schema = dict[str, Any]
@@ -150,3 +152,22 @@ PROBLEM: Schema = {
     },
     "required": ["type", "title", "status", "detail", "code", "problems"],
 }
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """The first and the last byte that a `Range` header asks for; None if it asks for all, or for several ranges.
+
+    Raises Rejected (`range_invalid`, 416) if there are no such bytes.
+    """
+    found = _RANGE.fullmatch(header.strip()) if header else None
+    if found is None or found.group(1) == found.group(2) == "":
+        return None
+    first, last = found.groups()
+    begin = int(first) if first else max(0, size - int(last))
+    end = min(int(last), size - 1) if first and last else size - 1
+    if begin > end or (not first and last == "0"):
+        raise rejected("range_invalid", f"there are {size} bytes, and none of them is asked for", path="/Range")
+    return begin, end
+
+
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")

@@ -374,13 +374,14 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
+        deadline_seconds: float | None = None,
         **arguments: Any,
     ) -> str:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
-        Without `submitted_by` it is the user of this process. A workflow written in Python is published first, and
-        takes its inputs by name too: `start(report, n=3)`.
+        Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
+        A workflow written in Python is published first, and takes its inputs by name too: `start(report, n=3)`.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
         if flow is not None:
@@ -397,6 +398,7 @@ class Engine:
             labels=labels,
             submitted_by=submitted_by,
             correlation_id=correlation_id,
+            deadline_seconds=deadline_seconds,
         )
 
     async def run(

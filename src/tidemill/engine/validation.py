@@ -18,6 +18,7 @@ from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
+from tidemill.kernel.document.fields import SECONDS_MAX
 from tidemill.kernel.events import Payload
 
 DEFAULTS_BYTES_MAX = 16 << 20
@@ -148,6 +149,16 @@ def check_run_id(run_id: Any) -> None:
             "use an id of your own request, e.g. an order number",
         )
         raise rejected("run_key_invalid", message, hint=hint)
+
+
+def check_deadline(seconds: Any) -> int | None:
+    """The milliseconds that a run may take; None is no limit of its own."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= SECONDS_MAX:
+        message = "a deadline is a number of seconds from 0.001 to ten years"
+        raise rejected("deadline_invalid", message, path="/deadline_seconds", hint="leave it out for none")
+    return max(1, round(seconds * 1_000))
 
 
 def check_command_id(command_id: Any) -> None:

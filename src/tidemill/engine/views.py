@@ -50,8 +50,38 @@ class RunStatus(StrEnum):
         return repr(self.value)
 
 
+_STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
+
+
 class RunView:
     """A run: how it stands, what it returned, and each of its nodes. `to_dict` is the same as JSON."""
+
+    json_schema: ClassVar[dict[str, Any]] = {
+        "run_id": _STRING,
+        "workflow": _STRING,
+        "submitted_by": _STRING,
+        "stuck": _STRING,
+        "outputs_missing": _STRING,
+        "version": _INTEGER,
+        "revision": _INTEGER,
+        "counter": _INTEGER,
+        "events": _INTEGER,
+        "created_ms": _INTEGER,
+        "last_event_ms": _INTEGER,
+        "status": {"type": "string", "enum": list(RunStatus)},
+        "outputs": {},
+        "error": {"type": ["object", "null"]},
+        "rollback": {"type": "object"},
+        "failed_node": {"type": ["string", "null"]},
+        "waiting_for": {"type": "array", "items": {"type": "string"}},
+        "ended_ms": {"type": ["integer", "null"]},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "parent": {"type": ["string", "null"]},
+        "forked_from": {"type": ["array", "null"]},
+        "nodes": {"type": "object", "additionalProperties": {"type": "object"}},
+        "warnings": {"type": "array", "items": {"type": "string"}},
+    }
+    """What `to_dict` answers, by key, as JSON Schemas."""
 
     def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
         self.run_id = run_id

@@ -37,6 +37,8 @@ class Start(Command, frozen=True, kw_only=True):
     close: str = ""
     depth: int = 0
     root: str = ""
+    deadline_ms: int | None = None
+    """How long this run may take; a tighter limit of its workflow holds all the same."""
 
 
 class Pause(Command, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from tidemill.engine.index_rows import SCHEDULE
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.services.runs import UNSET, RunService
+from tidemill.engine.services.run_actions import UNSET
+from tidemill.engine.services.runs import RunService
 from tidemill.engine.validation import check_labels, check_words, checked_inputs
 from tidemill.engine.versions import is_name
 from tidemill.errors import Problem, Rejected, Unavailable, offered, rejected

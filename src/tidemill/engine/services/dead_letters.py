@@ -13,7 +13,8 @@ from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_let
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
 from tidemill.engine.services.patches import PatchService
-from tidemill.engine.services.runs import UNSET, RunService
+from tidemill.engine.services.run_actions import UNSET
+from tidemill.engine.services.runs import RunService
 from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Rejected, rejected

@@ -24,7 +24,7 @@ from tidemill.engine.corruption import UNREADABLE, is_newer, newer_job
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.services.context import ServiceContext, check_node
+from tidemill.engine.services.context import ServiceContext, at_index, check_node
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, rejected
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tidemill.kernel.explain.ended import NodeHistory
     from tidemill.kernel.explain.explain import Explanation
 
+ITEM_HINT = "items are counted from 0"
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""
 
@@ -236,6 +237,19 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[dict[str, Any], ...]
 
 
+class NodeOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the latest visit of a node, or one item of its map, has returned."""
+
+    node: str
+    visit: int
+    index: int | None
+    status: str
+    digest: str
+    """The SHA-256 of the JSON text; empty if there is no output."""
+    text: bytes
+    """The output as JSON; empty if there is none."""
+
+
 class InspectionService:
     def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
         self._context, self._workers = context, workers
@@ -269,6 +283,18 @@ class InspectionService:
             message = f"the run has events 1 to {tail.version}, not {at}"
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
         return [decode_event(record) for record in tail.records]
+
+    async def output(self, run_id: str, node: str, *, index: int | None = None, at: int | None = None) -> NodeOutput:
+        """The output of a node's latest visit, or of one item of its map, now or after event `at`."""
+        entry = await self._at(run_id, at)
+        check_node(entry.flow.workflow, node)
+        visit = entry.state.peek(node)
+        act = peek_at(visit, at_index(index))
+        if act is None:
+            raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
+        text = b"" if act.output is None else await self._context.text(act.output)
+        digest = act.output.digest if isinstance(act.output, BlobRef) else digest_of(text) if text else ""
+        return NodeOutput(node=node, visit=visit.visit, index=index, status=act.status, digest=digest, text=text)
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""
@@ -460,13 +486,14 @@ class InspectionService:
         visit: int | None = None,
         index: int | None = None,
         attempt: int | None = None,
+        new_only: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """The same lines, then those that are written from now on; ends with the run."""
+        """The same lines, then those that are written from now on, or only these (`new_only`); ends with the run."""
         entry = await self._context.entry(run_id)
         if node is not None:
             check_node(entry.flow.workflow, node)
         wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
-        busy, seq = True, 0
+        busy, seq, old = True, 0, new_only
         while busy:
             # Asked first: whatever was said before the end is written before it is told.
             state = (await self._context.entry(run_id)).state
@@ -476,6 +503,8 @@ class InspectionService:
             if new:
                 fresh += await self._tracebacks(run_id, wanted, seq, state.seq)
                 seq = state.seq
+            fresh = [] if old else fresh
+            old = False
             for line in sorted(fresh if busy else [*fresh, *lines.rest()], key=attrgetter("at_ms")):
                 yield line
             if busy:

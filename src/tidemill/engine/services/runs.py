@@ -1,8 +1,4 @@
-"""What operators do to a run: pause, cancel, retry, rewind, settle by hand, undo, label.
-
-Each verb is one command: carried out whole, or refused with a reason and no trace. With a `command_id` it may be
-repeated without harm.
-"""
+"""Runs: start them, wait for them, follow and find them. The verbs that change a run are in `run_actions`."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ from msgspec.structs import replace
 from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.attempts.streaming import shown
 from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
@@ -33,24 +30,20 @@ from tidemill.engine.run_query import (
     summarise,
 )
 from tidemill.engine.services.context import ServiceContext, at_index
-from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
+from tidemill.engine.services.run_actions import RunActions
+from tidemill.engine.validation import (
+    check_deadline,
+    check_labels,
+    check_run_id,
+    check_words,
+    checked_inputs,
+    with_defaults,
+)
 from tidemill.engine.versions import split_reference
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
-from tidemill.kernel.commands import (
-    AnyCommand,
-    Cancel,
-    Override,
-    Pause,
-    Relabel,
-    Resume,
-    Retry,
-    Rewind,
-    Rollback,
-    Signal,
-    Start,
-)
+from tidemill.kernel.commands import Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
@@ -65,14 +58,10 @@ LOOK_AGAIN_MS = 5.0
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
-NAME_LENGTH_MAX = 200
 LAST = "@last"
 LOOKED_THROUGH = 100
 """Runs that are looked through for the one that is meant."""
 NAMED_MAX = 4
-
-UNSET: Any = object()
-"""No value was given; None is one."""
 
 
 class _Starts(NamedTuple):
@@ -88,6 +77,11 @@ ITERATED_PAGE = 200
 COUNTED_PAGE = 1_000
 
 
+def _key_reused() -> Rejected:
+    message = "this key belongs to another request"
+    return rejected("key_reused", message, hint="use a new key for a new request")
+
+
 class RunPage(NamedTuple):
     """Runs as lists show them, and the cursor of the next page; None on the last one."""
 
@@ -95,9 +89,10 @@ class RunPage(NamedTuple):
     after: str | None
 
 
-class RunService:
+class RunService(RunActions):
     def __init__(self, context: ServiceContext, user: str = "", *, begins_maintenance: bool = False) -> None:
-        self._context, self._user = context, user
+        super().__init__(context)
+        self._user = user
         self._begins_maintenance = begins_maintenance
         """Whether the first start also inserts the maintenance of the tenant: no worker here does."""
 
@@ -110,14 +105,15 @@ class RunService:
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
+        deadline_seconds: float | None = None,
     ) -> str:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
-        Without `submitted_by` it is the user of this process.
+        Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
         """
         keys = None if key is None else [key]
-        starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id)
+        starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds)
         (run_id,) = await self._start(starts)
         if key is not None:
             await self._same_start(self._context.stream(run_id), starts.workflow, inputs)
@@ -132,6 +128,7 @@ class RunService:
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
+        deadline_seconds: float | None = None,
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
 
@@ -142,12 +139,59 @@ class RunService:
         if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
             raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
-        starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id)
+        starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id, deadline_seconds)
         run_ids = await self._start(starts)
         if named is not None:
             for run_id, value in zip(run_ids, given, strict=True):
                 await self._same_start(self._context.stream(run_id), starts.workflow, value)
         return run_ids
+
+    async def start_requests(
+        self,
+        workflow: str,
+        inputs: Sequence[Any],
+        *,
+        run_ids: Sequence[str],
+        requests: Sequence[str],
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        deadline_seconds: float | None = None,
+    ) -> list[bool]:
+        """Start runs under ids that follow from the keys of requests, and answer which of them are new.
+
+        `requests` are digests of all that was asked for, one for each run: a run that another request has started is
+        refused (`key_reused`), and nothing is started then.
+        """
+        known = await self.started_by(run_ids)
+        for run_id, request in zip(run_ids, requests, strict=True):
+            if known.get(run_id, request) != request:
+                raise _key_reused()
+        new = [number for number, run_id in enumerate(run_ids) if run_id not in known]
+        if new:
+            starts = await self._starts(
+                workflow,
+                [inputs[number] for number in new],
+                [run_ids[number] for number in new],
+                labels,
+                submitted_by,
+                correlation_id,
+                deadline_seconds,
+                [requests[number] for number in new],
+            )
+            try:
+                await self._start(starts)
+            except Rejected as refusal:
+                # Another request with the same key came in between.
+                raise _key_reused() if refusal.code == "run_exists" else refusal from None
+        return [run_id not in known for run_id in run_ids]
+
+    async def started_by(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """The requests that have started these runs, as far as they exist."""
+        streams = {self._context.stream(run_id): 0 for run_id in run_ids}
+        tails = await self._context.store.load(streams, snapshots=False, limit=1)
+        firsts = {tail.stream.key: decode_event(require_intact(tail).records[0]) for tail in tails if tail.version}
+        return {run_id: (first.command or "").removeprefix("start:") for run_id, first in firsts.items()}
 
     async def _starts(
         self,
@@ -157,11 +201,14 @@ class RunService:
         labels: Mapping[str, str] | None,
         submitted_by: str,
         correlation_id: str,
+        deadline_seconds: float | None,
+        requests: Sequence[str] | None = None,
     ) -> _Starts:
         context = self._context
         context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
+        deadline_ms = check_deadline(deadline_seconds)
         run_ids = [context.ambient.new_id() for _ in inputs] if keys is None else keys
         # If several versions share a tag, the id of a run decides which of them it gets.
         versions = await context.catalog.resolve_each(context.tenant, workflow, run_ids)
@@ -184,7 +231,7 @@ class RunService:
                 problems += [replace(each, path=f"/inputs/{number}{each.path[7:]}") for each in refusal.problems]
                 continue
             commands[run_id] = Start(
-                id=f"start:{run_id}",
+                id=f"start:{run_id if requests is None else requests[number]}",
                 version=version.version,
                 digest=version.digest,
                 inputs=payload,
@@ -193,6 +240,7 @@ class RunService:
                 actor=submitted_by or None,
                 correlation_id=correlation_id,
                 tag_used=workflow,
+                deadline_ms=deadline_ms,
             )
         if problems:
             raise Rejected(problems[:PROBLEMS_MAX])
@@ -465,129 +513,3 @@ class RunService:
             shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
             raise rejected("run_ambiguous", f"{len(found)} runs begin with {text}", hint=f"write more of it: {shown}")
         return found[0] if found else text
-
-    async def signal(
-        self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
-    ) -> str:
-        """Tell a run something; the first node that waits for `name` takes it, else it is kept for one that will.
-
-        Answers the signal's id; a second signal with the same id changes nothing.
-        """
-        sent = signal_id if signal_id is not None else self._context.ambient.new_id()
-        check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
-        if not name or not sent:
-            hint = "give it the name that a node waits for"
-            raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
-        packed = await self._context.packed(
-            payload, code="payload_not_json", path="/payload", bytes_max=self._context.input_bytes_max
-        )
-        await self._context.command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
-        return sent
-
-    # Operator actions
-
-    async def cancel(
-        self,
-        run_id: str,
-        *,
-        reason: str = "",
-        actor: str = "",
-        compensate: bool | None = None,
-        force: bool = False,
-        command_id: str | None = None,
-    ) -> None:
-        """End the run; what runs is told, what comes late is discarded. `force` also stops a rollback."""
-        cancel = Cancel(id=command_id, reason=reason, actor=actor or None, compensate=compensate, force=force)
-        await self._context.command(run_id, cancel, reason=reason)
-
-    async def pause(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Dispatch nothing more until `resume`; attempts that run may finish."""
-        await self._context.command(run_id, Pause(id=command_id, reason=reason, actor=actor or None), reason=reason)
-
-    async def resume(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Go on after a pause."""
-        await self._context.command(run_id, Resume(id=command_id, reason=reason, actor=actor or None), reason=reason)
-
-    async def retry(
-        self,
-        run_id: str,
-        *,
-        reason: str = "",
-        actor: str = "",
-        did_not_happen: Sequence[str] = (),
-        command_id: str | None = None,
-    ) -> None:
-        """Let a FAILED or CANCELLED run go on where it stopped; what completed stays.
-
-        `did_not_happen` names nodes whose outcome is unknown and of which you know that it did not happen.
-        """
-        await self._context.check_parent(run_id)
-        retry = Retry(id=command_id, reason=reason, actor=actor or None, confirmed_not_done=tuple(did_not_happen))
-        await self._context.command(run_id, retry, reason=reason)
-
-    async def rewind(
-        self,
-        run_id: str,
-        node: str,
-        *,
-        reason: str = "",
-        actor: str = "",
-        did_not_happen: Sequence[str] = (),
-        command_id: str | None = None,
-    ) -> None:
-        """Let a node of an unfinished run, and everything behind it, happen again."""
-        sure = tuple(did_not_happen)
-        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
-        await self._context.command(run_id, rewind, reason=reason)
-
-    async def override(
-        self,
-        run_id: str,
-        node: str,
-        *,
-        value: Any = UNSET,
-        skip: bool = False,
-        visit: int | None = None,
-        index: int | None = None,
-        next_nodes: Sequence[str] | None = None,
-        reason: str = "",
-        actor: str = "",
-        command_id: str | None = None,
-    ) -> None:
-        """Settle a node that has not ended well by hand: give it a value, or skip it."""
-        if skip is (value is not UNSET):
-            raise rejected("override_unclear", "give a value or skip the node, one of the two", path="/value")
-        output = None if skip else await self._context.packed(value, code="value_not_json", path="/value")
-        override = Override(
-            id=command_id,
-            actor=actor or None,
-            node=node,
-            visit=visit or 0,
-            index=at_index(index),
-            output=output,
-            size=0 if output is None else len(output) if isinstance(output, bytes) else output.size,
-            next_nodes=None if next_nodes is None else tuple(next_nodes),
-            reason=reason,
-        )
-        await self._context.command(run_id, override, reason=reason)
-
-    async def rollback(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Undo what a run that has ended did, with the compensators of its nodes, backwards."""
-        await self._context.command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
-
-    async def relabel(
-        self,
-        run_id: str,
-        set: Mapping[str, str] | None = None,  # noqa: A002 - it is what `remove` is the opposite of
-        remove: Sequence[str] = (),
-        *,
-        actor: str = "",
-        command_id: str | None = None,
-    ) -> None:
-        """Change what a run can be found by."""
-        labels = check_labels(set or {})
-        known = (await self._context.entry(run_id)).state.labels.items()
-        check_labels({**{name: text for name, text in known if name not in remove}, **labels})
-        await self._context.command(
-            run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
-        )

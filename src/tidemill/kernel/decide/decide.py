@@ -150,7 +150,8 @@ def _announced(node: Node, state: State, command: commands.AttemptStarted | comm
 
 def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
     flow = builder.flow
-    deadline = None if flow.limits.deadline_ms is None else builder.now + flow.limits.deadline_ms
+    allowed = [each for each in (flow.limits.deadline_ms, start.deadline_ms) if each is not None]
+    deadline = builder.now + min(allowed) if allowed else None
     created = events.RunCreated(
         at_ms=builder.now,
         actor=start.actor,

@@ -71,7 +71,7 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     deadline, allowed = state.deadline_ms, flow.limits.deadline_ms
-    if allowed is None or deadline is None or deadline <= builder.now:
+    if deadline is None or deadline <= builder.now:
         deadline = None if allowed is None else builder.now + allowed
     builder.emit(
         events.RunRetried(

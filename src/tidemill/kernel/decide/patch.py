@@ -228,6 +228,9 @@ def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
     state, was, allowed = builder.state, builder.flow.limits.deadline_ms, new.limits.deadline_ms
     if allowed == was:
         return state.deadline_ms
+    if state.deadline_ms is not None and (was is None or state.deadline_ms < state.created_ms + was):
+        # The start of the run set it, tighter than its workflow did.
+        return state.deadline_ms if allowed is None else min(state.deadline_ms, state.created_ms + allowed)
     if allowed is None:
         return None
     if was is not None and state.deadline_ms is not None:

@@ -205,6 +205,14 @@ def test_the_deadline_is_counted_from_the_start_and_dropped_at_the_end() -> None
     assert run.done("a")[-1] == "drop deadline"
 
 
+@pytest.mark.parametrize(("limit", "asked", "at"), [(None, 3_000, 3_000), (5, 3_000, 3_000), (5, 9_000, 5_000)])
+def test_a_run_may_be_started_with_a_tighter_deadline(limit: int | None, asked: int, at: int) -> None:
+    run = Run("a", limits={} if limit is None else {"deadline_seconds": limit})
+    assert f"put deadline at=+{at}" in run.start(deadline_ms=asked)
+    assert run.kernel.state.deadline_ms == run.kernel.now + at
+    assert run.deadline()[1] == "RunFailed code=deadline_exceeded"
+
+
 def test_a_deadline_while_the_outputs_are_rendered() -> None:
     run = begun("a", outputs={"x": 1}, limits={"deadline_seconds": 5})
     run.done("a")

@@ -189,6 +189,18 @@ def test_a_deadline_is_counted_from_the_same_moment() -> None:
     )
 
 
+def test_a_tighter_deadline_of_the_run_itself_outlives_patches_of_the_limit() -> None:
+    run = OperatorSteps("a", limits={"deadline_seconds": 9})
+    run.start(deadline_ms=5_000)
+    run.kernel.now = 3_000
+    assert run.patch(flow("a")) == rows("RunPatched")
+    assert run.patch(flow("a", limits={"deadline_seconds": 7})) == rows("RunPatched")
+    assert run.kernel.state.deadline_ms == 6_000
+    assert run.patch(flow("a", limits={"deadline_seconds": 4})) == rows(
+        "RunPatched; drop deadline; put deadline at=+2000"
+    )
+
+
 def body(looped: bool) -> Workflow:
     nodes: dict[str, Any] = {"s": {"on_error": {"route": ["t"]}}}
     if looped:

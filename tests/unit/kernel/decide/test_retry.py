@@ -206,6 +206,18 @@ def test_after_its_deadline_a_run_gets_a_fresh_one() -> None:
     assert run.kernel.state.deadline_ms == 12_000
 
 
+def test_a_deadline_of_the_run_itself_stays_until_it_has_passed() -> None:
+    run = OperatorSteps("a")
+    run.start(deadline_ms=5_000)
+    run.kernel.now = 2_000
+    run.cancel()
+    assert run.retry()[-2:] == rows("put deadline at=+4000; put run a")
+    run.kernel.now = 7_000
+    run.deadline()
+    assert run.retry()[-1:] == rows("put run a")
+    assert run.kernel.state.deadline_ms is None
+
+
 def test_outputs_that_could_not_be_rendered_are_rendered_again() -> None:
     run = OperatorSteps("a", outputs={"x": 1}).begun()
     run.done("a")

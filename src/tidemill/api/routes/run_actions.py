@@ -1,0 +1,386 @@
+"""Changes of runs: `POST /runs/{run_id}/…`, one path per verb, and `/runs/bulk`.
+
+Every act is recorded with the caller as its actor. With a `command_id`, or an `Idempotency-Key`, it may be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from pydantic import ConfigDict, Field
+
+from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.problems import problem_answer
+from tidemill.api.routes.runs import IdempotencyKey, StartedRun, id_of_key, location, need
+from tidemill.api.schemas import Body, answer
+from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkRun
+from tidemill.engine.services.patches import PatchOutcome
+from tidemill.engine.services.run_actions import UNSET
+from tidemill.engine.views import RunView
+from tidemill.errors import Rejected
+
+router = Router()
+
+MOVED_MAX = 1_000
+"""Events that are read to say what has moved since a patch was made."""
+
+
+class Act(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "asked for by the customer"}]})
+    reason: str = Field(default="", description="Why; it is kept with the run.")
+    command_id: str | None = Field(default=None, description="An id of your own: sent again, it changes nothing.")
+
+    def who(self, caller: Caller, key: str | None) -> dict[str, Any]:
+        """The arguments that all acts take."""
+        return {"reason": self.reason, "actor": caller.actor, "command_id": self.command_id or key}
+
+
+async def _shown(caller: Caller, run_id: str) -> Response:
+    return answer(await caller.services.inspection.show(run_id))
+
+
+class CancelRun(Act):
+    compensate: bool | None = Field(default=None, description="Undo what was done; by default what the document says.")
+    force: bool = Field(default=False, description="Also stop a rollback that is under way.")
+
+
+@router.on(
+    "POST", "/runs/{run_id}/cancel", may="runs:act", answers=RunView, summary="End a run", operation_id="cancelRun"
+)
+async def cancel_run(
+    caller: CurrentCaller, run_id: str, body: CancelRun | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    act = body or CancelRun()
+    who = act.who(caller, idempotency_key)
+    await caller.services.runs.cancel(run_id, compensate=act.compensate, force=act.force, **who)
+    return await _shown(caller, run_id)
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/pause",
+    may="runs:act",
+    answers=RunView,
+    summary="Begin nothing more in a run",
+    operation_id="pauseRun",
+)
+async def pause_run(
+    caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    await caller.services.runs.pause(run_id, **(body or Act()).who(caller, idempotency_key))
+    return await _shown(caller, run_id)
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/resume",
+    may="runs:act",
+    answers=RunView,
+    summary="Let a paused run go on",
+    operation_id="resumeRun",
+)
+async def resume_run(
+    caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    await caller.services.runs.resume(run_id, **(body or Act()).who(caller, idempotency_key))
+    return await _shown(caller, run_id)
+
+
+class RetryRun(Act):
+    did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/retry",
+    may="runs:act",
+    answers=RunView,
+    summary="Let a failed or cancelled run go on where it stopped",
+    operation_id="retryRun",
+)
+async def retry_run(
+    caller: CurrentCaller, run_id: str, body: RetryRun | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    act = body or RetryRun()
+    who = act.who(caller, idempotency_key)
+    await caller.services.runs.retry(run_id, did_not_happen=act.did_not_happen, **who)
+    return await _shown(caller, run_id)
+
+
+class RewindRun(RetryRun):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"node": "fetch", "reason": "the source was wrong"}]})
+    node: str = Field(description="The node to run again, with everything behind it.")
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/rewind",
+    may="runs:act",
+    answers=RunView,
+    summary="Run a node and everything behind it again",
+    operation_id="rewindRun",
+)
+async def rewind_run(
+    caller: CurrentCaller, run_id: str, body: RewindRun, idempotency_key: IdempotencyKey = None
+) -> Response:
+    who = body.who(caller, idempotency_key)
+    await caller.services.runs.rewind(run_id, body.node, did_not_happen=body.did_not_happen, **who)
+    return await _shown(caller, run_id)
+
+
+class OverrideNode(Act):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"node": "charge", "value": {"paid": True}}]})
+    node: str
+    value: Any = Field(default=None, description="The output that the node gets; null is one.")
+    skip: bool = Field(default=False, description="Skip the node instead of giving it a value.")
+    visit: int | None = Field(default=None, ge=1, description="Of a loop; by default the latest.")
+    index: int | None = Field(default=None, ge=0, description="An item of a map.")
+    next_nodes: list[str] | None = Field(default=None, description="Where a branch leads, else it decides.")
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/override",
+    may="runs:act",
+    answers=RunView,
+    summary="Settle a node by hand",
+    operation_id="overrideNode",
+)
+async def override_node(
+    caller: CurrentCaller, run_id: str, body: OverrideNode, idempotency_key: IdempotencyKey = None
+) -> Response:
+    await caller.services.runs.override(
+        run_id,
+        body.node,
+        value=body.value if "value" in body.model_fields_set else UNSET,
+        skip=body.skip,
+        visit=body.visit,
+        index=body.index,
+        next_nodes=body.next_nodes,
+        **body.who(caller, idempotency_key),
+    )
+    return await _shown(caller, run_id)
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/rollback",
+    may="runs:act",
+    answers=RunView,
+    summary="Undo what a run did, backwards",
+    operation_id="rollBackRun",
+)
+async def rollback_run(
+    caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    await caller.services.runs.rollback(run_id, **(body or Act()).who(caller, idempotency_key))
+    return await _shown(caller, run_id)
+
+
+class SendSignal(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "payload": {"amount": 12}}]})
+    name: str = Field(description="The name that a node waits for.")
+    payload: Any = None
+    signal_id: str | None = Field(default=None, description="A second signal with the same id changes nothing.")
+
+
+class SentSignal(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    signal_id: str
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/signal",
+    may="runs:act",
+    answers=SentSignal,
+    summary="Tell a run something that it waits for, or will",
+    operation_id="signalRun",
+)
+async def signal_run(
+    caller: CurrentCaller, run_id: str, body: SendSignal, idempotency_key: IdempotencyKey = None
+) -> Response:
+    signal_id = body.signal_id or idempotency_key
+    sent = await caller.services.runs.signal(run_id, body.name, body.payload, signal_id=signal_id, actor=caller.actor)
+    return answer(SentSignal(run_id=run_id, signal_id=sent))
+
+
+class RelabelRun(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"set": {"team": "b"}, "remove": ["draft"]}]})
+    set: dict[str, str] = Field(default={}, description="Labels to add or to change.")
+    remove: list[str] = Field(default=[], description="Labels to take away.")
+    command_id: str | None = None
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/relabel",
+    may="runs:act",
+    answers=RunView,
+    summary="Change what a run can be found by",
+    operation_id="relabelRun",
+)
+async def relabel_run(
+    caller: CurrentCaller, run_id: str, body: RelabelRun, idempotency_key: IdempotencyKey = None
+) -> Response:
+    command_id = body.command_id or idempotency_key
+    await caller.services.runs.relabel(run_id, body.set, body.remove, actor=caller.actor, command_id=command_id)
+    return await _shown(caller, run_id)
+
+
+class ForkRun(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"node": "score", "reason": "what if"}]})
+    at: int | None = Field(default=None, description="What happened up to this event is shared; by default everything.")
+    node: str | None = Field(default=None, description="A node that runs again in the fork.")
+    inputs: Any = Field(default=None, description="Other inputs; by default those of the run.")
+    patch: Any = Field(default=None, description="A JSON Patch of the run's document. Needs `runs:patch`.")
+    labels: dict[str, str] | None = Field(default=None, description="By default those of the run.")
+    reason: str = ""
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/fork",
+    may="runs:start",
+    answers=StartedRun,
+    status=201,
+    summary="Start a run that shares what this one has done",
+    operation_id="forkRun",
+    description="With an `Idempotency-Key`, a repetition answers the same fork with 200.",
+)
+async def fork_run(
+    request: Request, caller: CurrentCaller, run_id: str, body: ForkRun, idempotency_key: IdempotencyKey = None
+) -> Response:
+    if body.patch is not None:
+        need(caller, "runs:patch", "a patch")
+    services = caller.services
+    key = None if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
+    known = key is not None and bool(await services.runs.started_by([key]))
+    fork_id = await services.patches.fork(
+        run_id,
+        at=body.at,
+        node=body.node,
+        inputs=body.inputs,
+        patch=body.patch,
+        labels=body.labels,
+        reason=body.reason,
+        actor=caller.actor,
+        key=key,
+    )
+    return answer(StartedRun(run_id=fork_id, created=not known), 200 if known else 201, location(request, fork_id))
+
+
+class PatchRun(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "operations": [{"op": "replace", "path": "/nodes/0/config/url", "value": "https://example.org"}],
+                    "retry": True,
+                    "message": "the service has moved",
+                }
+            ]
+        }
+    )
+    operations: Any = Field(description="A JSON Patch of the run's document (`GET /runs/{run_id}/document`).")
+    dry_run: bool = Field(default=False, description="Only say what the patch would do.")
+    retry: bool = Field(default=False, description="Let a failed or cancelled run continue with it.")
+    base_digest: str | None = Field(default=None, description="Refuse if the run follows another document by now.")
+    expected_seq: int | None = Field(default=None, ge=1, description="Refuse if the run is at another event by now.")
+    publish: bool = Field(default=False, description="Also publish the outcome as a version.")
+    did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
+    message: str = Field(default="", description="What it is about; it is kept.")
+    command_id: str | None = None
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/patch",
+    may="runs:patch",
+    answers=PatchOutcome,
+    summary="Change the graph or the configuration of a run",
+    operation_id="patchRun",
+    description="409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.",
+)
+async def patch_run(
+    caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
+) -> Response:
+    asked = body.model_dump(exclude={"operations", "command_id"})
+    command_id = body.command_id or idempotency_key
+    if body.publish:
+        need(caller, "workflows:write", "to publish")
+    try:
+        outcome = await caller.services.patches.patch(
+            run_id, body.operations, actor=caller.actor, command_id=command_id, **asked
+        )
+    except Rejected as refusal:
+        if refusal.code != "patch_stale":
+            raise
+        moved = await _moved(caller, run_id, body.expected_seq)
+        return problem_answer(refusal.problems, more={"moved": moved})
+    return answer(outcome)
+
+
+async def _moved(caller: Caller, run_id: str, since: int | None) -> dict[str, Any]:
+    """What a run is by now, and which nodes have had events since."""
+    state = (await caller.services.context.entry(run_id)).state
+    names: list[str] = []
+    if since is not None:
+        events = await caller.services.inspection.events(run_id, after=since, limit=MOVED_MAX)
+        names = list(dict.fromkeys(event["node"] for event in events if event.get("node")))
+    nodes = {name: state.peek(name).status for name in names}
+    facts = {"seq": state.seq, "status": state.status, "digest": state.digest, "revision": state.revision}
+    return {**facts, "nodes": nodes}
+
+
+class BulkRequest(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"action": "retry", "query": "status:failed workflow:billing", "dry_run": True}]
+        }
+    )
+    action: BulkAction
+    query: str = Field(description="Which runs, as in `status:failed workflow:billing`.")
+    limit: int = Field(default=RUNS_MAX, ge=1, le=RUNS_MAX, description="The most runs to act on, newest first.")
+    dry_run: bool = Field(default=False, description="Only say which runs it would be.")
+    reason: str = ""
+
+
+class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    action: BulkAction
+    dry_run: bool
+    count: int
+    """Runs that the query found, up to `limit`."""
+    done: int
+    refused: int
+    more: bool
+    """More runs match than `limit` allows."""
+    runs: tuple[BulkRun, ...]
+
+
+@router.on(
+    "POST",
+    "/runs/bulk",
+    may="runs:act",
+    answers=BulkAnswer,
+    summary="One action on all runs that a query finds",
+    operation_id="actOnRuns",
+)
+async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
+    outcome = await caller.services.many.bulk(
+        body.action, body.query, limit=body.limit, dry_run=body.dry_run, reason=body.reason, actor=caller.actor
+    )
+    refused = sum(run.result == "refused" for run in outcome.runs)
+    return answer(
+        BulkAnswer(
+            action=outcome.action,
+            dry_run=body.dry_run,
+            count=len(outcome.runs),
+            done=0 if body.dry_run else outcome.done,
+            refused=refused,
+            more=outcome.more,
+            runs=outcome.runs,
+        )
+    )

@@ -1,0 +1,555 @@
+"""`/runs`: start, list, look at and follow runs; `/stream`: the changes of all runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from fastapi import Header, Query, Request, Response
+from pydantic import ConfigDict, Field
+
+from tidemill.api.auth import Caller, CurrentCaller, Router, require
+from tidemill.api.schemas import JSON, Body, PageOf, answer, byte_range, page_answer
+from tidemill.api.streams import EventStream, LiveStreams, Recheck
+from tidemill.engine.index_rows import RunRow
+from tidemill.engine.run_query import read_query
+from tidemill.engine.services.inspection import Comparison, LogLine
+from tidemill.engine.services.patches import RunDocument
+from tidemill.engine.views import RunView
+from tidemill.errors import rejected
+from tidemill.kernel.explain.ended import NodeHistory
+from tidemill.kernel.explain.explain import Explanation
+from tidemill.kernel.model import Workflow
+
+router = Router()
+
+BATCH_MAX = 1_000
+KEY_LENGTH_MAX = 200
+WHOLE_BYTES_MAX = 65_536
+"""Outputs up to this size are answered whole; of larger ones the beginning, and ranges."""
+PREVIEW_CHARACTERS = 4_000
+LOG_LINES_MAX = 10_000
+WAIT_S_MAX = 60.0
+SVG = "image/svg+xml"
+
+Limit = Annotated[int, Query(ge=1, le=500, description="The size of a page.")]
+After = Annotated[str | None, Query(description="The cursor `next` of the page before.")]
+RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
+At = Annotated[int | None, Query(ge=1, description="The run as it was after this event.")]
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", description="Makes it safe to send the request again.")
+]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The id of the last frame you have.")]
+
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "An event of a run; its further fields depend on its type.",
+    "properties": {"seq": {"type": "integer"}, "type": {"type": "string"}, "at_ms": {"type": "integer"}},
+    "required": ["seq", "type", "at_ms"],
+}
+STEP: dict[str, Any] = {"type": "object", "properties": {"node": {"type": "string"}}, "required": ["node"]}
+TOKEN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "from": {"type": "string"},
+        "to": {"type": "string"},
+        "visit": {"type": "integer"},
+        "hop": {"type": "integer"},
+    },
+    "required": ["from", "to", "visit", "hop"],
+}
+GRAPH: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "nodes": {"type": "array", "items": {"type": "object"}},
+        "edges": {"type": "array", "items": {"type": "object"}},
+    },
+    "required": ["nodes", "edges"],
+}
+
+
+# Starting
+
+
+class RunOptions(Body):
+    """What one run and a batch of runs have in common."""
+
+    workflow: str | None = Field(default=None, description="`name` (the newest version), `name@3` or `name:tag`.")
+    labels: dict[str, str] = Field(default={}, description="What the runs can be found by.")
+    deadline_seconds: float | None = Field(default=None, description="A run that has not ended after this time fails.")
+    correlation_id: str = Field(default="", description="An id of your own that is kept with the run.")
+
+
+class StartRun(RunOptions):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"workflow": "billing:stable", "inputs": {"n": 3}, "labels": {"team": "a"}}]}
+    )
+    document: dict[str, Any] | str | None = Field(
+        default=None, description="Instead of `workflow`: a document, which is published first. Needs `runs:patch`."
+    )
+    inputs: Any = Field(default=None, description="The inputs of the run.")
+
+
+class BatchItem(Body):
+    inputs: Any = None
+    key: str | None = Field(default=None, description="An idempotency key for this run.")
+
+
+class StartBatch(RunOptions):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"workflow": "billing", "runs": [{"inputs": {"n": 1}, "key": "order-1"}]}]}
+    )
+    workflow: str = Field(description="`name` (the newest version), `name@3` or `name:tag`.")
+    runs: list[BatchItem] = Field(min_length=1, max_length=BATCH_MAX)
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    created: bool
+    """False if an earlier request with the same key has started the run."""
+
+
+class StartedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    runs: tuple[StartedRun, ...]
+
+
+def id_of_key(key: str, kind: str = "start") -> str:
+    """The id of the run that belongs to a key. No other run has it: ids are UUIDs, or names that contain a dot."""
+    if not key.isprintable() or not 0 < len(key) <= KEY_LENGTH_MAX:
+        message = f"a key is 1 to {KEY_LENGTH_MAX} printable characters"
+        raise rejected("run_key_invalid", message, path="/Idempotency-Key", hint="use an id of your own request")
+    return "key-" + hashlib.sha256(f"{kind}\0{key}".encode()).hexdigest()[:40]
+
+
+def _digest(asked: dict[str, Any]) -> str:
+    """Tells one request from another; the order of keys does not matter."""
+    return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:40]
+
+
+def location(request: Request, run_id: str) -> dict[str, str]:
+    """The header that says where a new run is."""
+    prefix, _, _ = request.url.path.partition("/runs")
+    return {"Location": f"{prefix}/runs/{quote(run_id, safe='')}"}
+
+
+def need(caller: Caller, permission: str, what: str) -> None:
+    """Refuse what a caller may not do, beyond the permission of the route."""
+    if not caller.principal.may(permission):
+        message = f"{caller.actor} lacks the permission {permission}, which {what} needs"
+        raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
+
+
+@router.on(
+    "POST",
+    "/runs",
+    may="runs:start",
+    answers=StartedRun,
+    status=201,
+    summary="Start a run",
+    operation_id="startRun",
+    description="With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.",
+)
+async def start_run(
+    request: Request, caller: CurrentCaller, body: StartRun, idempotency_key: IdempotencyKey = None
+) -> Response:
+    runs, asked = caller.services.runs, body.model_dump()
+    if (body.workflow is None) is (body.document is None):
+        message = "name a workflow or give a document, one of the two"
+        raise rejected("request_invalid", message, path="/workflow", hint='write {"workflow": "billing"}')
+    if body.document is not None:
+        need(caller, "runs:patch", "a document")
+    options: dict[str, Any] = {
+        "labels": body.labels,
+        "correlation_id": body.correlation_id,
+        "deadline_seconds": body.deadline_seconds,
+        "submitted_by": caller.actor,
+    }
+    if idempotency_key is None:
+        run_id = await runs.start(await _workflow(caller, body), body.inputs, **options)
+        return answer(StartedRun(run_id=run_id, created=True), 201, location(request, run_id))
+    run_id = id_of_key(idempotency_key)
+    known = body.document is not None and run_id in await runs.started_by([run_id])
+    workflow = "" if known else await _workflow(caller, body)
+    (created,) = await runs.start_requests(
+        workflow, [body.inputs], run_ids=[run_id], requests=[_digest(asked)], **options
+    )
+    return answer(StartedRun(run_id=run_id, created=created), 201 if created else 200, location(request, run_id))
+
+
+async def _workflow(caller: Caller, body: StartRun) -> str:
+    """The workflow to start; a document becomes a version."""
+    if body.document is None:
+        assert body.workflow is not None
+        return body.workflow
+    published = await caller.services.workflows.publish(body.document, author=caller.actor)
+    return f"{published.name}@{published.version}"
+
+
+@router.on(
+    "POST",
+    "/runs/batch",
+    may="runs:start",
+    answers=StartedBatch,
+    status=201,
+    summary="Start up to 1,000 runs of a workflow",
+    operation_id="startRuns",
+    description="All inputs are checked first; if one is refused, no run is started.",
+)
+async def start_runs(caller: CurrentCaller, body: StartBatch) -> Response:
+    services, given = caller.services, [item.inputs for item in body.runs]
+    shared = body.model_dump(exclude={"runs"})
+    options: dict[str, Any] = {
+        "labels": body.labels,
+        "correlation_id": body.correlation_id,
+        "deadline_seconds": body.deadline_seconds,
+        "submitted_by": caller.actor,
+    }
+    if not any(item.key for item in body.runs):
+        run_ids = await services.runs.start_many(body.workflow, given, **options)
+        return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=True) for each in run_ids)), 201)
+    ids = [services.context.ambient.new_id() if item.key is None else id_of_key(item.key) for item in body.runs]
+    if len(set(ids)) < len(ids):
+        raise rejected(
+            "keys_mismatch", "two runs have the same key", path="/runs", hint="give each run a key of its own"
+        )
+    requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
+    created = await services.runs.start_requests(body.workflow, given, run_ids=ids, requests=requests, **options)
+    started = zip(ids, created, strict=True)
+    return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=new) for each, new in started)), 201)
+
+
+# Looking
+
+
+@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow), summary="Find runs", operation_id="findRuns")
+async def find_runs(
+    caller: CurrentCaller, query: RunQueryText = "", after: After = None, limit: Limit = 50
+) -> Response:
+    page = await caller.services.runs.find(query, after=after, limit=limit)
+    return page_answer(page.rows, page.after)
+
+
+@router.on("GET", "/runs/{run_id}", may="runs:read", answers=RunView, summary="Show a run", operation_id="getRun")
+async def get_run(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    return answer(await caller.services.inspection.show(run_id, at=at))
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/result",
+    may="runs:read",
+    answers=RunView,
+    summary="Wait for the end of a run",
+    operation_id="getRunResult",
+    description="200 with the run once it has ended; 202 with the run as it is when the time is up.",
+    responses={202: {"description": "The run has not ended yet"}},
+)
+async def get_result(
+    request: Request,
+    caller: CurrentCaller,
+    run_id: str,
+    timeout: Annotated[float, Query(ge=0, le=WAIT_S_MAX, description="Seconds to wait.")] = 30.0,  # noqa: ASYNC109
+) -> Response:
+    services = caller.services
+    waiting = asyncio.create_task(services.runs.result(run_id))
+    closing = asyncio.create_task(request.app.state.closing.wait())
+    try:
+        await asyncio.wait((waiting, closing), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return answer(waiting.result())
+    finally:
+        for task in (waiting, closing):
+            task.cancel()
+        await asyncio.gather(waiting, closing, return_exceptions=True)
+    view = await services.inspection.show(run_id)
+    return answer(view, 200 if view.ended_ms is not None and view.rollback["status"] != "running" else 202)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/events",
+    may="runs:read",
+    answers=PageOf(EVENT),
+    summary="List the events of a run",
+    operation_id="getRunEvents",
+)
+async def get_events(
+    caller: CurrentCaller,
+    run_id: str,
+    after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
+    limit: Limit = 100,
+) -> Response:
+    events = await caller.services.inspection.events(run_id, after=_seq(after), limit=limit)
+    return page_answer(events, str(events[-1]["seq"]) if len(events) == limit else None)
+
+
+def _seq(text: str) -> int:
+    """A place in the events of a run."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise rejected("bad_cursor", "events are counted from 1", path="/after", hint="pass the seq of an event")
+    return int(text)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/path",
+    may="runs:read",
+    answers=PageOf(STEP),
+    summary="The way a run went",
+    operation_id="getRunPath",
+)
+async def get_path(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    return page_answer(await caller.services.inspection.path(run_id, at=at), None)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/tokens",
+    may="runs:read",
+    answers=PageOf(TOKEN),
+    summary="What is in flight in a run",
+    operation_id="getRunTokens",
+)
+async def get_tokens(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    return page_answer(await caller.services.inspection.tokens(run_id, at=at), None)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/why",
+    may="runs:read",
+    answers=Explanation,
+    summary="What a run waits for, or why it failed",
+    operation_id="explainRun",
+)
+async def get_why(caller: CurrentCaller, run_id: str) -> Response:
+    return answer(await caller.services.inspection.why(run_id))
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/why/{node}",
+    may="runs:read",
+    answers=NodeHistory,
+    summary="How the visits of a node ended, or what it waits for",
+    operation_id="explainNode",
+)
+async def get_why_node(caller: CurrentCaller, run_id: str, node: str) -> Response:
+    return answer(await caller.services.inspection.why_node(run_id, node))
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/logs",
+    may="runs:read",
+    answers=PageOf(LogLine),
+    summary="What handlers printed and logged",
+    operation_id="getRunLogs",
+    description="The latest lines in order of time: of the run, of a node, or of one visit, item or attempt of it.",
+)
+async def get_logs(
+    caller: CurrentCaller,
+    run_id: str,
+    node: str | None = None,
+    visit: Annotated[int | None, Query(ge=1)] = None,
+    index: Annotated[int | None, Query(ge=0)] = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+    limit: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 1_000,
+) -> Response:
+    lines = await caller.services.inspection.logs(run_id, node, visit=visit, index=index, attempt=attempt)
+    return page_answer(lines[-limit:], None)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/document",
+    may="runs:read",
+    answers=RunDocument,
+    summary="The document that a run follows, with its patches",
+    operation_id="getRunDocument",
+)
+async def get_document(caller: CurrentCaller, run_id: str) -> Response:
+    return answer(await caller.services.patches.document(run_id))
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/graph",
+    may="runs:read",
+    answers=GRAPH,
+    summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
+    operation_id="getRunGraph",
+)
+async def get_graph(
+    caller: CurrentCaller,
+    run_id: str,
+    at: At = None,
+    format: Literal["json", "svg"] = "json",  # noqa: A002 - the name of the query parameter
+) -> Response:
+    view = await caller.services.inspection.show(run_id, at=at)
+    assert view.graph is not None
+    if format == "svg":
+        from tidemill.pictures import run_svg
+
+        return Response(await asyncio.to_thread(run_svg, view), media_type=SVG)
+    nodes = [
+        {"id": node.id, "type": node.type, "status": shown["status"], "visits": shown["visits"]}
+        | {"attempts": shown["attempts"], "duration_ms": view.traces.get(node.id, (0, None))[0]}
+        for node in view.graph.nodes
+        if (shown := view.nodes[node.id])
+    ]
+    taken = {name: edges for name, (_, edges) in view.traces.items()}
+    return answer({"run_id": run_id, "status": view.status.value, "nodes": nodes, "edges": edges(view.graph, taken)})
+
+
+def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[dict[str, Any]]:
+    """The edges of a graph; `taken` is null where a node has not ended, or for the way back of a loop."""
+    from tidemill.pictures.labels import edges_of
+
+    found: list[dict[str, Any]] = []
+    for node in workflow.nodes:
+        went = taken.get(node.id)
+        for edge in edges_of(node):
+            known = None if went is None else edge.target in went
+            found.append({"from": node.id, "to": edge.target, "label": edge.label, "kind": "edge", "taken": known})
+        if node.loop is not None:
+            found.append({"from": node.id, "to": node.loop.back_to, "label": "again", "kind": "loop", "taken": None})
+    return found
+
+
+class ShownOutput(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    visit: int
+    index: int | None
+    status: str
+    size: int
+    """Bytes of JSON; 0 if there is no output."""
+    digest: str
+    value: Any
+    """The output; null if it is too large to be shown whole."""
+    preview: str | None
+    """The beginning of the JSON text of a large output; ask for the rest with `Range: bytes=…`."""
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/nodes/{node}/output",
+    may="runs:read",
+    answers=ShownOutput,
+    summary="The output of a node",
+    operation_id="getNodeOutput",
+    description="Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).",
+    responses={206: {"description": "Bytes of the JSON text"}, 416: {"description": "There are no such bytes"}},
+)
+async def get_output(
+    caller: CurrentCaller,
+    run_id: str,
+    node: str,
+    index: Annotated[int | None, Query(ge=0, description="An item of a map.")] = None,
+    at: At = None,
+    range_: Annotated[str | None, Header(alias="Range")] = None,
+) -> Response:
+    found = await caller.services.inspection.output(run_id, node, index=index, at=at)
+    size = len(found.text)
+    headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    wanted = byte_range(range_, size)
+    if wanted is not None:
+        first, last = wanted
+        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+        return Response(found.text[first : last + 1], 206, headers, JSON)
+    whole = size <= WHOLE_BYTES_MAX
+    shown = ShownOutput(
+        node=node,
+        visit=found.visit,
+        index=index,
+        status=found.status,
+        size=size,
+        digest=found.digest,
+        value=msgspec.Raw(found.text) if whole and found.text else None,
+        preview=None if whole else found.text[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "ignore")[:PREVIEW_CHARACTERS],
+    )
+    return answer(shown, headers=headers)
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/compare/{other_id}",
+    may="runs:read",
+    answers=Comparison,
+    summary="Two runs side by side",
+    operation_id="compareRuns",
+)
+async def compare_runs(caller: CurrentCaller, run_id: str, other_id: str) -> Response:
+    return answer(await caller.services.inspection.compare(run_id, other_id))
+
+
+# Live
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/stream",
+    may="runs:read",
+    answers=None,
+    media_type="text/event-stream",
+    response_class=EventStream,
+    summary="Follow a run (Server-Sent Events)",
+    operation_id="streamRun",
+    description=(
+        "Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes behind it. Without an id:"
+        " `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to go on from."
+    ),
+)
+async def stream_run(
+    request: Request,
+    caller: CurrentCaller,
+    run_id: str,
+    after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
+    live: Annotated[bool, Query(description="Also parts of results and progress.")] = True,
+    logs: Annotated[bool, Query(description="Also what handlers log from now on.")] = False,
+    last_event_id: LastEventId = None,
+) -> Response:
+    seen, services = _seq(last_event_id or after), caller.services
+    last = (await services.context.entry(run_id)).state.seq
+    if seen > last:
+        message = f"the run has events 1 to {last}, so nothing can be followed after {seen}"
+        hint = "pass the seq of the last event you have seen"
+        raise rejected("cursor_invalid", message, path="/after", hint=hint)
+    streams: LiveStreams = request.app.state.streams
+    return EventStream(streams.run(services, run_id, seen, live=live, logs=logs, recheck=_recheck(request)))
+
+
+@router.on(
+    "GET",
+    "/stream",
+    may="runs:read",
+    answers=None,
+    media_type="text/event-stream",
+    response_class=EventStream,
+    summary="Follow the changes of all runs (Server-Sent Events)",
+    operation_id="streamRuns",
+    description=(
+        "`{change, run}` for each run that has started, changed or ended, within a second or so. `reset` says that"
+        " changes were missed: read the list again."
+    ),
+)
+async def stream_runs(
+    request: Request,
+    caller: CurrentCaller,
+    query: RunQueryText = "",
+    after: Annotated[str, Query(description="The id of the last frame you have.")] = "",
+    last_event_id: LastEventId = None,
+) -> Response:
+    wanted = read_query(query, now_ms=caller.services.context.store.now_ms())
+    streams: LiveStreams = request.app.state.streams
+    return EventStream(
+        streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request)),
+    )
+
+
+def _recheck(request: Request) -> Recheck:
+    check = require("runs:read")
+    return lambda: check(request)

@@ -1,0 +1,153 @@
+"""What operators do to a run: pause, cancel, retry, rewind, settle by hand, undo, label, signal.
+
+Each verb is one command: carried out whole, or refused with a reason and no trace. With a `command_id` it may be
+repeated without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.validation import check_labels, check_words
+from tidemill.errors import rejected
+from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal
+
+NAME_LENGTH_MAX = 200
+
+UNSET: Any = object()
+"""No value was given; None is one."""
+
+
+class RunActions:
+    """The verbs of `RunService` that change a run which exists."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+
+    async def signal(
+        self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
+    ) -> str:
+        """Tell a run something; the first node that waits for `name` takes it, else it is kept for one that will.
+
+        Answers the signal's id; a second signal with the same id changes nothing.
+        """
+        sent = signal_id if signal_id is not None else self._context.ambient.new_id()
+        check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
+        if not name or not sent:
+            hint = "give it the name that a node waits for"
+            raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
+        packed = await self._context.packed(
+            payload, code="payload_not_json", path="/payload", bytes_max=self._context.input_bytes_max
+        )
+        await self._context.command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
+        return sent
+
+    # Operator actions
+
+    async def cancel(
+        self,
+        run_id: str,
+        *,
+        reason: str = "",
+        actor: str = "",
+        compensate: bool | None = None,
+        force: bool = False,
+        command_id: str | None = None,
+    ) -> None:
+        """End the run; what runs is told, what comes late is discarded. `force` also stops a rollback."""
+        cancel = Cancel(id=command_id, reason=reason, actor=actor or None, compensate=compensate, force=force)
+        await self._context.command(run_id, cancel, reason=reason)
+
+    async def pause(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
+        """Dispatch nothing more until `resume`; attempts that run may finish."""
+        await self._context.command(run_id, Pause(id=command_id, reason=reason, actor=actor or None), reason=reason)
+
+    async def resume(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
+        """Go on after a pause."""
+        await self._context.command(run_id, Resume(id=command_id, reason=reason, actor=actor or None), reason=reason)
+
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        reason: str = "",
+        actor: str = "",
+        did_not_happen: Sequence[str] = (),
+        command_id: str | None = None,
+    ) -> None:
+        """Let a FAILED or CANCELLED run go on where it stopped; what completed stays.
+
+        `did_not_happen` names nodes whose outcome is unknown and of which you know that it did not happen.
+        """
+        await self._context.check_parent(run_id)
+        retry = Retry(id=command_id, reason=reason, actor=actor or None, confirmed_not_done=tuple(did_not_happen))
+        await self._context.command(run_id, retry, reason=reason)
+
+    async def rewind(
+        self,
+        run_id: str,
+        node: str,
+        *,
+        reason: str = "",
+        actor: str = "",
+        did_not_happen: Sequence[str] = (),
+        command_id: str | None = None,
+    ) -> None:
+        """Let a node of an unfinished run, and everything behind it, happen again."""
+        sure = tuple(did_not_happen)
+        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
+        await self._context.command(run_id, rewind, reason=reason)
+
+    async def override(
+        self,
+        run_id: str,
+        node: str,
+        *,
+        value: Any = UNSET,
+        skip: bool = False,
+        visit: int | None = None,
+        index: int | None = None,
+        next_nodes: Sequence[str] | None = None,
+        reason: str = "",
+        actor: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Settle a node that has not ended well by hand: give it a value, or skip it."""
+        if skip is (value is not UNSET):
+            raise rejected("override_unclear", "give a value or skip the node, one of the two", path="/value")
+        output = None if skip else await self._context.packed(value, code="value_not_json", path="/value")
+        override = Override(
+            id=command_id,
+            actor=actor or None,
+            node=node,
+            visit=visit or 0,
+            index=at_index(index),
+            output=output,
+            size=0 if output is None else len(output) if isinstance(output, bytes) else output.size,
+            next_nodes=None if next_nodes is None else tuple(next_nodes),
+            reason=reason,
+        )
+        await self._context.command(run_id, override, reason=reason)
+
+    async def rollback(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
+        """Undo what a run that has ended did, with the compensators of its nodes, backwards."""
+        await self._context.command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
+
+    async def relabel(
+        self,
+        run_id: str,
+        set: Mapping[str, str] | None = None,  # noqa: A002 - it is what `remove` is the opposite of
+        remove: Sequence[str] = (),
+        *,
+        actor: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Change what a run can be found by."""
+        labels = check_labels(set or {})
+        known = (await self._context.entry(run_id)).state.labels.items()
+        check_labels({**{name: text for name, text in known if name not in remove}, **labels})
+        await self._context.command(
+            run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
+        )

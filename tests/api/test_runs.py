@@ -1,0 +1,315 @@
+"""Runs over HTTP: start, look, wait, act, fork, compare and patch, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tidemill.api.auth import Access
+from tidemill.engine.engine import Engine
+from tidemill.security.identity import Principal
+
+DOUBLE = """
+name: double
+inputs: {type: object, properties: {n: {type: integer, default: 1}}}
+outputs: {n: "{{ nodes.b }}"}
+nodes:
+  - {id: a, type: value, config: "{{ inputs.n * 2 }}", dependents: [b]}
+  - {id: b, type: value, config: "{{ nodes.a }}"}
+"""
+ASLEEP = """
+name: asleep
+nodes:
+  - {id: a, type: sleep, config: {seconds: 600}, dependents: [b]}
+  - {id: b, type: value, config: 1}
+"""
+BROKEN = "name: broken\nnodes: [{id: a, type: python, config: {function: fails}, retry: {max_attempts: 1}}]\n"
+WAITING = "name: waiting\nnodes: [{id: a, type: signal, config: {name: paid}}]\n"
+LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
+SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
+LOG = logging.getLogger("flow")
+
+
+def fails() -> None:
+    raise ValueError("no luck")
+
+
+def large() -> str:
+    return "ä" * 100_000
+
+
+def says() -> int:
+    LOG.warning("hello")
+    LOG.warning("world")
+    return 1
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with api_server(sqlite_url(tmp_path), functions=[fails, large, says]) as served:
+        yield served
+
+
+async def ended(server: ApiServer, workflow: str, **body: Any) -> dict[str, Any]:
+    started = await server.post("/runs", {"workflow": workflow, **body})
+    shown: dict[str, Any] = await server.get(f"/runs/{started['run_id']}/result")
+    return shown
+
+
+async def test_a_run_is_started_shown_and_waited_for(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    response = await server.http.post("/runs", json={"workflow": "double", "inputs": {"n": 4}, "labels": {"k": "v"}})
+    assert response.status_code == 201
+    run_id = response.json()["run_id"]
+    assert response.headers["location"] == f"/api/v1/runs/{run_id}"
+    shown = await server.get(f"/runs/{run_id}/result")
+    assert (shown["status"], shown["outputs"], shown["submitted_by"]) == ("COMPLETED", {"n": 8}, "local")
+    assert shown == await server.get(f"/runs/{run_id}")
+    assert shown == (await server.engine.show(run_id)).to_dict()
+    assert (await server.get(f"/runs/{run_id}", at=1))["status"] == "RUNNING"
+    page = await server.get("/runs", query="workflow:double label.k=v")
+    assert [row["run_id"] for row in page["items"]] == [run_id]
+    assert page["next"] is None
+
+
+async def test_events_come_by_pages_and_the_rest_can_be_looked_at(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    run_id = (await ended(server, "double@1"))["run_id"]
+    events, after = [], "0"
+    while after is not None:
+        page = await server.get(f"/runs/{run_id}/events", after=after, limit=2)
+        events += page["items"]
+        after = page["next"]
+    assert events == await server.events(run_id)
+    assert [step["node"] for step in (await server.get(f"/runs/{run_id}/path"))["items"]] == ["a", "b"]
+    assert (await server.get(f"/runs/{run_id}/tokens"))["items"] == []
+    assert (await server.get(f"/runs/{run_id}/why"))["status"] == "COMPLETED"
+    assert (await server.get(f"/runs/{run_id}/why/a"))["status"] == "COMPLETED"
+    assert (await server.get(f"/runs/{run_id}/document"))["document"]["name"] == "double"
+    graph = await server.get(f"/runs/{run_id}/graph")
+    assert graph["edges"] == [{"from": "a", "to": "b", "label": "", "kind": "edge", "taken": True}]
+    drawn = await server.http.get(f"/runs/{run_id}/graph", params={"format": "svg"})
+    assert drawn.headers["content-type"].startswith("image/svg+xml")
+    assert drawn.text.startswith("<svg")
+
+
+async def test_logs_of_a_run(server: ApiServer) -> None:
+    await server.publish(SAYS)
+    run_id = (await ended(server, "says"))["run_id"]
+    lines = (await server.get(f"/runs/{run_id}/logs"))["items"]
+    assert [(line["node"], line["text"]) for line in lines] == [("a", "hello"), ("a", "world")]
+    assert [line["text"] for line in (await server.get(f"/runs/{run_id}/logs", limit=1))["items"]] == ["world"]
+
+
+async def test_the_output_of_a_node_whole_in_parts_and_as_a_preview(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    await server.publish(LARGE)
+    small = (await ended(server, "double", inputs={"n": 21}))["run_id"]
+    path = f"/runs/{small}/nodes/a/output"
+    shown = await server.get(path)
+    assert (shown["value"], shown["size"], shown["preview"]) == (42, 2, None)
+    part = await server.http.get(path, headers={"Range": "bytes=1-"})
+    assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"2", "bytes 1-1/2")
+    beyond = await server.http.get(path, headers={"Range": "bytes=5-"})
+    assert (beyond.status_code, beyond.json()["code"]) == (416, "range_invalid")
+
+    big = (await ended(server, "large"))["run_id"]
+    shown = await server.get(f"/runs/{big}/nodes/a/output")
+    assert (shown["value"], shown["size"]) == (None, 200_002)
+    assert shown["preview"] == '"' + "ä" * 3_999
+    parts = [
+        (await server.http.get(f"/runs/{big}/nodes/a/output", headers={"Range": f"bytes={at}-{at + 49_999}"})).content
+        for at in range(0, 200_002, 50_000)
+    ]
+    assert b"".join(parts).decode() == f'"{large()}"'
+
+
+async def test_waiting_for_a_run_that_does_not_end_answers_how_it_stands(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
+    response = await server.http.get(f"/runs/{run_id}/result", params={"timeout": 0.05})
+    assert (response.status_code, response.json()["status"]) == (202, "RUNNING")
+
+
+async def test_the_same_key_and_body_answer_the_same_run(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    body = {"workflow": "double", "inputs": {"n": 2}, "labels": {"a": "b"}}
+    key = {"Idempotency-Key": "order/17"}
+    first = await server.http.post("/runs", json=body, headers=key)
+    await server.publish(DOUBLE.replace("* 2", "* 3"))
+    again = await server.http.post("/runs", json=dict(reversed(body.items())), headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == {**again.json(), "created": True}
+    run_id = first.json()["run_id"]
+    assert again.json()["run_id"] == run_id and again.headers["location"].endswith(run_id)
+    for other in ({"inputs": {"n": 3}}, {"labels": {}}, {"correlation_id": "x"}, {"workflow": "double@1"}):
+        refused = await server.http.post("/runs", json={**body, **other}, headers=key)
+        assert (refused.status_code, refused.json()["code"]) == (422, "key_reused"), other
+    assert await server.engine.count() == 1
+    # A run of the embedded engine may have the text of the key as its id.
+    assert await server.engine.start("double", {"n": 5}, key="order/17") != run_id
+
+
+async def test_many_requests_with_one_key_start_one_run(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    starts = (server.post("/runs", {"workflow": "double"}, **{"Idempotency-Key": "k"}) for _ in range(20))
+    assert len({each["run_id"] for each in await asyncio.gather(*starts)}) == 1
+    assert await server.engine.count() == 1
+
+
+async def test_a_document_can_be_started_at_once(server: ApiServer) -> None:
+    body = {"document": DOUBLE, "inputs": {"n": 1}}
+    key = {"Idempotency-Key": "k"}
+    first = await server.post("/runs", body, **key)
+    assert (await server.get(f"/runs/{first['run_id']}/result"))["outputs"] == {"n": 2}
+    assert (await server.post("/runs", body, **key))["run_id"] == first["run_id"]
+    other = await server.http.post("/runs", json={"document": DOUBLE.replace("* 2", "* 3")}, headers=key)
+    assert other.json()["code"] == "key_reused"
+    assert len(await server.engine.versions("double")) == 1
+
+
+async def test_a_batch_starts_all_or_none(server: ApiServer) -> None:
+    await server.publish(DOUBLE)
+    runs = [{"inputs": {"n": n}} for n in range(300)]
+    started = (await server.post("/runs/batch", {"workflow": "double", "runs": runs, "labels": {"b": "1"}}))["runs"]
+    assert len({each["run_id"] for each in started}) == 300
+    assert await server.engine.count("label.b=1") == 300
+    keyed = [{"inputs": {"n": n}, "key": f"k{n}"} for n in range(5)]
+    first = await server.post("/runs/batch", {"workflow": "double", "runs": keyed})
+    more = [*keyed, {"inputs": {"n": 5}, "key": "k5"}, {"inputs": {"n": 6}}]
+    again = (await server.post("/runs/batch", {"workflow": "double", "runs": more}))["runs"]
+    assert [each["run_id"] for each in again[:5]] == [each["run_id"] for each in first["runs"]]
+    assert [each["created"] for each in again] == [False] * 5 + [True] * 2
+    before = await server.engine.count()
+    for bad in (
+        [{"inputs": {"n": 7}}, {"inputs": {"n": "x"}}],
+        [{"key": "new"}, {"inputs": {"n": 9}, "key": "k0"}],
+        [{"key": "same"}, {"key": "same"}],
+    ):
+        refused = await server.http.post("/runs/batch", json={"workflow": "double", "runs": bad})
+        assert refused.status_code == 422, bad
+    assert await server.engine.count() == before
+
+
+async def test_a_deadline_of_one_run(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    shown = await ended(server, "asleep", deadline_seconds=0.05)
+    assert (shown["status"], shown["error"]["code"]) == ("FAILED", "deadline_exceeded")
+    refused = await server.http.post("/runs", json={"workflow": "asleep", "deadline_seconds": 0})
+    assert refused.json()["code"] == "deadline_invalid"
+
+
+async def test_pause_resume_cancel_and_labels(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
+    assert (await server.post(f"/runs/{run_id}/pause", {"reason": "wait", "command_id": "c1"}))["status"] == "PAUSED"
+    assert (await server.post(f"/runs/{run_id}/resume"))["status"] == "RUNNING"
+    # The first pause was carried out already: the same command changes nothing.
+    assert (await server.post(f"/runs/{run_id}/pause", {"command_id": "c1"}))["status"] == "RUNNING"
+    labelled = await server.post(f"/runs/{run_id}/relabel", {"set": {"team": "a"}})
+    assert labelled["labels"] == {"team": "a"}
+    settled = await server.post(f"/runs/{run_id}/override", {"node": "a", "value": None})
+    assert settled["nodes"]["a"]["status"] == "COMPLETED"
+    other = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
+    response = await server.http.post(f"/runs/{other}/cancel")
+    assert response.json()["status"] == "CANCELLED"
+    assert (await server.http.post(f"/runs/{other}/pause")).status_code == 409
+    actors = {event.get("actor") for event in await server.events(other) if event["type"] == "RunCancelled"}
+    assert actors == {"local"}
+
+
+async def test_a_signal_reaches_the_run(server: ApiServer) -> None:
+    await server.publish(WAITING)
+    run_id = (await server.post("/runs", {"workflow": "waiting"}))["run_id"]
+    sent = await server.post(f"/runs/{run_id}/signal", {"name": "paid", "payload": 7, "signal_id": "s1"})
+    assert sent == {"run_id": run_id, "signal_id": "s1"}
+    assert (await server.get(f"/runs/{run_id}/result"))["nodes"]["a"]["status"] == "COMPLETED"
+
+
+async def test_publish_start_fail_patch_retry_fork_and_compare(server: ApiServer) -> None:
+    await server.publish(BROKEN)
+    run_id = (await ended(server, "broken"))["run_id"]
+    shown = await server.get(f"/runs/{run_id}/document")
+    operations = [
+        {"op": "replace", "path": "/nodes/0/type", "value": "value"},
+        {"op": "replace", "path": "/nodes/0/config", "value": 5},
+    ]
+    patch = {"operations": operations, "base_digest": shown["digest"]}
+    dry = await server.post(f"/runs/{run_id}/patch", {**patch, "dry_run": True})
+    assert (dry["applied"], dry["needs_retry"], dry["changed"]) == (False, True, ["a"])
+    refused = await server.http.post(f"/runs/{run_id}/patch", json=patch)
+    assert (refused.status_code, refused.json()["code"]) == (409, "patch_needs_retry")
+    fork = await server.http.post(f"/runs/{run_id}/fork", json={"patch": operations}, headers={"Idempotency-Key": "f"})
+    assert (fork.status_code, fork.json()["created"]) == (201, True)
+    again = await server.http.post(f"/runs/{run_id}/fork", json={"patch": operations}, headers={"Idempotency-Key": "f"})
+    assert (again.status_code, again.json()) == (200, {**fork.json(), "created": False})
+    applied = await server.post(f"/runs/{run_id}/patch", {**patch, "retry": True, "command_id": "p"})
+    assert applied["applied"]
+    assert (await server.get(f"/runs/{run_id}/result"))["status"] == "COMPLETED"
+    fork_id = fork.json()["run_id"]
+    assert (await server.get(f"/runs/{fork_id}/result"))["forked_from"][0] == run_id
+    compared = await server.get(f"/runs/{run_id}/compare/{fork_id}")
+    assert (compared["same"], compared["first_divergence"]) == (True, None)
+
+
+async def test_a_patch_of_a_run_that_moved_says_what_moved(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
+    operations = [{"op": "replace", "path": "/nodes/1/config", "value": 2}]
+    await server.post(f"/runs/{run_id}/patch", {"operations": operations})
+    stale = {"operations": operations, "expected_seq": 1}
+    refused = await server.http.post(f"/runs/{run_id}/patch", json=stale)
+    body = refused.json()
+    assert (refused.status_code, body["code"]) == (409, "patch_stale")
+    shown = await server.get(f"/runs/{run_id}/document")
+    assert (body["moved"]["digest"], body["moved"]["revision"]) == (shown["digest"], 1)
+    assert "a" in body["moved"]["nodes"]
+    refused = await server.http.post(
+        f"/runs/{run_id}/patch", json={"operations": operations, "base_digest": "sha256:0"}
+    )
+    assert refused.status_code == 409
+
+
+async def test_bulk_acts_count_first(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    for _ in range(3):
+        await server.post("/runs", {"workflow": "asleep"})
+    query = {"action": "cancel", "query": "workflow:asleep status:running"}
+    dry = await server.post("/runs/bulk", {**query, "dry_run": True})
+    assert (dry["count"], dry["done"], dry["more"]) == (3, 0, False)
+    assert await server.engine.count("status:running") == 3
+    done = await server.post("/runs/bulk", {**query, "limit": 2})
+    assert (done["count"], done["done"], done["refused"], done["more"]) == (2, 2, 0, True)
+    assert await server.engine.count("status:cancelled") == 2
+
+
+async def test_a_document_and_a_patch_need_the_permission_to_write_workflows(tmp_path: Path) -> None:
+    def operator(engine: Engine) -> Access:
+        return Access(engine, open_as=Principal(tenant="default", name="key:ops", roles=("operator",)))
+
+    async with api_server(sqlite_url(tmp_path), access=operator) as server:
+        await server.publish(ASLEEP)
+        refused = await server.http.post("/runs", json={"document": DOUBLE})
+        assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
+        run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
+        assert (await server.get(f"/runs/{run_id}"))["submitted_by"] == "key:ops"
+        for path, body in (("patch", {"operations": []}), ("fork", {"patch": []})):
+            assert (await server.http.post(f"/runs/{run_id}/{path}", json=body)).status_code == 403
+        assert await server.engine.count() == 1
+
+
+async def test_openapi_describes_every_route_of_runs(server: ApiServer) -> None:
+    document = (await server.http.get("/openapi.json")).json()
+    operations = [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
+    mine = [operation for path, operation in operations if path.startswith(("/api/v1/runs", "/api/v1/stream"))]
+    assert len(mine) >= 28
+    assert all(each["operationId"] and each["summary"] and each["x-permission"] for each in mine)
+    assert "RunView" in document["components"]["schemas"]
+    started = document["paths"]["/api/v1/runs"]["post"]["responses"]["201"]["content"]["application/json"]["schema"]
+    assert started == {"$ref": "#/components/schemas/StartedRun"}
