@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
-from tests.fixtures.approvers import human
+from tests.fixtures.approvers import human, signal
 from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.engine.views import activation_id
 
@@ -151,14 +151,13 @@ async def test_a_delegate_decides_instead(server: ApiServer) -> None:
 
 async def test_an_earlier_visit_stays_decided_when_the_node_asks_again(server: ApiServer) -> None:
     document = asking(approvers=["user:alice"], changes_path=["redo"])
-    document["nodes"].append({"id": "redo", "type": "value"})
+    document["nodes"] += [{"id": "redo", "type": "value"}, signal("hold")]
     approval_id = await asked(server, document)
     path = f"/approvals/{approval_id}/request-changes"
     first = await server.http.post(path, json={"comments": "cheaper"}, headers=ALICE)
     assert first.json() == {
         "approval_id": approval_id, "status": "decided", "decision": "changes", "next_nodes": ["redo"]
     }  # fmt: skip
-    await server.engine.result("run/1", timeout=30)
     await server.engine.rewind("run/1", "ask")
     assert await pending(server, "run/1") != approval_id
     again = await server.http.post(path, json={"comments": "cheaper"}, headers=ALICE)

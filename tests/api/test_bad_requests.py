@@ -119,7 +119,7 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
 async def test_bad_requests_are_refused_and_change_nothing(server: ApiServer) -> None:
     await server.publish(ASLEEP)
     run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
-    while not (await server.engine.show(run_id)).waiting_for:
+    while not (await server.engine.show(run_id)).waiting_for:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     before = await server.events(run_id)
     wrong = []

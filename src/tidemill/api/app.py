@@ -22,9 +22,9 @@ from tidemill.version import __version__
 
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
-    ("workflows", workflows.router),
     ("runs", runs.router),
     ("runs", run_actions.router),
+    ("workflows", workflows.router),
     ("approvals", approvals.router),
     ("dead-letters", dead_letters.router),
     ("blobs", blobs.router),

@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from limits import RateLimitItemPerSecond
@@ -38,6 +39,9 @@ HSTS = b"max-age=31536000"
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json")
 TEXT_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
 
+DRAINED_BYTES, DRAINED_SECONDS = 64 << 20, 2.0
+"""What is read of a refused body at most."""
+
 BodyKind = Literal["json", "document", "blob"]
 
 
@@ -62,7 +66,7 @@ class Protection:
         try:
             received = await self._checked(scope, receive)
         except Rejected as refusal:
-            # The rest of the body is not read, so the connection cannot be used again.
+            await _drain(receive)
             answer = problem_answer(refusal.problems, headers={"Connection": "close"})
             await answer(scope, receive, send_protected)
             return
@@ -162,6 +166,18 @@ async def _read(receive: Receive, bytes_max: int) -> bytes:
             return b"".join(parts)
 
 
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a refused body, within bounds: a client that cannot send on does not read why."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_SECONDS):
+            while size <= DRAINED_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+
+
 def _replayed(body: bytes, receive: Receive) -> Receive:
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -179,6 +195,7 @@ def _bounded(receive: Receive, bytes_max: int) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > bytes_max:
+            await _drain(receive)
             raise _too_large(bytes_max)
         return message
 

@@ -347,7 +347,10 @@ class ScheduleService:
             if record is None:
                 assert known is not None, "only a schedule that exists can be left as it is"
                 return known
-            (result,) = await store.commit([next_commit(stream, version, known, record)])
+            commit = next_commit(stream, version, known, record)
+            words = {"actor": getattr(record, "actor", ""), "command": _audited_as(known, record)}
+            audit = self._context.audit_rows(stream, version + 1, commit.records[0], at_ms=record.at_ms, **words)
+            (result,) = await store.commit([msgspec.structs.replace(commit, rows=(*commit.rows, *audit))])
             if isinstance(result, Committed):
                 return (await load_schedule(store, stream))[1] or await self._known(name)
         raise Unavailable(f"schedule {name} is being changed by too many at once")
@@ -356,6 +359,19 @@ class ScheduleService:
         if schedule.status != "active":
             return []
         return list(islice(upcoming(schedule, schedule.cursor_ms), count))
+
+
+def _audited_as(known: Schedule | None, record: Record) -> str:
+    """What the audit calls a change."""
+    if isinstance(record, ScheduleSet):
+        return "create" if known is None or known.status == "deleted" else "update"
+    words = {
+        SchedulePaused: "pause",
+        ScheduleResumed: "resume",
+        ScheduleTriggered: "trigger",
+        ScheduleDeleted: "delete",
+    }
+    return words.get(type(record), "fire")
 
 
 async def start_run(

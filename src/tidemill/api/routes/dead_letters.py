@@ -11,7 +11,7 @@ from tidemill.api.auth import CurrentCaller, Router
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import DeadLetterRow
 from tidemill.engine.services.dead_letters import Reprocessed
-from tidemill.engine.services.runs import UNSET
+from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.views import activation_id, plain, read_activation_id
 from tidemill.errors import rejected
 

@@ -29,7 +29,7 @@ from tidemill.engine.run_query import (
     read_query,
     summarise,
 )
-from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.run_actions import RunActions
 from tidemill.engine.validation import (
     check_deadline,
@@ -43,7 +43,7 @@ from tidemill.engine.versions import split_reference
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
-from tidemill.kernel.commands import Start
+from tidemill.kernel.commands import AnyCommand, Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 

@@ -21,6 +21,7 @@ from tidemill.engine.services.workflows import WorkflowService
 from tidemill.errors import Rejected
 from tidemill.security.identity import OPERATOR_TENANT, Principal, new_key
 from tidemill.stores.contract import Commit, Snapshot, Stream
+from tidemill.triggers.service import ScheduleService
 
 
 class Services:
@@ -435,3 +436,23 @@ async def _replaced(mill: Cluster, records: list[bytes]) -> None:
     last = msgspec.msgpack.decode(records[-1], type=AuditEntry)
     head = Snapshot(version=len(records), body=msgspec.msgpack.encode((len(records), last.hash)))
     await mill.store.commit([Commit(stream=stream, expected=0, records=tuple(records), snapshot=head)])
+
+
+@simulated
+async def test_changes_of_schedules_are_audited(mill: Cluster) -> None:
+    engine = (await client_of(mill)).engine
+    services = Services(engine, OPERATOR_TENANT)
+    await services.workflows.publish(document(node("a"), name="nightly"), author="ada")
+    schedules = ScheduleService(replace(engine.context, audited=True))
+    await schedules.create("night", "nightly", cron="0 2 * * *", actor="ada")
+    await schedules.pause("night", actor="bob")
+    await schedules.resume("night", actor="bob")
+    run_id = await schedules.trigger("night", actor="eve")
+    await schedules.delete("night", actor="bob")
+    assert await refused(schedules.create("other", "nightly", every="1h")) == "actor_missing"
+    found = [each for each in await entries(services.audit) if each.action.startswith("schedules.")]
+    actions = ["delete", "trigger", "resume", "pause", "create"]
+    assert [each.action for each in found] == [f"schedules.{each}" for each in actions]
+    assert [each.actor for each in found] == ["bob", "eve", "bob", "bob", "ada"]
+    (started,) = await entries(services.audit, action="runs.start")
+    assert (started.subject, started.actor) == (run_id, "eve")

@@ -1,0 +1,149 @@
+"""What the server refuses of its clients, and what every answer says to browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.api.protection import STARTING, LoadGuard
+from tidemill.api.server_limits import ServerLimits
+from tidemill.errors import Rejected
+from tidemill.security.identity import Principal
+from tidemill.stores.contract import Commit, Job, Stream
+
+JSON = {"content-type": "application/json"}
+SMALL = ServerLimits(body_bytes=10_000, json_depth=20, json_keys=500, body_seconds=0.3)
+ANN = Principal(tenant="default", name="ann", roles=("operator",))
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    async with api_server(sqlite_url(tmp_path), work=False, limits=SMALL) as running:
+        yield running
+
+
+def document(config: Any) -> str:
+    return json.dumps({"document": {"name": "x", "nodes": [{"id": "a", "type": "value", "config": config}]}})
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        (document("x" * 10_000), JSON, 413, "body_too_large"),
+        (document(nested(30)), JSON, 413, "body_too_complex"),
+        (document({f"k{number}": number for number in range(500)}), JSON, 413, "body_too_complex"),
+        (document(1), {"content-type": "application/x-www-form-urlencoded"}, 415, "content_type_unsupported"),
+        (document(1), {}, 415, "content_type_unsupported"),
+        (document(1), {**JSON, "content-encoding": "gzip"}, 415, "content_encoding_unsupported"),
+    ],
+)
+async def test_a_body_is_refused_before_anything_is_made_of_it(
+    server: ApiServer, body: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    sent = gzip.compress(body.encode()) if "content-encoding" in headers else body.encode()
+    answer = await server.http.post("/workflows", content=sent, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"].endswith(f"#{code}")
+
+
+async def test_brackets_and_colons_within_texts_do_not_count(server: ApiServer) -> None:
+    tricky = 'a "quoted\\" text with [[[[ and ' + "[:{ " * 1_000
+    answer = await server.http.post("/workflows", content=document(tricky), headers=JSON)
+    assert answer.status_code == 201, answer.text
+
+
+async def test_a_body_of_unknown_length_is_bounded_too(server: ApiServer) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1_000
+
+    answer = await server.http.post("/workflows", content=endless(), headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+async def test_a_client_that_sends_slowly_is_not_waited_for(server: ApiServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(
+        b"POST /api/v1/workflows HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    )
+    async with asyncio.timeout(30):
+        told = await reader.read()
+    writer.close()
+    assert told.startswith(b"HTTP/1.1 408 ") and b"body_slow" in told
+
+
+@pytest.mark.parametrize("path", ["/workflows", "/workflows/none", "/nowhere", "/decisions/x"])
+async def test_every_answer_tells_browsers_what_not_to_do(server: ApiServer, path: str) -> None:
+    headers = (await server.http.get(path)).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert headers["cache-control"] == "no-store"
+
+
+async def test_a_caller_that_asks_too_often_is_told_when_to_ask_again(tmp_path: Path) -> None:
+    limits = ServerLimits(key_requests_per_second=5, tenant_requests_per_second=8)
+    async with api_server(sqlite_url(tmp_path), work=False, access=TestAccess, limits=limits) as server:
+
+        async def asked(name: str, tenant: str = "default") -> list[int]:
+            who = as_caller(name, "viewer", tenant=tenant)
+            answers = await asyncio.gather(*(server.http.get("/workflows", headers=who) for _ in range(50)))
+            limited = [each for each in answers if each.status_code == 429]
+            assert all(each.json()["code"] == "rate_limited" and each.headers["retry-after"] == "1" for each in limited)
+            return [each.status_code for each in answers]
+
+        for name in ("ann", "bob"):
+            answered = await asked(name)
+            assert 200 in answered and 429 in answered
+        # What one tenant uses up is nothing to another.
+        assert 200 in await asked("tom", tenant="other")
+
+
+async def test_no_run_is_started_while_too_much_work_waits(server: ApiServer) -> None:
+    guard = LoadGuard(server.engine, ServerLimits(backlog_jobs=10))
+    jobs = tuple(Job(f"job-{number}", "default", b"") for number in range(11))
+    stream = Stream("default", "run", "x")
+    await server.engine.context.store.commit([Commit(stream, None, jobs=jobs)])
+    with pytest.raises(Rejected) as refused:
+        await guard.admit(ANN, STARTING)
+    assert refused.value.code == "backlog_full"
+    await guard.admit(ANN, "runs:act")
+    await guard.admit(Principal(tenant="other", name="tom"), STARTING)
+
+
+async def test_no_run_is_started_while_commits_are_slow(server: ApiServer) -> None:
+    guard, times = LoadGuard(server.engine, ServerLimits(commit_ms=100)), server.engine.turns.commit_times
+    now = server.engine.context.ambient.monotonic_ms()
+    times.extend([(now, 50.0)] * 95)
+    await guard.admit(ANN, STARTING)
+    times.extend([(now, 500.0)] * 10)
+    with pytest.raises(Rejected) as refused:
+        await guard.admit(ANN, STARTING)
+    assert refused.value.code == "store_slow"
+    times.clear()
+    times.extend([(now - 60_000, 500.0)] * 50)
+    await guard.admit(ANN, STARTING)
+
+
+async def test_commits_are_timed(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path)) as server:
+        await server.publish({"name": "x", "nodes": [{"id": "a", "type": "value"}]})
+        await server.engine.run("x", timeout=30)
+        assert server.engine.turns.commit_times
