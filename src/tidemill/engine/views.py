@@ -80,6 +80,7 @@ class RunView:
         "forked_from": {"type": ["array", "null"]},
         "nodes": {"type": "object", "additionalProperties": {"type": "object"}},
         "warnings": {"type": "array", "items": {"type": "string"}},
+        "outputs_declared": {"type": "boolean"},
     }
     """What `to_dict` answers, by key, as JSON Schemas."""
 

@@ -1,72 +1,88 @@
-"""`RemoteEngine`: the verbs of an engine, asked of a server. The clients of an engine work with either."""
+"""`tidemill.connect` and `tidemill.aconnect`: the clients of an engine, with a server in its place.
+
+`RemoteEngine` has the verbs of an engine and asks a server, so both clients work with either.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from tidemill.engine.engine import Engine
 from tidemill.errors import rejected
+from tidemill.handlers.python.functions import Function
 from tidemill.remote.connection import Connection
+from tidemill.remote.runs import RemoteBulk, RemoteInspection, RemotePatches, RemoteRuns
+from tidemill.remote.service import RemoteService
 from tidemill.remote.services import (
     RemoteApprovals,
+    RemoteAudit,
     RemoteBlobs,
-    RemoteBulk,
     RemoteConcurrency,
     RemoteDeadLetters,
-    RemoteInspection,
-    RemotePatches,
-    RemoteRuns,
+    RemoteKeys,
+    RemoteMaintenance,
+    RemoteQueues,
+    RemoteSchedules,
+    RemoteTenants,
+    RemoteUsage,
     RemoteWorkers,
     RemoteWorkflows,
 )
 
 KEY_VARIABLE = "TIDEMILL_KEY"
 SERVER_VARIABLE = "TIDEMILL_SERVER"
+DEFAULT_SERVER = "http://127.0.0.1:8321"
 
-
-class _NotOffered:
-    """Stands for a service that a server does not offer."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, method: str) -> Callable[..., NoReturn]:
-        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            hint = "do it beside the store: --store URL, or tidemill.open(URL)"
-            raise rejected("not_remote", f"a server does not offer `{self._name}.{method}`", hint=hint)
-
-        return refuse
+_SERVICES: dict[str, type[RemoteService]] = {
+    "runs": RemoteRuns,
+    "many": RemoteBulk,
+    "inspection": RemoteInspection,
+    "patches": RemotePatches,
+    "approvals": RemoteApprovals,
+    "dead_letters": RemoteDeadLetters,
+    "workflows": RemoteWorkflows,
+    "blobs": RemoteBlobs,
+    "workers": RemoteWorkers,
+    "queues": RemoteQueues,
+    "usage": RemoteUsage,
+    "concurrency": RemoteConcurrency,
+    "schedules": RemoteSchedules,
+    "keys": RemoteKeys,
+    "tenants": RemoteTenants,
+    "audit": RemoteAudit,
+    "maintenance": RemoteMaintenance,
+}
 
 
 class RemoteEngine(Engine):
+    """The verbs of an engine, asked of a server. It runs no nodes."""
+
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            hint = "write http://127.0.0.1:8321 or https://tidemill.example.com"
+            hint = f"write {DEFAULT_SERVER} or https://tidemill.example.com"
             raise rejected("server_unknown", f"{url!r} is no address of a server", hint=hint)
-        self._connection = connection = Connection(url, key or os.environ.get(KEY_VARIABLE))
+        self._connection = connection = Connection(url, key)
         self._published, self._functions = {}, {}
-        self.worker = None
-        services: dict[str, Any] = {
-            "runs": RemoteRuns(connection),
-            "many": RemoteBulk(connection),
-            "inspection": RemoteInspection(connection),
-            "patches": RemotePatches(connection),
-            "approvals": RemoteApprovals(connection),
-            "dead_letters": RemoteDeadLetters(connection),
-            "workflows": RemoteWorkflows(connection),
-            "blobs": RemoteBlobs(connection),
-            "workers": RemoteWorkers(connection),
-            "concurrency": RemoteConcurrency(connection),
-        }
-        for name in ("maintenance", "schedules", "keys", "tenants", "audit", "usage", "queues"):
-            services.setdefault(name, _NotOffered(name))
-        vars(self).update(services)
+        self.worker, self.url = None, connection.url
+        vars(self).update({name: service(connection) for name, service in _SERVICES.items()})
+
+    def _register_function(self, *functions: Function, **named: Function) -> NoReturn:
+        hint = (
+            "give them to the workers of the server: `tidemill serve --app tasks.py`, `tidemill worker --app tasks.py`"
+        )
+        raise rejected("not_remote", "functions run in the workers of a server, not in its client", hint=hint)
+
+    register: Any = _register_function
 
     async def open(self) -> RemoteEngine:
+        try:
+            await self._connection.open()
+        except BaseException:
+            await self._connection.close()
+            raise
         return self
 
     def drain(self) -> None:
@@ -74,3 +90,10 @@ class RemoteEngine(Engine):
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def remote_engine(url: str | None, key: str | None) -> RemoteEngine:
+    """An engine for a server; by default that of TIDEMILL_SERVER, with the key of TIDEMILL_KEY."""
+    return RemoteEngine(
+        url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, key or os.environ.get(KEY_VARIABLE) or None
+    )

@@ -1,477 +1,175 @@
-"""The services of an engine as requests to a server.
-
-The arguments of a method keep their names, in the path, the query or the body of its request, and the answer is decoded
-into the type that the method declares. Who acts is said by the credential, so `actor`, `roles`, `author` and
-`submitted_by` are not sent. A request that changes something carries an id and may be repeated.
-"""
+"""The other services of an engine over HTTP: approvals, dead letters, workflows, blobs, the fleet, access."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import typing
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import AsyncIterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import IO, Any, ClassVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2
 import msgspec
 
-from tidemill.engine.catalog import Diff, Published
-from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
-from tidemill.engine.run_query import Moment
+from tidemill.engine.attempts.results import UNREADABLE
+from tidemill.engine.catalog import Diff, Published, Tagged
+from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow
+from tidemill.engine.maintenance.usage import UsageService
+from tidemill.engine.services.access import AuditService, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
-from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService
 from tidemill.engine.services.dead_letters import DeadLetterService
-from tidemill.engine.services.inspection import InspectionService, LogLine
-from tidemill.engine.services.patches import PatchService
-from tidemill.engine.services.runs import UNSET, RunPage, RunService
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.maintenance import MaintenanceService
+from tidemill.engine.services.workers import NodeTypeView, QueueService, WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.versions import TagMoved, Version
-from tidemill.engine.views import ApprovalView, RunView, activation_id
-from tidemill.errors import Rejected, rejected
+from tidemill.engine.views import ApprovalView, activation_id
+from tidemill.errors import Unavailable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.remote.connection import (
-    FIRST_PAUSE_S,
-    TIMEOUT_S,
-    Connection,
-    frames,
-    hints,
-    raise_problem,
-    received,
-    sent,
+from tidemill.remote.connection import hints, pause_s, received
+from tidemill.remote.service import (
+    CHUNK,
+    LONG_S,
+    TRIES,
+    YAML,
+    RemoteService,
+    Route,
+    given_only,
+    json_value,
+    page_of,
 )
-
-PAGE = 500
-BATCH = 1_000
-"""Runs that one request starts."""
-WAIT_S = 30.0
-"""How long one request waits for the end of a run."""
-LOOK_S = 1.0
-LIVE_KINDS = frozenset({"NodeStreamed", "NodeProgressed"})
-FROM_CREDENTIAL = frozenset({"actor", "roles", "submitted_by", "author"})
-"""Arguments that the server takes from the credential."""
+from tidemill.triggers.service import ScheduleService
 
 
-class Route(NamedTuple):
-    method: str
-    path: str
-    """With the names of arguments in braces; the others go into the query of a GET, else into the body."""
-    within: str = ""
-    """The key of the answer that holds the result; empty for the whole answer."""
+class ByPlace(RemoteService):
+    """What belongs to a visit of a node: approvals and dead letters. Without a visit it is the latest one."""
 
+    LISTED: ClassVar[str]
+    FILTERS: ClassVar[Mapping[str, str]] = {}
+    """What the list is asked for, beside a query, to leave nothing out."""
 
-class RemoteService:
-    """The methods of a service as requests, by the table `ROUTES`; what differs is a method of a subclass."""
-
-    SERVICE: ClassVar[type]
-    ROUTES: ClassVar[Mapping[str, Route]] = {}
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.SERVICE, name)
-        route = self.ROUTES.get(name)
-        if route is None:
-            return partial(_refuse, name)
-        return lambda *args, **kwargs: self._call(method, route, args, kwargs)
-
-    async def _call(
-        self, method: Callable[..., Any], route: Route, args: Sequence[Any], given: Mapping[str, Any]
-    ) -> Any:
-        signature = inspect.signature(method)
-        arguments = {
-            name: sent(value)
-            for name, value in signature.bind(self, *args, **given).arguments.items()
-            if name != "self" and name not in FROM_CREDENTIAL and value is not None
-        }
-        if route.method != "GET" and "command_id" in signature.parameters:
-            arguments.setdefault("command_id", uuid4().hex)
-        answer = await self._ask(route, arguments)
-        kind = hints(method).get("return")
-        if kind is type(None):
-            return None
-        if isinstance(answer, dict) and "items" in answer and "next" in answer:
-            return _page(kind, answer)
-        return received(kind, answer[route.within] if route.within else answer)
-
-    async def _ask(self, route: Route, arguments: dict[str, Any], headers: Mapping[str, str] = {}) -> Any:
-        """The decoded answer of a request with these arguments in its path, and in its query or body."""
-        names = [name for name in arguments if f"{{{name}}}" in route.path]
-        path = route.path.format(**{name: quote(str(arguments.pop(name)), safe="") for name in names})
-        asked = {"query": arguments} if route.method in ("GET", "DELETE") else {"body": arguments}
-        response = await self._connection.ask(route.method, path, headers=headers, **asked)
-        return msgspec.json.decode(response.content or b"null")
-
-    async def _all(self, path: str) -> list[Any]:
-        """The items of all pages."""
-        items: list[Any] = []
-        after: str | None = None
-        while True:
-            query = {"limit": PAGE} if after is None else {"limit": PAGE, "after": after}
-            page = msgspec.json.decode((await self._connection.ask("GET", path, query=query)).content)
-            items += page["items"]
-            after = page["next"]
-            if after is None:
-                return items
-
-
-async def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    hint = "do it beside the store: --store URL, or tidemill.open(URL)"
-    raise rejected("not_remote", f"a server does not offer `{name}`", hint=hint)
-
-
-def _page(kind: Any, answer: Mapping[str, Any]) -> Any:
-    """A page as the method answers it: its rows and the cursor of the next one; or its rows alone."""
-    if isinstance(kind, type) and hasattr(kind, "_fields"):
-        return kind(received(hints(kind)["rows"], answer["items"]), answer["next"])
-    if typing.get_origin(kind) is tuple:
-        return received(typing.get_args(kind)[0], answer["items"]), answer["next"]
-    return received(kind, answer["items"])
-
-
-def query_text(
-    query: str | Iterable[str] = "",
-    *,
-    terms: Iterable[str] = (),
-    status: str | None = None,
-    workflow: str | None = None,
-    label: str | Mapping[str, str] | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-) -> str:
-    """The arguments of `find` as one text of the query language."""
-    conditions = [query] if isinstance(query, str) else [_quoted(each) for each in query]
-    conditions += [_quoted(each) for each in terms]
-    conditions += [_quoted(f"{name}:{value}") for name, value in (("status", status), ("workflow", workflow)) if value]
-    labels = [label] if isinstance(label, str) else [f"{key}={value}" for key, value in (label or {}).items()]
-    conditions += [_quoted(f"label.{each}") for each in labels]
-    conditions += [f"started>={_moment(since)}"] if since is not None else []
-    conditions += [f"started<{_moment(until)}"] if until is not None else []
-    return " ".join(filter(None, conditions))
-
-
-def _quoted(condition: str) -> str:
-    return f'"{condition}"' if any(character.isspace() for character in condition) else condition
-
-
-def _moment(moment: Moment) -> str:
-    if isinstance(moment, timedelta):
-        return f"-{abs(moment.total_seconds()):g}s"
-    if isinstance(moment, datetime):
-        return moment.isoformat()
-    return f"-{moment}" if moment[:1].isdecimal() and moment[-1:].isalpha() and "T" not in moment else moment
-
-
-class RemoteRuns(RemoteService):
-    SERVICE = RunService
-    ROUTES: ClassVar[Mapping[str, Route]] = {
-        **{
-            name: Route("POST", f"/runs/{{run_id}}/{name}")
-            for name in ("cancel", "pause", "resume", "retry", "rewind", "rollback", "relabel")
-        },
-        "signal": Route("POST", "/runs/{run_id}/signal", within="signal_id"),
-        "resolve": Route("GET", "/runs/resolve/{text}", within="run_id"),
-    }
-
-    async def start(
-        self,
-        workflow: str,
-        inputs: Any = None,
-        *,
-        key: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        submitted_by: str = "",
-        correlation_id: str = "",
-        deadline_seconds: float | None = None,
-    ) -> str:
-        body = {
-            "workflow": workflow,
-            "inputs": inputs,
-            "labels": dict(labels or {}),
-            "correlation_id": correlation_id,
-            "deadline_seconds": deadline_seconds,
-        }
-        headers = {"Idempotency-Key": key or uuid4().hex}
-        started = await self._ask(Route("POST", "/runs"), body, headers)
-        return str(started["run_id"])
-
-    async def start_many(
-        self,
-        workflow: str,
-        inputs: Iterable[Any],
-        *,
-        keys: Iterable[str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        submitted_by: str = "",
-        correlation_id: str = "",
-        deadline_seconds: float | None = None,
-    ) -> list[str]:
-        given = list(inputs)
-        named = [uuid4().hex for _ in given] if keys is None else list(keys)
-        if len(named) != len(given):
-            message = f"{len(named)} keys for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
-        shared = {
-            "workflow": workflow,
-            "labels": dict(labels or {}),
-            "correlation_id": correlation_id,
-            "deadline_seconds": deadline_seconds,
-        }
-        run_ids: list[str] = []
-        for at in range(0, len(given), BATCH):
-            pairs = zip(given[at : at + BATCH], named[at : at + BATCH], strict=True)
-            body = {**shared, "runs": [{"inputs": value, "key": key} for value, key in pairs]}
-            answer = await self._ask(Route("POST", "/runs/batch"), body)
-            run_ids += [each["run_id"] for each in answer["runs"]]
-        return run_ids
-
-    async def result(
-        self,
-        run_id: str,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
-        timeout_s: float | None = None,
-    ) -> RunView:
-        seconds = timeout_s if timeout is None else timeout
-        until = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        path = f"/runs/{quote(run_id, safe='')}/result"
-        while True:
-            left = WAIT_S if until is None else min(WAIT_S, max(0.0, until - asyncio.get_running_loop().time()))
-            response = await self._connection.ask("GET", path, query={"timeout": left}, timeout=left + TIMEOUT_S)
-            if response.status_code != 202:
-                return RunView.from_dict(msgspec.json.decode(response.content))
-            if until is not None and asyncio.get_running_loop().time() >= until:
-                again = f"it continues, and result({run_id!r}) waits again"
-                raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; {again}")
-
-    async def follow(
-        self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False
-    ) -> AsyncIterator[dict[str, Any]]:
-        last, path = after, f"/runs/{quote(run_id, safe='')}/stream"
-        while True:
-            try:
-                async with self._connection.stream(path, {"Last-Event-ID": str(last)}) as response:
-                    if response.status_code >= 400:
-                        await response.aread()
-                        raise_problem(response)
-                    async for kind, seq, data in frames(response):
-                        if kind == "end":
-                            return
-                        if seq is not None:
-                            last = seq
-                            yield data
-                        elif live and kind in LIVE_KINDS:
-                            yield data
-            except httpx2.HTTPError:
-                pass  # The next request continues behind the last event.
-            except Rejected as refusal:
-                if not awaited or refusal.code != "run_unknown":
-                    raise
-            await asyncio.sleep(FIRST_PAUSE_S)
-
-    async def find(
-        self, query: str | Iterable[str] = "", *, after: str | None = None, limit: int = 50, **more: Any
-    ) -> RunPage:
-        asked = {"query": query_text(query, **more), "after": after, "limit": limit}
-        page = await self._ask(Route("GET", "/runs"), {name: value for name, value in asked.items() if value})
-        return RunPage(received(list[RunRow], page["items"]), page["next"])
-
-    async def iterate(self, query: str | Iterable[str] = "", **more: Any) -> AsyncIterator[RunRow]:
-        after: str | None = None
-        while True:
-            rows, after = await self.find(query, after=after, limit=PAGE, **more)
-            for row in rows:
-                yield row
-            if after is None:
-                return
-
-    async def count(self, query: str | Iterable[str] = "", *, at_most: int = 10_000, **more: Any) -> int:
-        asked = {"query": query_text(query, **more), "at_most": at_most}
-        return int((await self._ask(Route("GET", "/runs/count"), asked))["count"])
-
-    async def override(self, run_id: str, node: str, *, value: Any = UNSET, **more: Any) -> None:
-        body = {name: each for name, each in more.items() if each is not None and name not in FROM_CREDENTIAL}
-        body = {"run_id": run_id, "node": node, **({} if value is UNSET else {"value": value}), **body}
-        await self._ask(Route("POST", "/runs/{run_id}/override"), {"command_id": uuid4().hex, **body})
-
-
-class RemoteBulk(RemoteService):
-    SERVICE = BulkService
-    ROUTES: ClassVar[Mapping[str, Route]] = {"bulk": Route("POST", "/runs/bulk")}
-
-
-class RemoteInspection(RemoteService):
-    SERVICE = InspectionService
-    ROUTES: ClassVar[Mapping[str, Route]] = {
-        "show": Route("GET", "/runs/{run_id}"),
-        "path": Route("GET", "/runs/{run_id}/path"),
-        "tokens": Route("GET", "/runs/{run_id}/tokens"),
-        "why": Route("GET", "/runs/{run_id}/why"),
-        "why_node": Route("GET", "/runs/{run_id}/why/{node}"),
-        "compare": Route("GET", "/runs/{run_id}/compare/{other_id}"),
-        "logs": Route("GET", "/runs/{run_id}/logs"),
-    }
-
-    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = []
-        path = f"/runs/{quote(run_id, safe='')}/events"
-        while limit is None or len(events) < limit:
-            size = PAGE if limit is None else min(PAGE, limit - len(events))
-            page = msgspec.json.decode(
-                (await self._connection.ask("GET", path, query={"after": str(after), "limit": size})).content
-            )
-            events += page["items"]
-            if page["next"] is None:
-                break
-            after = int(page["next"])
-        return events
-
-    async def follow_logs(self, run_id: str, node: str | None = None, **more: Any) -> AsyncIterator[LogLine]:
-        shown = 0
-        while True:
-            over = (await self.show(run_id)).ended_ms is not None
-            lines = await self.logs(run_id, node, **more)
-            for line in lines[shown:]:
-                yield line
-            shown = len(lines)
-            if over:
-                return
-            await asyncio.sleep(LOOK_S)
-
-
-class RemotePatches(RemoteService):
-    SERVICE = PatchService
-    ROUTES: ClassVar[Mapping[str, Route]] = {
-        "document": Route("GET", "/runs/{run_id}/document"),
-        "patch": Route("POST", "/runs/{run_id}/patch"),
-    }
-
-    async def fork(self, run_id: str, *, key: str | None = None, **more: Any) -> str:
-        body = {name: sent(value) for name, value in more.items() if value is not None and name not in FROM_CREDENTIAL}
-        headers = {"Idempotency-Key": key or uuid4().hex}
-        return str(
-            (await self._ask(Route("POST", "/runs/{run_id}/fork"), {"run_id": run_id, **body}, headers))["run_id"]
+    async def _find(
+        self, row: Any, terms: str | Sequence[str], after: str | None, limit: int
+    ) -> tuple[list[Any], str | None]:
+        query = terms if isinstance(terms, str) else " ".join(terms)
+        page = await self._ask(
+            Route("GET", self.LISTED), given_only({**self.FILTERS, "query": query, "after": after, "limit": limit})
         )
+        return received(list[row], page["items"]), page["next"]
+
+    async def _id(self, run_id: str, node: str, visit: int | None = None, index: int | None = None) -> str:
+        wanted = NOT_AN_ITEM if index is None else index
+        if visit is None:
+            rows = await self._all(self.LISTED, **self.FILTERS, query=f"run:{run_id}")
+            # Of a place without one the server says what is wrong with it.
+            visit = max((row["visit"] for row in rows if row["node"] == node and row["index"] == wanted), default=1)
+        return activation_id(run_id, node, visit, wanted)
+
+    async def _act(self, run_id: str, node: str, path: str, more: dict[str, Any], **body: Any) -> tuple[str, Any]:
+        """The id of the place, and the answer to a request about it."""
+        place = {name: more.pop(name, None) for name in ("visit", "index")}
+        body = {"command_id": uuid4().hex, **body, **given_only(more), "id": await self._id(run_id, node, **place)}
+        return body["id"], await self._ask(Route("POST", f"{self.LISTED}/{{id}}/{path}"), body)
 
 
-class RemoteApprovals(RemoteService):
+class RemoteApprovals(ByPlace):
     SERVICE = ApprovalService
+    LISTED, FILTERS = "/approvals", {"status": "all"}
 
     async def find(
         self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[ApprovalRow], str | None]:
-        query = terms if isinstance(terms, str) else " ".join(terms)
-        asked = {"query": query, "after": after, "limit": limit}
-        page = await self._ask(Route("GET", "/approvals"), {name: value for name, value in asked.items() if value})
-        return received(list[ApprovalRow], page["items"]), page["next"]
+        return await self._find(ApprovalRow, terms, after, limit)
 
     async def show(self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None) -> ApprovalView:
-        approval_id = await self._id(run_id, node, visit, index)
+        return await self._shown(await self._id(run_id, node, visit, index))
+
+    async def _shown(self, approval_id: str) -> ApprovalView:
         return ApprovalView.from_dict(await self._ask(Route("GET", "/approvals/{id}"), {"id": approval_id}))
 
     async def decide(self, run_id: str, node: str, verb: str, **more: Any) -> ApprovalView:
-        place = {name: more.pop(name, None) for name in ("visit", "index")}
-        approval_id = await self._id(run_id, node, **place)
-        body = {name: value for name, value in more.items() if value is not None and name not in FROM_CREDENTIAL}
-        body = {"command_id": uuid4().hex, **body, "id": approval_id, "decision": verb}
-        await self._ask(Route("POST", "/approvals/{id}/decide"), body)
-        return ApprovalView.from_dict(await self._ask(Route("GET", "/approvals/{id}"), {"id": approval_id}))
+        approval_id, _ = await self._act(run_id, node, "decide", more, decision=verb)
+        return await self._shown(approval_id)
 
     async def delegate(self, run_id: str, node: str, to: str, **more: Any) -> ApprovalView:
-        place = {name: more.pop(name, None) for name in ("visit", "index")}
-        body = {name: value for name, value in more.items() if value is not None and name not in FROM_CREDENTIAL}
-        body = {"command_id": uuid4().hex, **body, "id": await self._id(run_id, node, **place), "to": to}
-        return ApprovalView.from_dict(await self._ask(Route("POST", "/approvals/{id}/delegate"), body))
-
-    async def _id(self, run_id: str, node: str, visit: int | None, index: int | None) -> str:
-        """The id of an approval; without a visit of the latest one."""
-        if visit is None:
-            rows, _ = await self.find(f"run:{run_id}", limit=PAGE)
-            wanted = NOT_AN_ITEM if index is None else index
-            visits = [row.visit for row in rows if row.node == node and row.index == wanted]
-            if not visits:
-                hint = "see `tidemill approvals list`"
-                raise rejected("approval_unknown", f"node {node} waits for no decision", hint=hint)
-            visit = max(visits)
-        return activation_id(run_id, node, visit, NOT_AN_ITEM if index is None else index)
+        _, shown = await self._act(run_id, node, "delegate", more, to=to)
+        return ApprovalView.from_dict(shown)
 
 
-class RemoteDeadLetters(RemoteService):
+class RemoteDeadLetters(ByPlace):
     SERVICE = DeadLetterService
-    ROUTES: ClassVar[Mapping[str, Route]] = {"reprocess": Route("POST", "/dead-letters/reprocess")}
+    ROUTES: ClassVar[Mapping[str, Route]] = {"reprocess": Route("POST", "/dead-letters/reprocess", repeats=False)}
+    LISTED = "/dead-letters"
 
     async def find(
         self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[DeadLetterRow], str | None]:
-        query = terms if isinstance(terms, str) else " ".join(terms)
-        asked = {"query": query, "after": after, "limit": limit}
-        page = await self._ask(Route("GET", "/dead-letters"), {name: value for name, value in asked.items() if value})
-        return received(list[DeadLetterRow], page["items"]), page["next"]
+        return await self._find(DeadLetterRow, terms, after, limit)
 
-    async def show(self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None) -> Any:
+    async def show(
+        self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
+    ) -> dict[str, Any]:
         letter_id = await self._id(run_id, node, visit, index)
-        return await self._ask(Route("GET", "/dead-letters/{id}"), {"id": letter_id})
+        shown: dict[str, Any] = await self._ask(Route("GET", "/dead-letters/{id}"), {"id": letter_id})
+        del shown["dead_letter_id"]
+        return shown
 
     async def discard(self, run_id: str, node: str, **more: Any) -> None:
-        place = {name: more.pop(name, None) for name in ("visit", "index")}
-        body = {name: value for name, value in more.items() if value is not None and name not in FROM_CREDENTIAL}
-        body = {"command_id": uuid4().hex, **body, "id": await self._id(run_id, node, **place)}
-        await self._ask(Route("POST", "/dead-letters/{id}/discard"), body)
-
-    async def _id(self, run_id: str, node: str, visit: int | None, index: int | None) -> str:
-        wanted = NOT_AN_ITEM if index is None else index
-        if visit is None:
-            rows, _ = await self.find(f"run:{run_id}", limit=PAGE)
-            visits = [row.visit for row in rows if row.node == node and row.index == wanted]
-            if not visits:
-                hint = "see `tidemill dlq list`"
-                raise rejected("dead_letter_unknown", f"node {node} has no dead letter", hint=hint)
-            visit = max(visits)
-        return activation_id(run_id, node, visit, wanted)
+        await self._act(run_id, node, "discard", more)
 
 
 class RemoteWorkflows(RemoteService):
     SERVICE = WorkflowService
     ROUTES: ClassVar[Mapping[str, Route]] = {
-        "find": Route("GET", "/workflows"),
         "document": Route("GET", "/workflows/{reference}/document"),
         "patch": Route("POST", "/workflows/{reference}/patch"),
         "tags": Route("GET", "/workflows/{name}/tags"),
         "untag": Route("DELETE", "/workflows/{name}/tags/{tag}"),
-        "tag": Route("PUT", "/workflows/{name}/tags/{tag}"),
-        "rollback_tag": Route("POST", "/workflows/{name}/tags/{tag}/rollback"),
-        "delete": Route("DELETE", "/workflows/{name}"),
+        "rollback_tag": Route("POST", "/workflows/{name}/tags/{tag}/rollback", repeats=False),
+        "delete": Route("DELETE", "/workflows/{name}", repeats=False),
     }
 
     async def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
         if isinstance(document, Path):
-            document = await asyncio.to_thread(document.read_text)
-        given = document.decode() if isinstance(document, bytes) else document
-        body = {"document": given, "message": message}
-        return cast(Published, received(Published, await self._ask(Route("POST", "/workflows"), body)))
+            document = await asyncio.to_thread(document.read_bytes)
+        if isinstance(document, Mapping):
+            body = {"document": json_value(document, "document_not_json", ""), "message": message}
+            return cast(Published, received(Published, await self._ask(Route("POST", "/workflows"), body)))
+        # As text, so that problems have the lines and columns of the author.
+        text = document.encode() if isinstance(document, str) else document
+        response = await self._connection.ask(
+            "POST", "/workflows", query={"message": message}, content=text, headers={"Content-Type": YAML}
+        )
+        return cast(Published, received(Published, msgspec.json.decode(response.content)))
+
+    async def find(self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50) -> Any:
+        query = terms if isinstance(terms, str) else " ".join(terms)
+        page = await self._ask(Route("GET", "/workflows"), given_only({"query": query, "after": after, "limit": limit}))
+        return page_of(hints(WorkflowService.find)["return"], page)
 
     async def show(self, reference: str) -> Workflow:
         response = await self._connection.ask("GET", f"/workflows/{quote(reference, safe='')}/graph")
         return decode_workflow(response.content)
 
+    async def tag(
+        self, name: str, tag: str, version: int | Mapping[int, int], *, weight: int | None = None, **more: Any
+    ) -> Tagged:
+        shares = {str(each): share for each, share in version.items()} if isinstance(version, Mapping) else version
+        body = given_only({"name": name, "tag": tag, "version": shares, "weight": weight, **more})
+        return cast(Tagged, received(Tagged, await self._ask(Route("PUT", "/workflows/{name}/tags/{tag}"), body)))
+
     async def versions(self, name: str) -> list[Version]:
-        return cast(
-            list[Version], received(list[Version], await self._all(f"/workflows/{quote(name, safe='')}/versions"))
-        )
+        found = await self._all(f"/workflows/{quote(name, safe='')}/versions")
+        return cast(list[Version], received(list[Version], found))
 
     async def tag_history(self, name: str, tag: str | None = None) -> list[TagMoved]:
-        moves = await self._all(f"/workflows/{quote(name, safe='')}/tag-history")
-        return [move for move in received(list[TagMoved], moves) if tag is None or move.tag == tag]
+        moves = await self._all(
+            f"/workflows/{quote(name, safe='')}/tag-history", **({} if tag is None else {"tag": tag})
+        )
+        return cast(list[TagMoved], received(list[TagMoved], moves))
 
     async def diff(self, left: str, right: str) -> Diff:
         route = Route("GET", "/workflows/{left}/diff")
@@ -485,13 +183,66 @@ class RemoteBlobs(RemoteService):
         "find": Route("GET", "/blobs"),
     }
 
+    async def put(
+        self,
+        data: bytes | Path | AsyncIterable[bytes],
+        *,
+        media_type: str = "application/octet-stream",
+        name: str = "",
+        keep: bool = False,
+    ) -> dict[str, Any]:
+        if isinstance(data, Path):
+            name, data = name or data.name, await asyncio.to_thread(_read, data)
+        asked: dict[str, Any] = {"query": {"name": name, "keep": str(keep).lower()}, "headers": {"Content-Type": media_type}}
+        repeats = isinstance(data, bytes)
+        response = await self._connection.ask("POST", "/blobs", content=data, repeats=repeats, timeout=LONG_S, **asked)
+        described: dict[str, Any] = msgspec.json.decode(response.content)
+        return described
+
+    async def save(self, digest: str, file: IO[bytes]) -> int:
+        info, written, attempt = await self.show(digest), 0, 0
+        while written < info.size:
+            part = {"Range": f"bytes={written}-"}
+            try:
+                async with self._connection.stream(f"/blobs/{quote(digest, safe='')}", headers=part) as response:
+                    if response.status_code >= 400:
+                        await response.aread()
+                        self._connection.raise_problem(response)
+                    async for chunk in response.aiter_bytes(CHUNK):
+                        file.write(chunk)
+                        written, attempt = written + len(chunk), 0
+            except httpx2.TransportError as error:
+                attempt += 1
+                if attempt > TRIES:
+                    raise Unavailable(f"the server at {self._connection.url} does not answer: {error}") from error
+                await asyncio.sleep(pause_s(attempt))
+        return written
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise rejected(UNREADABLE, f"{path}: {error.strerror}", hint="name a file that can be read") from None
+
 
 class RemoteWorkers(RemoteService):
     SERVICE = WorkerService
-    ROUTES: ClassVar[Mapping[str, Route]] = {
-        "find": Route("GET", "/workers"),
-        "node_types": Route("GET", "/node-types"),
-    }
+    ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/workers")}
+
+    async def node_types(self) -> list[NodeTypeView]:
+        page = await self._ask(Route("GET", "/node-types"), {})
+        return [received(NodeTypeView, {**each, "node_type": each}) for each in page["items"]]
+
+
+class RemoteQueues(RemoteService):
+    SERVICE = QueueService
+    ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/queues")}
+
+
+class RemoteUsage(RemoteService):
+    SERVICE = UsageService
+    ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/usage")}
 
 
 class RemoteConcurrency(RemoteService):
@@ -499,5 +250,61 @@ class RemoteConcurrency(RemoteService):
     ROUTES: ClassVar[Mapping[str, Route]] = {
         "find": Route("GET", "/concurrency"),
         "set": Route("PUT", "/concurrency/{name}"),
-        "remove": Route("DELETE", "/concurrency/{name}"),
+        "remove": Route("DELETE", "/concurrency/{name}", repeats=False),
     }
+
+
+class RemoteSchedules(RemoteService):
+    SERVICE = ScheduleService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        "create": Route("POST", "/schedules", repeats=False),
+        "update": Route("PATCH", "/schedules/{name}", nulls=True),
+        "show": Route("GET", "/schedules/{name}"),
+        "times": Route("GET", "/schedules/{name}/times", within="times_ms"),
+        "pause": Route("POST", "/schedules/{name}/pause"),
+        "resume": Route("POST", "/schedules/{name}/resume"),
+        "delete": Route("DELETE", "/schedules/{name}", repeats=False),
+    }
+
+    async def find(self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50) -> Any:
+        wanted = terms.split() if isinstance(terms, str) else list(terms)
+        page = await self._ask(Route("GET", "/schedules"), given_only({"term": wanted, "after": after, "limit": limit}))
+        return page_of(hints(ScheduleService.find)["return"], page)
+
+    async def trigger(self, name: str, *, key: str | None = None, actor: str = "") -> str:
+        headers = {"Idempotency-Key": key or uuid4().hex}
+        return str((await self._ask(Route("POST", "/schedules/{name}/trigger"), {"name": name}, headers))["run_id"])
+
+
+class RemoteKeys(RemoteService):
+    SERVICE = KeyService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        "create": Route("POST", "/keys", repeats=False, nulls=True),
+        "find": Route("GET", "/keys"),
+        "revoke": Route("DELETE", "/keys/{key_id}"),
+    }
+
+
+class RemoteTenants(RemoteService):
+    SERVICE = TenantService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        "create": Route("POST", "/tenants", repeats=False),
+        "find": Route("GET", "/tenants"),
+        "disable": Route("POST", "/tenants/{name}/disable"),
+        "enable": Route("POST", "/tenants/{name}/enable"),
+    }
+
+
+class RemoteAudit(RemoteService):
+    SERVICE = AuditService
+    ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/audit")}
+
+    async def verify(self, known_head: str = "") -> Any:
+        checked = await self._ask(Route("GET", "/audit/verify"), {"head": known_head})
+        return received(hints(AuditService.verify)["return"], checked)
+
+
+class RemoteMaintenance(RemoteService):
+    """What is done beside a store: none of it is offered by a server."""
+
+    SERVICE = MaintenanceService

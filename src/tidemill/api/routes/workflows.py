@@ -16,7 +16,7 @@ from pydantic import Field
 
 from tidemill.api.auth import CurrentCaller, Router
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
-from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.catalog import Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.services.workflows import Validation
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
@@ -326,7 +326,11 @@ async def tag_history(
 
 
 class MoveTagBody(Body):
-    version: int = Field(description="Where the tag shall point.", examples=[3])
+    version: int | dict[str, int] = Field(
+        description='Where the tag shall point; `{"2": 90, "3": 10}` are the percentages of versions that share it.',
+        examples=[3],
+    )
+    weight: int | None = Field(None, description="The percentage that this version gets; the others keep the rest.")
     message: str = Field("", description="Why it is moved.", max_length=2_000)
 
 
@@ -335,12 +339,42 @@ class MoveTagBody(Body):
     "/workflows/{name}/tags/{tag}",
     may="workflows:write",
     answers=Tagged,
-    summary="Make a tag point to a version",
+    summary="Make a tag point to a version, or let several versions share it",
     operation_id="moveTag",
 )
 async def move_tag(name: str, tag: str, body: MoveTagBody, caller: CurrentCaller) -> Response:
-    moved = await caller.services.workflows.tag(name, tag, body.version, actor=caller.actor, message=body.message)
+    version = body.version if isinstance(body.version, int) else _shares(body.version)
+    moved = await caller.services.workflows.tag(
+        name, tag, version, weight=body.weight, actor=caller.actor, message=body.message
+    )
     return answer(moved)
+
+
+def _shares(given: Mapping[str, int]) -> dict[int, int]:
+    """Percentages by version; the keys of JSON objects are text."""
+    wrong = [key for key in given if not (key.isascii() and key.isdecimal() and len(key) < 10)]
+    if wrong:
+        message = f"{wrong[0][:80]!r} is no number of a version"
+        raise rejected("request_invalid", message, path="/version", hint='write {"2": 90, "3": 10}')
+    return {int(key): share for key, share in given.items()}
+
+
+class RollBackTagBody(Body):
+    message: str = Field("", description="Why it is moved back.", max_length=2_000)
+
+
+@router.on(
+    "POST",
+    "/workflows/{name}/tags/{tag}/rollback",
+    may="workflows:write",
+    answers=Tagged,
+    summary="Make a tag point to where it pointed before its last move",
+    operation_id="rollBackTag",
+)
+async def roll_back_tag(name: str, tag: str, caller: CurrentCaller, body: RollBackTagBody | None = None) -> Response:
+    """Done twice, the tag points where it does now."""
+    message = "" if body is None else body.message
+    return answer(await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=message))
 
 
 @router.on(
@@ -355,3 +389,16 @@ async def remove_tag(
     name: str, tag: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = ""
 ) -> Response:
     return answer(await caller.services.workflows.untag(name, tag, actor=caller.actor, message=message))
+
+
+@router.on(
+    "DELETE",
+    "/workflows/{name}",
+    may="workflows:write",
+    answers=WorkflowDeletion,
+    summary="Take a workflow out of the catalog; its ended runs stay",
+    operation_id="deleteWorkflow",
+)
+async def delete(name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = "") -> Response:
+    """Refused with 409 while runs of it have not ended."""
+    return answer(await caller.services.workflows.delete(name, actor=caller.actor, message=message))
