@@ -122,7 +122,8 @@ def _seconds(retry_after: str | None) -> float:
 def sent(value: Any) -> Any:
     """An argument as JSON."""
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():.3f}s"
+        seconds = value.total_seconds()
+        return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds:.3f}s"
     if isinstance(value, date):
         return value.isoformat()
     return list(value) if isinstance(value, (set, frozenset, tuple)) else value

@@ -16,8 +16,8 @@ from tidemill.engine.attempts.results import UNREADABLE
 from tidemill.engine.catalog import Diff, Published, Tagged
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow
 from tidemill.engine.maintenance.usage import UsageService
-from tidemill.engine.services.access import AuditService, KeyService, TenantService
-from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.access import EXPIRES_DAYS, AuditService, CreatedKey, KeyService, TenantService
+from tidemill.engine.services.approvals import ApprovalService, check_verb
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.concurrency import ConcurrencyService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -41,6 +41,7 @@ from tidemill.remote.service import (
     json_value,
     page_of,
 )
+from tidemill.security.identity import check_roles_of_key
 from tidemill.triggers.service import ScheduleService
 
 
@@ -91,6 +92,7 @@ class RemoteApprovals(ByPlace):
         return ApprovalView.from_dict(await self._ask(Route("GET", "/approvals/{id}"), {"id": approval_id}))
 
     async def decide(self, run_id: str, node: str, verb: str, **more: Any) -> ApprovalView:
+        check_verb(verb)
         approval_id, _ = await self._act(run_id, node, "decide", more, decision=verb)
         return await self._shown(approval_id)
 
@@ -193,7 +195,10 @@ class RemoteBlobs(RemoteService):
     ) -> dict[str, Any]:
         if isinstance(data, Path):
             name, data = name or data.name, await asyncio.to_thread(_read, data)
-        asked: dict[str, Any] = {"query": {"name": name, "keep": str(keep).lower()}, "headers": {"Content-Type": media_type}}
+        asked: dict[str, Any] = {
+            "query": {"name": name, "keep": str(keep).lower()},
+            "headers": {"Content-Type": media_type},
+        }
         repeats = isinstance(data, bytes)
         response = await self._connection.ask("POST", "/blobs", content=data, repeats=repeats, timeout=LONG_S, **asked)
         described: dict[str, Any] = msgspec.json.decode(response.content)
@@ -279,10 +284,15 @@ class RemoteSchedules(RemoteService):
 class RemoteKeys(RemoteService):
     SERVICE = KeyService
     ROUTES: ClassVar[Mapping[str, Route]] = {
-        "create": Route("POST", "/keys", repeats=False, nulls=True),
         "find": Route("GET", "/keys"),
         "revoke": Route("DELETE", "/keys/{key_id}"),
     }
+
+    async def create(
+        self, label: str, *, roles: Sequence[str], expires_days: float | None = EXPIRES_DAYS, actor: str = ""
+    ) -> CreatedKey:
+        body = {"label": label, "roles": list(check_roles_of_key(roles)), "expires_days": expires_days}
+        return cast(CreatedKey, received(CreatedKey, await self._ask(Route("POST", "/keys", repeats=False), body)))
 
 
 class RemoteTenants(RemoteService):
