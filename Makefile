@@ -19,7 +19,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ examples: setup ## Run every example with the commands in its own header
 	@$(BIN)/python -m tests.examples
 
 # Workflows whose graphs the documentation shows, and a store for the run whose picture README shows.
-FIGURES = approval branches children errors invoices loops polling quotes trial
+FIGURES = approval branches children errors etl files invoices loops polling quotes triage trial
 FIGURE_STORE = sqlite:///.cache/pictures.db
 
 pictures: setup ## Draw the pictures of README and the documentation
@@ -76,6 +76,10 @@ pictures: setup ## Draw the pictures of README and the documentation
 	@$(BIN)/tidemill start saga --key trip-7 --store $(FIGURE_STORE) >/dev/null
 	@$(BIN)/tidemill run examples/saga.yaml --resume trip-7 --quiet --store $(FIGURE_STORE) 2>/dev/null || true # it fails, and is rolled back
 	@$(BIN)/tidemill runs graph trip-7 -o docs/assets/rollback.svg --store $(FIGURE_STORE)
+	@$(BIN)/tidemill publish examples/approval.yaml --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill start approval --key payment-9 -i amount=900 --store $(FIGURE_STORE) >/dev/null
+	@$(BIN)/tidemill run examples/approval.yaml --resume payment-9 --quiet --store $(FIGURE_STORE) 2>/dev/null & sleep 3; kill $$! # it waits
+	@$(BIN)/tidemill runs graph payment-9 -o docs/assets/waiting.svg --store $(FIGURE_STORE)
 
 test: setup ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)
@@ -124,13 +128,19 @@ leaks: setup ## Evaluate every kind of expression 10,000 times and see that noth
 bench: setup ## Measure the cost rules
 	@$(BIN)/python -m benches
 
+bench-peers: ## Install LangGraph and DBOS into .venv-peers, so that `make bench` measures them, too
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@.venv-peers/bin/python -m pip install --quiet --group bench
+
 bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million
 
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-docs: setup ## Build the documentation into site/
+docs: setup ## Make the Python reference from docstrings, and build the documentation into site/
+	@$(BIN)/python -m tests.docs.python_api
 	@$(BIN)/zensical build --clean --strict
 
 format: setup ## Rewrite the sources in the house format

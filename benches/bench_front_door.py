@@ -7,7 +7,10 @@ run or a start is what it writes, written again by a bare loop (`benches/tape.py
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import tidemill
+from benches import peers
 from benches.bench_sqlite import on_file
-from benches.figures import Figure, Note
+from benches.figures import Figure, Note, best_of
 from benches.graphs import diamond, node
 from benches.tape import Recording, Tape, folder, play
 from benches.workloads import MANY
@@ -26,17 +30,26 @@ ROUNDS = 5
 THREADS, RUNS_PER_THREAD = 8, 60
 CLIENTS, RUNS_PER_CLIENT = 8, 60
 VALUE_CLIENTS, RUNS_PER_VALUE_CLIENT = 40, 15
-STARTS, SINGLE_RUNS = 2_000, 200
+STARTS, SINGLE_RUNS, TURNS, RUNS_IN_TURN = 2_000, 200, 40, 5
 
 THREADS_MUST, THREADS_AIM = 25, 35
 ASYNC_MUST, VALUE_MUST = 40, 65
 RUN_FLOOR_MUST, START_FLOOR_MUST = 3.0, 1.5
 STARTS_MUST, STARTS_AIM = 5_000, 8_000
+DECORATED_MUST = 10
+RUN_S_MUST, MAP_S_MUST, VERIFY_S_MUST = 0.8, 2.0, 20.0
+IDLE_MB_MUST, IDLE_CPU_MUST = 90, 0.5
+
+TIDEMILL = (sys.executable, "-c", "from tidemill.cli.main import main; main()")
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 def add(n: int = 1) -> int:
     """A step as users write one: a plain function."""
     return n + 1
+
+
+step = tidemill.task(add)
 
 
 def call(name: str, *parents: str) -> dict[str, Any]:
@@ -51,6 +64,14 @@ CALLS = {
 }
 SINGLE = {"name": "single", "nodes": [call("only")]}
 VALUES = {**diamond(), "name": "values"}
+
+
+@tidemill.workflow
+def decorated() -> int:
+    """The diamond as users write it."""
+    a = step()
+    b, c = step(a), step(a)
+    return step(step.after(c)(b))
 
 
 def by_threads(file: Path) -> float:
@@ -90,6 +111,23 @@ def by_clients(file: Path, document: dict[str, Any], clients: int, runs: int) ->
             return clients * runs * 5 / (time.perf_counter() - begun)
 
     return asyncio.run(measure())
+
+
+def decorators(file: Path) -> float:
+    """Per cent of processor time that a decorated workflow takes more than the same document by its name, in turns."""
+    with tidemill.open(f"sqlite:///{file}", functions=[add]) as mill:
+        mill.publish({**decorated.document(), "name": "plain"})
+
+        def used(workflow: Any) -> float:
+            begun = time.process_time()
+            for _ in range(RUNS_IN_TURN):
+                mill.result(mill.start(workflow))
+            return time.process_time() - begun
+
+        used("plain"), used(decorated)
+        turns = [(used("plain"), used(decorated)) for _ in range(TURNS)]
+    plain, own = (min(column) for column in zip(*turns, strict=True))
+    return 100 * (own / plain - 1)
 
 
 def one_at_a_time(file: Path) -> tuple[float, float]:
@@ -142,6 +180,51 @@ def floors_ms(place: Path) -> tuple[float, float]:
     return run, start
 
 
+IDLE = """
+import sys, time
+from pathlib import Path
+import tidemill
+
+with tidemill.open(sys.argv[1]) as mill:
+    assert mill.run(Path(sys.argv[2])).ok
+    shares = []
+    for _ in range(4):
+        used, begun = time.process_time(), time.perf_counter()
+        time.sleep(5)
+        shares.append(100 * (time.process_time() - used) / (time.perf_counter() - begun))
+    status = Path("/proc/self/status").read_text().splitlines()
+    print(int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024, min(shares))
+"""
+"""An embedded engine that waits after a run; prints its memory and its least share of a core."""
+
+
+def seconds_of(*command: str, place: Path) -> float:
+    """Wall time of a command, from the start of its process to its end."""
+    begun = time.perf_counter()
+    subprocess.run([*TIDEMILL, *command], cwd=place, check=True, capture_output=True)
+    return time.perf_counter() - begun
+
+
+def processes(place: Path) -> Iterator[Figure]:
+    """Whole processes as users start them: commands, and an engine that is idle."""
+    (place / "steps.py").write_text("def add(n: int = 1) -> int:\n    return n + 1\n")
+    nodes = [{**each, "config": {**each["config"], "function": "steps:add"}} for each in CALLS["nodes"]]
+    (place / "diamond.json").write_text(json.dumps({**CALLS, "nodes": nodes}))
+    (place / "numbers.json").write_text(json.dumps({"numbers": list(range(1_000))}))
+    run = best_of(3, lambda: seconds_of("run", "diamond.json", place=place))
+    yield Figure("tidemill run of the diamond, wall time", run, "s", RUN_S_MUST)
+    mapped = ("run", str(EXAMPLES / "map.yaml"), "--input", "@numbers.json")
+    took = best_of(3, lambda: seconds_of(*mapped, place=place))
+    yield Figure("tidemill run examples/map.yaml over 1,000 items, wall time", took, "s", MAP_S_MUST)
+    verified = seconds_of("verify", "diamond.json", place=place)
+    yield Figure("tidemill verify of the diamond, wall time", verified, "s", VERIFY_S_MUST)
+    idle = [sys.executable, "-c", IDLE, "sqlite:///idle.db", "diamond.json"]
+    done = subprocess.run(idle, cwd=place, check=True, capture_output=True, text=True)
+    memory, share = map(float, done.stdout.split())
+    yield Figure("idle embedded engine, memory", memory, "MB", IDLE_MB_MUST)
+    yield Figure("idle embedded engine, share of a core", share, "%", IDLE_CPU_MUST)
+
+
 def apart(measure: Callable[[Path], Any]) -> Any:
     """Measure in a folder of its own."""
     with folder() as place:
@@ -170,6 +253,8 @@ def figures() -> Iterator[Figure | Note]:
     ):
         yield Figure(name, statistics.median(rates), "nodes/s")
         yield Figure(f"{name}, of W3", share(rates), "%", must, aim, at_most=False)
+    more = statistics.median(apart(decorators) for _ in range(ROUNDS))
+    yield Figure("decorators over the plain document, processor time", more, "%", DECORATED_MUST)
     yield Figure("start_many", statistics.median(many), "runs/s", STARTS_MUST, STARTS_AIM, at_most=False)
     found = []
     for _ in range(ROUNDS):
@@ -180,3 +265,6 @@ def figures() -> Iterator[Figure | Note]:
     yield Figure("the same, times its floor", run / run_floor, "×", RUN_FLOOR_MUST)
     yield Figure("one blocking start on an idle engine", start, "ms")
     yield Figure("the same, times its floor", start / start_floor, "×", START_FLOOR_MUST)
+    with folder() as place:
+        yield from processes(place)
+        yield from peers.diamonds(lambda: apart(by_threads), place)

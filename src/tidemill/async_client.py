@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
+from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, KeyService, TenantService
@@ -27,6 +27,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.storage_urls import DEFAULT_URL, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
 P = ParamSpec("P")

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from tidemill.bootstrap import DEFAULT_URL, engine_at, without_password
+from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.maintenance.usage import UsageService
@@ -40,6 +40,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
+from tidemill.storage_urls import DEFAULT_URL, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ class Tidemill:
     @overload
     def register(self, *functions: Function, **named: Function) -> Function | None: ...
     def register(self, *functions: Function, **named: Function) -> Function | None:
-        """Add functions that nodes of type `python` call by name, or replace them by new ones of the same name.
+        """Add or replace functions that nodes of type `python` call by name.
 
         A function has the name that it was marked with, else its own; `register(score=f)` gives it another. Also a
         decorator: it returns the first function. Attempts that have begun keep the function they have.

@@ -35,7 +35,7 @@ def read(path: str, **params: Any) -> dict[str, Any]:
 
 TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "malformed JSON": (send("/runs", b'{"workflow": '), 400, "body_malformed"),
-    "JSON that is too deep": (send("/runs", b"[" * 200_000), 400, "request_invalid"),
+    "JSON that is too deep": (send("/runs", b"[" * 200_000), 413, "body_too_complex"),
     "half a character": (
         send("/runs", b'{"workflow": "asleep", "correlation_id": "\\ud800"}'), 422, "text_invalid",
     ),
@@ -82,6 +82,10 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "a page that is too large": (read("/runs", limit=501), 422, "request_invalid"),
     "an unknown run": (read("/runs/none"), 404, "run_unknown"),
     "an event that is not there": (read(f"/runs/{RUN}", at=99), 422, "event_unknown"),
+    "an event that cannot be": (read(f"/runs/{RUN}", at=10**30), 422, "request_invalid"),
+    "a patch at an event that cannot be": (
+        send(f"/runs/{RUN}/patch", b'{"operations": [], "expected_seq": 1' + b"0" * 30 + b"}"), 422, "request_invalid",
+    ),
     "events of an unknown run": (read("/runs/none/events"), 404, "run_unknown"),
     "a bad cursor of events": (read(f"/runs/{RUN}/events", after="x"), 400, "bad_cursor"),
     "a negative cursor": (read(f"/runs/{RUN}/events", after="-1"), 400, "bad_cursor"),

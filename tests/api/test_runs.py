@@ -313,3 +313,25 @@ async def test_openapi_describes_every_route_of_runs(server: ApiServer) -> None:
     assert "RunView" in document["components"]["schemas"]
     started = document["paths"]["/api/v1/runs"]["post"]["responses"]["201"]["content"]["application/json"]["schema"]
     assert started == {"$ref": "#/components/schemas/StartedRun"}
+
+
+async def test_a_run_of_another_tenant_is_as_unknown_as_none(server: ApiServer) -> None:
+    other = server.engine.for_tenant("other")
+    await other.workflows.publish(ASLEEP)
+    foreign = await other.runs.start("asleep", key="theirs")
+    await server.publish(ASLEEP)
+    for method, path, body in (
+        ("GET", "/runs/{}", None),
+        ("GET", "/runs/{}/events", None),
+        ("GET", "/runs/{}/result", None),
+        ("GET", "/runs/{}/nodes/a/output", None),
+        ("POST", "/runs/{}/cancel", {}),
+        ("POST", "/runs/{}/fork", {}),
+        ("POST", "/runs/{}/patch", {"operations": []}),
+    ):
+        theirs, none = [
+            await server.http.request(method, path.format(each), json=body) for each in (foreign, "nothing")
+        ]
+        assert (theirs.status_code, theirs.text.replace(foreign, "nothing")) == (404, none.text), path
+    assert (await other.inspection.show(foreign)).status == "RUNNING"
+    assert (await server.get("/runs"))["items"] == []

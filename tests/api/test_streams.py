@@ -288,3 +288,41 @@ async def test_all_listeners_of_a_tenant_share_one_poller(server: ApiServer) -> 
     server.app.state.closing.set()
     told = await asyncio.gather(*following)
     assert all(each[-1].event == "resume" for each in told)
+
+
+async def test_a_quiet_stream_beats(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(streams, "LOOK_S", 0.01)
+    run_id = await waiting_at_the_gate(server)
+    async with asyncio.timeout(30), server.http.stream("GET", f"/runs/{run_id}/stream") as response:
+        beats = [line async for line in _until_comments(response, 3)]
+    assert beats == [":"] * 3
+
+
+async def _until_comments(response: Any, count: int) -> AsyncIterator[str]:
+    async for line in response.aiter_lines():
+        if line.startswith(":"):
+            yield line
+            count -= 1
+            if not count:
+                return
+
+
+async def test_what_other_tenants_do_is_not_told(server: ApiServer) -> None:
+    await server.publish(CHAIN)
+    other = server.engine.for_tenant("other")
+    await other.workflows.publish(CHAIN)
+    async with server.http.stream("GET", "/stream") as response:
+        frames = sse_frames(response)
+        await anext(frames)
+        foreign = await other.runs.start("chain")
+        run_id = await started(server, "chain")
+        told: set[str] = set()
+        async with asyncio.timeout(30):
+            while not told:
+                told.add((await anext(frames)).data["run"]["run_id"])
+        await frames.aclose()
+    assert told == {run_id}
+    absent = await server.http.get("/runs/none/stream")
+    refused = await server.http.get(f"/runs/{foreign}/stream")
+    assert (refused.status_code, refused.text.replace(foreign, "none")) == (404, absent.text)

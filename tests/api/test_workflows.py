@@ -129,7 +129,7 @@ async def test_tags_are_moved_removed_and_remembered(server: ApiServer) -> None:
     await server.post("/workflows", {"document": HELLO})
     await server.post("/workflows", {"document": hello("Good morning")})
     moved = await server.http.put("/workflows/hello/tags/stable", json={"version": 1, "message": "it works"})
-    assert moved.json() == {"name": "hello", "tag": "stable", "version": 1, "was": 0}
+    assert (moved.json()["tag"], moved.json()["version"], moved.json()["was"]) == ("stable", 1, 0)
     assert await server.get("/workflows/hello/tags") == {"stable": 1, "latest": 2}
     assert (await server.get("/workflows/hello:stable"))["version"] == 1
     assert (await server.http.delete("/workflows/hello/tags/stable")).json()["version"] == 0
@@ -175,3 +175,29 @@ async def test_a_viewer_may_look_and_not_publish(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
         nameless = await server.http.get("/workflows")
         assert nameless.status_code == 401
+
+
+async def test_versions_share_a_tag_and_a_rollback_takes_the_move_back(server: ApiServer) -> None:
+    for greeting in ("one", "two", "three"):
+        await server.post("/workflows", {"document": hello(greeting)})
+    path = "/workflows/hello/tags/stable"
+    await server.http.put(path, json={"version": 1})
+    shared = await server.http.put(path, json={"version": 2, "weight": 10})
+    assert shared.json()["weights"] == {"1": 90, "2": 10}
+    named = await server.http.put(path, json={"weights": {"2": 50, "3": 50}})
+    assert named.json()["weights"] == {"2": 50, "3": 50}
+    back = await server.http.post(f"{path}/rollback", json={"message": "3 is slow"})
+    assert back.json()["weights"] == {"1": 90, "2": 10}
+    for body in ({}, {"version": 1, "weights": {"1": 100}}, {"weights": {"x": 100}}):
+        refused = await server.http.put(path, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (422, "request_invalid")
+
+
+async def test_a_workflow_is_deleted_unless_runs_of_it_live(server: ApiServer) -> None:
+    await server.post("/workflows", {"document": HELLO})
+    await server.engine.start("hello", key="run")
+    refused = await server.http.delete("/workflows/hello")
+    assert (refused.status_code, refused.json()["code"]) == (409, "workflow_in_use")
+    await server.engine.cancel("run")
+    assert (await server.http.delete("/workflows/hello")).json() == {"name": "hello", "versions": 1}
+    assert (await server.http.get("/workflows/hello")).status_code == 404

@@ -27,7 +27,7 @@ from tests.chaos.readings import (
     one_result_each,
     returned,
 )
-from tidemill.bootstrap import engine_at, open_storage
+from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.verify import compare
@@ -38,6 +38,7 @@ from tidemill.kernel.evolve import replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
+from tidemill.storage_urls import open_storage
 from tidemill.stores.contract import Store, Stream
 
 TENANT = "default"

@@ -23,7 +23,7 @@ from tests.chaos.clock import Clock
 from tests.fixtures.servers import postgres_server, redis_server
 from tests.fixtures.servers.postgres_server import PrivateServer
 from tests.fixtures.servers.tcp_proxy import Fault, ProxyThread
-from tidemill.bootstrap import Storage, open_storage
+from tidemill.storage_urls import Storage, open_storage
 from tidemill.stores.sqlite.store import SqliteStore
 
 CUTS: tuple[Fault, ...] = ("request", "reply", "late")

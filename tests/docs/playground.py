@@ -10,9 +10,9 @@
 | text, mermaid | nothing: an output, or a drawing |
 
 `title` writes the block to a file first. `data-input` are the inputs of a document, `data-fails` the code it fails
-with, `data-refused` the codes it is refused with, `data-exit` the exit code of a console's last command. `.no-run`
-keeps a block from being run, and is counted. In an output `…` stands for anything in a line, and for any lines when it
-stands alone.
+with, `data-refused` the codes it is refused with, `data-exit` the exit code of a console's last command. `.theirs` is
+Python for another tool: it must compile, and is not run. `.no-run` keeps a block from being run, and is counted. In an
+output `…` stands for anything in a line, and for any lines when it stands alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import Format, read_document
 
 SECONDS_MAX = 120
-MARKS = {"no-run", "part"}
+MARKS = {"no-run", "part", "theirs"}
 OPTIONS = {"title", "data-input", "data-fails", "data-refused", "data-exit"}
 COMMANDS = {"tidemill", "python", "cat", "echo"}
 SHOWN = {"text", "mermaid", ""}
@@ -87,6 +87,9 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _python(block: Block, folder: Path) -> None:
+    if "theirs" in block.marks:
+        compile(block.body, block.place, "exec")
+        return
     script = folder / (block.title or f"line_{block.line}.py")
     script.write_text(block.body)
     done = subprocess.run(

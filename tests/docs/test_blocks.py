@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.docs.pages import page_names, parse, read_page
 from tests.docs.playground import compare, developer_commands, is_run, play
+from tidemill.cli.app import app
+from tidemill.cli.options import LazyCommand
 
 EXCUSED_MAX = 8
 """Blocks that are shown but not run, all pages together. A page that needs another one should rather run it."""
 TRIED_MIN = 45
+
+SHOWN_COMMAND = re.compile(
+    r"^(?:\$ |[A-Z_]+=\S+ |ExecStart=\S*/|(?:HEALTHCHECK .*)?CMD (?:\[\")?)?"
+    r"tidemill(?=[\s\"])([^#|>;\n]*)",
+    re.MULTILINE,
+)
+"""A command in a block that is not run: a line of a shell, of a systemd unit or of a Dockerfile."""
 
 PLAYED = [name for name in page_names() if any(is_run(block) for block in read_page(name).blocks)]
 
@@ -34,6 +46,42 @@ def test_commands_for_developers_exist() -> None:
     assert [problem for block in blocks for problem in developer_commands(block)] == []
 
 
+def unknown_words(text: str) -> Iterator[str]:
+    """Commands and options of Tidemill that a text shows and that do not exist."""
+    for shown in SHOWN_COMMAND.findall(text):
+        words, command = re.findall(r"[^\s\",\[\]]+", shown), app
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            name, *words = words
+            found = command.get_command(click.Context(command), name)
+            if found is None:
+                yield name
+                break
+            command = found.load() if isinstance(found, LazyCommand) else found
+        else:
+            known = {word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)}
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            yield from sorted(options - known - {"--help"})
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_commands_that_are_shown_exist(name: str) -> None:
+    texts = [block.body for block in read_page(name).blocks if block.language == "text"]
+    assert [word for text in texts for word in unknown_words(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("ExecStart=/srv/.venv/bin/tidemill worker --app shop --grce 3\n", ["--grce"]),
+        ('CMD ["tidemill", "work", "--app", "shop"]\n', ["work"]),
+        ("export X=1\nTIDEMILL_STORE=x tidemill runs lst # all\n", ["lst"]),
+        ("$ tidemill concurrency set queue:gpu 4\ntidemill doctor --json | jq --raw\n", []),
+    ],
+)
+def test_a_command_that_does_not_exist_is_noticed(text: str, unknown: list[str]) -> None:
+    assert list(unknown_words(text)) == unknown
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -50,6 +98,7 @@ def test_commands_for_developers_exist() -> None:
         ("```console\n$ rm -rf x\n```\n", "rm -rf"),
         ("```ruby\nputs 1\n```\n", "nobody knows"),
         ("```python {.skip}\n1\n```\n", "unknown mark"),
+        ("```python {.theirs}\nfrom x import\n```\n", "x.md:1"),
     ],
 )
 def test_a_wrong_block_is_noticed(text: str, words: str, tmp_path: Path) -> None:

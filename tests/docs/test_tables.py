@@ -11,7 +11,9 @@ from typing import get_args
 
 from tests.docs.listings import document_keys, error_codes, law_names, modules, setting_keys, setting_variables
 from tests.docs.pages import Page, codes_of, read_page, rows_of
+from tests.docs.python_api import public_verbs, summary, with_lists
 from tests.simulation.faults import FAULTS
+from tidemill import Tidemill
 from tidemill.expressions.scope import RESERVED
 from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext
@@ -122,3 +124,9 @@ def test_the_context_of_a_function_is_listed() -> None:
     members = {name for name, each in vars(NodeContext).items() if isinstance(each, (property, FunctionType))}
     fields = {*NodeContext.__slots__, *members} - {"given", "voice"}
     assert listed == {name for name in fields if not name.startswith("_")}
+
+
+def test_the_python_reference_is_made_of_docstrings() -> None:
+    text = read_page("docs/reference/python-api.md").text
+    assert text == with_lists(text), "`make docs` makes its lists"
+    assert [name for name in public_verbs() if not summary(getattr(Tidemill, name))] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("guards.toml")
 PACKAGE = "src/tidemill"
-PROMISES = (*(f"P{number}" for number in range(1, 9)), "code", "sandbox", "egress", "secrets")
+PROMISES = (*(f"P{number}" for number in range(1, 9)), "code", "sandbox", "egress", "secrets", "access")
 
 
 class Stale(Exception):

@@ -18,9 +18,9 @@ import pytest
 
 import tidemill
 from tests.fixtures.command_line import eventually
-from tidemill.bootstrap import NamedMemory, open_storage
 from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
 from tidemill.engine.engine import Engine
+from tidemill.storage_urls import NamedMemory, open_storage
 
 
 @pytest.fixture(autouse=True)

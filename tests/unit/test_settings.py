@@ -294,3 +294,44 @@ workflows = []
     assert any(path.startswith("tenants.acme.secrets") for _, path in found)
     monkeypatch.setenv("TIDEMILL_JWT_SECRET", "short")
     assert ("setting_invalid", "TIDEMILL_JWT_SECRET") in problems()
+
+
+def test_how_the_server_is_protected_and_whom_it_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "whsec_" + "A" * 44
+    text = f"""
+[server]
+public_url = "https://mill.example.com"
+[server.limits]
+body_bytes = 4096
+[server.approvals]
+webhook = "https://chat.example.com/hook"
+secret = ["{key}"]
+"""
+    found = read_settings(written(tmp_path / "tidemill.toml", text)).server
+    assert (found.public_url, found.limits.body_bytes) == ("https://mill.example.com", 4096)
+    assert (found.approval_webhook, found.approval_webhook_keys) == ("https://chat.example.com/hook", (key,))
+    monkeypatch.setenv("TIDEMILL_APPROVALS_SECRET", f"{key} {key}")
+    assert read_settings(tmp_path / "tidemill.toml").server.approval_webhook_keys == (key, key)
+
+
+def test_a_webhook_without_a_key_and_limits_that_are_none_are_refused(tmp_path: Path) -> None:
+    text = """
+[server]
+public_url = "mill.example.com"
+[server.limits]
+body_bytes = 0
+bytes = 1
+[server.approvals]
+webhook = "https://"
+secret = "whsec_short"
+"""
+    file = written(tmp_path / "tidemill.toml", text)
+    assert {(code, path.removeprefix(f"{file}: ")) for code, path in problems(file)} == {
+        ("setting_invalid", "server.public_url"),
+        ("setting_invalid", "server.limits.body_bytes"),
+        ("setting_invalid", "server.limits.bytes"),
+        ("setting_invalid", "server.approvals.webhook"),
+        ("signing_key_invalid", "server.approvals.secret"),
+    }
+    file.write_text('[server.approvals]\nwebhook = "https://chat.example.com"\n')
+    assert problems(file) == [("setting_invalid", f"{file}: server.approvals.secret")]

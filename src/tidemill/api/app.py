@@ -24,7 +24,7 @@ from tidemill.api.routes import (
     schedules,
     workflows,
 )
-from tidemill.api.schemas import PROBLEM, AnswerSchemas
+from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
 from tidemill.engine.engine import Engine
@@ -104,7 +104,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 declared: Declared | None = getattr(route.endpoint, "declared", None)
                 if declared is not None and declared.answers is not None:
                     content = {declared.media_type: {"schema": schemas.schema(declared.answers)}}
-                    operation["responses"][str(declared.status)]["content"] = content
+                    success = operation["responses"][str(declared.status)]
+                    others = {kind: each for kind, each in success.get("content", {}).items() if kind != JSON}
+                    success["content"] = {**others, **content}
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)

@@ -151,10 +151,11 @@ def _problem(error: dict[str, Any]) -> Problem:
 
 async def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "request_invalid")
-    message = {404: "there is nothing at this path", 405: "this path does not take this method"}.get(
-        error.status_code, str(error.detail)
-    )
+    code, message = "request_invalid", str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        code, message = "path_unknown", "there is nothing at this path"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        code, message = "method_not_allowed", "this path does not take this method"
     hint = "the paths are listed at /api/v1/openapi.json"
     return problem_answer(
         [Problem(code=code, message=message, hint=hint)], status=error.status_code, headers=error.headers

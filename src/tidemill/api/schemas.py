@@ -154,19 +154,17 @@ PROBLEM: Schema = {
 }
 
 
-def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The first and the last byte that a `Range` header asks for; None if it asks for all, or for several ranges.
-
-    Raises Rejected (`range_invalid`, 416) if there are no such bytes.
-    """
-    found = _RANGE.fullmatch(header.strip()) if header else None
+def byte_range(text: str, size: int) -> tuple[int, int] | None:
+    """The first and the last byte (exclusive) that a `Range` asks for; None for all of them. Raises Rejected."""
+    found = _RANGE.fullmatch(text.strip())
     if found is None or found.group(1) == found.group(2) == "":
+        # Several ranges, or another unit: everything is a valid answer.
         return None
     first, last = found.groups()
-    begin = int(first) if first else max(0, size - int(last))
-    end = min(int(last), size - 1) if first and last else size - 1
-    if begin > end or (not first and last == "0"):
-        raise rejected("range_invalid", f"there are {size} bytes, and none of them is asked for", path="/Range")
+    begin, end = (int(first), min(int(last) + 1 if last else size, size)) if first else (max(0, size - int(last)), size)
+    if begin >= end:
+        message = f"there are {size} bytes, and the range is beyond them"
+        raise rejected("range_invalid", message, path="/Range", hint=f"such as bytes=0-{max(0, size - 1)}")
     return begin, end
 
 

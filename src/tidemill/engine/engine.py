@@ -30,7 +30,7 @@ from tidemill.engine.maintenance.schedule import RECONCILE, MaintenanceSchedule,
 from tidemill.engine.maintenance.usage import ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
-from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
+from tidemill.engine.services.access import STREAM_KINDS, AuditService, CredentialDirectory, KeyService, TenantService
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
@@ -220,6 +220,7 @@ class Engine:
         )
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
         self.turns.metrics = self.metrics
+        self.context.stream_kinds.update(STREAM_KINDS)
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
             self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)

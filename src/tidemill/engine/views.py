@@ -215,6 +215,8 @@ _APPROVAL_FIELDS = (
 
 
 class ApprovalView:
+    """An approval with its form and votes; `to_dict` is the same as JSON."""
+
     json_schema: ClassVar[dict[str, Any]] = {
         **{name: {"type": "string"} for name in ("approval_id", "run_id", "workflow", "node")},
         **{name: {"type": "integer"} for name in ("visit", "quorum", "requested_ms")},

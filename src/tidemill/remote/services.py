@@ -159,8 +159,9 @@ class RemoteWorkflows(RemoteService):
     async def tag(
         self, name: str, tag: str, version: int | Mapping[int, int], *, weight: int | None = None, **more: Any
     ) -> Tagged:
-        shares = {str(each): share for each, share in version.items()} if isinstance(version, Mapping) else version
-        body = given_only({"name": name, "tag": tag, "version": shares, "weight": weight, **more})
+        shared = isinstance(version, Mapping)
+        target = {"weights": {str(each): share for each, share in version.items()}} if shared else {"version": version}
+        body = given_only({"name": name, "tag": tag, **target, "weight": weight, **more})
         return cast(Tagged, received(Tagged, await self._ask(Route("PUT", "/workflows/{name}/tags/{tag}"), body)))
 
     async def versions(self, name: str) -> list[Version]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from tidemill.engine.corruption import is_newer
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN, SCHEDULE
 from tidemill.engine.maintenance.reindex import all_rows
@@ -93,8 +94,10 @@ class Scheduler:
                 error = Problem(code="worker_killer", message=SET_ASIDE, hint="see the logs of the workers")
             elif schedule.overlap == "allow" or not await self._is_live(context, schedule, key):
                 try:
-                    runs.append((at_ms, await self._started(context, schedule, at_ms, key)))
+                    runs.append((at_ms, await start_run(context, schedule, at_ms, key=key)))
                 except Rejected as refusal:
+                    if is_newer(refusal):
+                        raise
                     failed, error = failed + 1, refusal.problems[0]
                     LOG.warning("schedule %s could not start a run: %s", schedule.name, error)
         return ScheduleFired(
@@ -105,17 +108,6 @@ class Scheduler:
             skipped=len(due.times) - len(runs) - failed,
             error=error,
         )
-
-    async def _started(self, context: ServiceContext, schedule: Schedule, at_ms: int, key: str) -> str:
-        try:
-            return await start_run(context, schedule, at_ms, key=key)
-        except Rejected as refusal:
-            if refusal.code != "key_reused":
-                raise
-            # A worker that died started it before the schedule was changed.
-            if (await context.entry(key)).state.labels.get(SCHEDULE) != schedule.name:
-                raise
-            return key
 
     async def _is_live(self, context: ServiceContext, schedule: Schedule, key: str) -> bool:
         """Whether another run of the schedule is live; one with this key was started by a worker that died."""

@@ -127,7 +127,9 @@ class ScheduleDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="schedule_d
     v: int = RECORD_FORMAT
 
 
-Record = ScheduleSet | SchedulePaused | ScheduleResumed | ScheduleFired | ScheduleTriggered | ScheduleDeleted
+Change = ScheduleSet | SchedulePaused | ScheduleResumed | ScheduleTriggered | ScheduleDeleted
+"""What callers do."""
+Record = Change | ScheduleFired
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 _RECORD = msgspec.msgpack.Decoder(Record)

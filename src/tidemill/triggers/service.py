@@ -25,8 +25,8 @@ from tidemill.kernel.document.problems import shown
 from tidemill.stores.contract import Committed
 from tidemill.triggers.schedules import (
     CatchUp,
+    Change,
     Overlap,
-    Record,
     Schedule,
     ScheduleDeleted,
     SchedulePaused,
@@ -44,7 +44,9 @@ from tidemill.triggers.times import Timing, read_cron, read_duration, read_momen
 NAME_LENGTH_MAX = 100
 INPUTS_BYTES_MAX = 65_536
 TIMES_SHOWN = 5
-TIMES_MAX = 1_000
+TIMES_MAX = 100
+HORIZON_MS = 100 * 366 * 86_400_000
+"""How far ahead due times are listed: a rare one would be looked for through centuries."""
 RACES_MAX = 16
 NAMES_MAX = 1_000
 SCHEDULED_AT = "scheduled_at"
@@ -109,7 +111,7 @@ class ScheduleService:
         problems = [] if _is_schedule_name(name) else [_bad_name(name)]
         spec = await self._spec(given, now_ms, problems)
 
-        def set_up(known: Schedule | None) -> Record | None:
+        def set_up(known: Schedule | None) -> Change | None:
             if known is not None and known.status != "deleted":
                 if _same(known, spec):
                     return None
@@ -164,7 +166,7 @@ class ScheduleService:
         known = await self._known(name)
         spec = await self._spec({**_given(known), **changes}, now_ms, [], known)
 
-        def change(known: Schedule) -> Record | None:
+        def change(known: Schedule) -> Change | None:
             if _same(known, spec):
                 return None
             paused = known.status == "paused"
@@ -199,7 +201,7 @@ class ScheduleService:
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
 
-        def pause(known: Schedule) -> Record | None:
+        def pause(known: Schedule) -> Change | None:
             return None if known.status == "paused" else SchedulePaused(at_ms=at_ms, reason=reason, actor=actor)
 
         return await self._change_known(name, pause)
@@ -209,7 +211,7 @@ class ScheduleService:
         check_words(reason=reason, actor=actor)
         now_ms = self._context.store.now_ms()
 
-        def resume(known: Schedule) -> Record | None:
+        def resume(known: Schedule) -> Change | None:
             if known.status != "paused":
                 return None
             due_ms = _next(known, now_ms)
@@ -229,6 +231,7 @@ class ScheduleService:
         `key` makes it idempotent, as that of `start` does.
         """
         check_words(actor=actor)
+        self._context.check_actor(actor)
         schedule, now_ms = await self._known(name), self._context.store.now_ms()
         run_id = await start_run(self._context, schedule, now_ms - now_ms % 1_000, key=key, submitted_by=actor)
         triggered = ScheduleTriggered(at_ms=now_ms, run_id=run_id, actor=actor)
@@ -328,17 +331,17 @@ class ScheduleService:
         hint = offered(str(name), names) if names else "create it: `tidemill schedules create`"
         raise rejected("schedule_unknown", f"there is no schedule {shown(str(name))}", path="/name", hint=hint)
 
-    async def _change_known(self, name: str, decide: Callable[[Schedule], Record | None]) -> Schedule:
+    async def _change_known(self, name: str, decide: Callable[[Schedule], Change | None]) -> Schedule:
         await self._known(name)
 
-        def checked(known: Schedule | None) -> Record | None:
+        def checked(known: Schedule | None) -> Change | None:
             if known is None or known.status == "deleted":
                 raise rejected("schedule_unknown", f"the schedule {name} was deleted meanwhile", path="/name")
             return decide(known)
 
         return await self._change(name, checked)
 
-    async def _change(self, name: str, decide: Callable[[Schedule | None], Record | None]) -> Schedule:
+    async def _change(self, name: str, decide: Callable[[Schedule | None], Change | None]) -> Schedule:
         """Append the record that is decided on, none if nothing changes; decided again after a lost race."""
         store, stream = self._context.store, stream_of(self._context.tenant, name)
         for _ in range(RACES_MAX):
@@ -348,8 +351,15 @@ class ScheduleService:
                 assert known is not None, "only a schedule that exists can be left as it is"
                 return known
             commit = next_commit(stream, version, known, record)
-            words = {"actor": getattr(record, "actor", ""), "command": _audited_as(known, record)}
-            audit = self._context.audit_rows(stream, version + 1, commit.records[0], at_ms=record.at_ms, **words)
+            audit = self._context.audit_rows(
+                stream,
+                version + 1,
+                commit.records[0],
+                actor=record.actor,
+                command=_command(known, record),
+                at_ms=record.at_ms,
+                detail=getattr(record, "reason", ""),
+            )
             (result,) = await store.commit([msgspec.structs.replace(commit, rows=(*commit.rows, *audit))])
             if isinstance(result, Committed):
                 return (await load_schedule(store, stream))[1] or await self._known(name)
@@ -358,36 +368,34 @@ class ScheduleService:
     def _times(self, schedule: Schedule, count: int) -> list[int]:
         if schedule.status != "active":
             return []
-        return list(islice(upcoming(schedule, schedule.cursor_ms), count))
-
-
-def _audited_as(known: Schedule | None, record: Record) -> str:
-    """What the audit calls a change."""
-    if isinstance(record, ScheduleSet):
-        return "create" if known is None or known.status == "deleted" else "update"
-    words = {
-        SchedulePaused: "pause",
-        ScheduleResumed: "resume",
-        ScheduleTriggered: "trigger",
-        ScheduleDeleted: "delete",
-    }
-    return words.get(type(record), "fire")
+        end_ms = schedule.cursor_ms + HORIZON_MS
+        bound_ms = end_ms if schedule.end_at_ms is None else min(end_ms, schedule.end_at_ms)
+        return list(islice(upcoming(msgspec.structs.replace(schedule, end_at_ms=bound_ms), schedule.cursor_ms), count))
 
 
 async def start_run(
     context: ServiceContext, schedule: Schedule, scheduled_ms: int, *, key: str | None, submitted_by: str = ""
 ) -> str:
-    """Start a run of a schedule for one moment. Raises Rejected."""
-    at = utc_text(scheduled_ms)
-    version = await context.catalog.resolve(context.tenant, schedule.workflow)
+    """Start a run of a schedule for one moment; with a key, at most once. Raises Rejected."""
+    run_id = context.ambient.new_id() if key is None else key
+    # Of a tag that several versions share, the id decides which one is meant.
+    version = await context.catalog.resolve(context.tenant, schedule.workflow, run_id)
     flow = await context.catalog.flow(context.tenant, version.digest)
-    return await RunService(context).start(
-        schedule.workflow,
-        with_time(schedule.inputs, flow.workflow.inputs, scheduled_ms),
-        key=key,
-        labels={**schedule.labels, SCHEDULE: schedule.name, SCHEDULED_AT: at},
-        submitted_by=submitted_by or f"schedule:{schedule.name}",
-    )
+    try:
+        return await RunService(context).start(
+            schedule.workflow,
+            with_time(schedule.inputs, flow.workflow.inputs, scheduled_ms),
+            key=run_id,
+            labels={**schedule.labels, SCHEDULE: schedule.name, SCHEDULED_AT: utc_text(scheduled_ms)},
+            submitted_by=submitted_by or f"schedule:{schedule.name}",
+        )
+    except Rejected as refusal:
+        if refusal.code != "key_reused" or key is None:
+            raise
+        # It was started before the schedule or its workflow was changed, or at another moment.
+        if (await context.entry(key)).state.labels.get(SCHEDULE) != schedule.name:
+            raise
+        return key
 
 
 def with_time(inputs: Any, schema: Any, at_ms: int) -> Any:
@@ -409,6 +417,21 @@ def schedule_verb(
         return cast(T, getattr(schedules, method.__name__)(*args, **kwargs))
 
     return call
+
+
+def _command(known: Schedule | None, record: Change) -> str:
+    """What a change is called in the audit."""
+    if isinstance(record, ScheduleSet):
+        return "create" if known is None or known.status == "deleted" else "update"
+    return _COMMANDS[type(record)]
+
+
+_COMMANDS: dict[type[Change], str] = {
+    SchedulePaused: "pause",
+    ScheduleResumed: "resume",
+    ScheduleTriggered: "trigger",
+    ScheduleDeleted: "delete",
+}
 
 
 def _next(spec: ScheduleSpec, now_ms: int) -> int | None:

@@ -93,12 +93,15 @@ def _cron_times(timing: Timing, after_ms: int) -> Iterator[int]:
 
     last_ms = after_ms
     begin = datetime.fromtimestamp(min(after_ms, MOMENT_MS_MAX) / 1_000, zone_of(timing.timezone))
-    for at in CronSim(expanded(timing.cron), begin):
-        # Several times that the clocks skip are due at the same moment; those that they repeat have been due before.
-        at_ms = int(at.timestamp()) * 1_000
-        if at_ms > last_ms:
-            last_ms = at_ms
-            yield at_ms
+    try:
+        for at in CronSim(expanded(timing.cron), begin):
+            # Several times that the clocks skip are due at the same moment; those that they repeat were due before.
+            at_ms = int(at.timestamp()) * 1_000
+            if at_ms > last_ms:
+                last_ms = at_ms
+                yield at_ms
+    except OverflowError:
+        return  # Calendars end before it is due again.
 
 
 def expanded(cron: str) -> str:

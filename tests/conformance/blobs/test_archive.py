@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from tidemill.blobs.archive import Archive, DirectoryArchive, MemoryArchive, S3Archive
 from tidemill.blobs.s3 import service_error
-from tidemill.bootstrap import archive_at
 from tidemill.errors import StoreUnusable, Unavailable
+from tidemill.storage_urls import archive_at
 
 BUCKET = "archives"
 

@@ -18,8 +18,8 @@ from tests.conformance.blobs.laws import TENANT, BlobLaws, OutsideLaws, everythi
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Bucket, S3Blobs
-from tidemill.bootstrap import blobs_at, place_of
 from tidemill.errors import Rejected, Unavailable
+from tidemill.storage_urls import blobs_at, place_of
 
 _numbers = count()
 

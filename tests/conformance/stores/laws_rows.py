@@ -126,6 +126,13 @@ class RowLaws:
             assert [each.key for each in page.rows] == below
         assert (await sut.store.find("acme", "run", terms, after=cursor_at((-3, "")))).rows == ()
 
+    async def test_a_cursor_right_above_a_row_begins_with_it(self, sut: StoreUnderTest) -> None:
+        """A row is looked up by its place like this; others may have its sort, or a key that begins with its key."""
+        await sut.committed(rows=(row("k", 9, kind="x"), *(row(key, 5) for key in ("k", "k.1", "k0", "ka", "j"))))
+        for key, found in [("k", "k"), ("k.1", "k.1"), ("kX", "k0"), ("j", "j"), ("a", None)]:
+            page = await sut.store.find("acme", "run", after=cursor_at((5, f"{key}\1")), limit=1)
+            assert [each.key for each in page.rows] == ([] if found is None else [found])
+
     async def test_an_empty_page_has_no_cursor(self, sut: StoreUnderTest) -> None:
         assert await sut.store.find("acme", "run", limit=1) == Page(rows=())
 

@@ -247,6 +247,20 @@ TABLE: dict[str, list[Row]] = {
         ),
         *rows("runs list --store sqlite:///nope.db", "runs list --store memory://"),
     ],
+    "runs summary": [
+        *both("runs summary"),
+        *rows("runs summary status:failed", "runs summary workflow:nope", "runs summary --buckets 2"),
+        *rows("runs summary statuss:failed", "runs summary --buckets 0"),
+    ],
+    "runs failures": [
+        *both("runs failures"),
+        *rows("runs failures workflow:nope", "runs failures failure:zz", "runs failures status:running"),
+    ],
+    "usage": [
+        *both("usage"),
+        *rows("usage --workflow payment", "usage --since 2020-01-01 --workflow nope", "usage --since soon", "usage x"),
+    ],
+    "queues": [*both("queues"), *rows("queues --store sqlite:///nope.db", "queues extra")],
     "runs count": [
         *both("runs count status:failed"),
         *rows("runs count", "runs count statuss:failed", "runs count --since soon", "runs count --limit 3"),
@@ -532,6 +546,16 @@ TABLE: dict[str, list[Row]] = {
         *rows("workflows tag payment next 2", "workflows tag payment stable 9", "workflows tag nope stable 1"),
         *rows("workflows tag payment stable one", "workflows tag payment stable 0", "workflows tag payment stable"),
         *rows("workflows tag payment 'a b' 1", "workflows tag payment latest 1"),
+        *both("workflows tag payment stable 1 --weight 25"),
+        *rows("workflows tag payment next 2 --weight 25", "workflows tag payment stable 1 --weight 101"),
+    ],
+    "workflows rollback": [
+        *both("workflows rollback payment stable --as ada -m back", "workflows tag payment stable 1"),
+        *rows("workflows rollback payment nope", "workflows rollback nope stable", "workflows rollback payment latest"),
+    ],
+    "workflows delete": [
+        *both("workflows delete hello --as ada"),
+        *rows("workflows delete release", "workflows delete nope", "workflows delete"),
     ],
     "workflows untag": [
         *both("workflows untag payment stable"),
@@ -560,6 +584,7 @@ CHANGING = (
     (r" +(?:\d+ ms\b|<1 ms|\d+\.\d s\b)", " SPAN"),
     (r'"duration_ms":[0-9.]+,', ""),
     (r'"ms":[0-9.]+', '"ms":N'),
+    (r'"(node_ms|work_ms)":\d+', r'"\1":N'),
     (r"tidemill [0-9.]+\n", "tidemill VERSION\n"),
     (r"(Tidemill|Python|SQLite|apsw) [0-9.]+\b", r"\1 VERSION"),
     (r"[0-9,.]+ GiB", "N GiB"),

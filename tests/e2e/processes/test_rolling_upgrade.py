@@ -22,7 +22,7 @@ from tests.fixtures.command_line import environment
 from tests.fixtures.newer_build import KIND, VERSION, build
 from tests.fixtures.servers.postgres_server import running
 from tests.fixtures.worker_processes import SECONDS_MAX, Place, opened, until
-from tidemill.bootstrap import open_storage
+from tidemill.storage_urls import open_storage
 from tidemill.stores.contract import Stream
 
 LEASE = ("--heartbeat", "0.5", "--dead-after", "2")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import re
+
+import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.views import error_view
+from tidemill.engine.views import activation_id, error_view, read_activation_id
 from tidemill.kernel.events import Error
 
 
@@ -79,3 +83,23 @@ async def test_a_thousand_waits_are_not_all_named(mill: Cluster) -> None:
     await asyncio.sleep(1)
     row = await mill.row(run_id)
     assert row.waiting_for and len(row.waiting_for) <= 20
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("01J", "ask", 1, -1), ("order/7 ü", "a-b_c", 12, 99_999), ("x" * 200, "y" * 200, 1, 0)],
+)
+def test_an_id_stands_for_one_activation_and_is_safe_in_a_path(place: tuple[str, str, int, int]) -> None:
+    text = activation_id(*place)
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
+    assert read_activation_id(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "x", "ü", "cnVu", f"{activation_id('r', 'n', 1, -1)}=", "a" * 9_999])
+def test_what_is_no_id_stands_for_nothing(text: str) -> None:
+    assert read_activation_id(text) is None
+
+
+@pytest.mark.parametrize("key", ["r/n/0/-1", "r/n/1/-2", "r/n/01/-1", "r/n/1/+1", "n/1/-1", "r/n/1/x"])
+def test_a_place_has_one_spelling(key: str) -> None:
+    assert read_activation_id(base64.urlsafe_b64encode(key.encode()).rstrip(b"=").decode()) is None

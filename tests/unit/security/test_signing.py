@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from tidemill.errors import Rejected
-from tidemill.security.signing import WINDOW_MS, read_key, signed_headers, verify
+from tidemill.security.signing import WINDOW_MS, DecisionLink, DecisionLinks, read_key, signed_headers, verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()
@@ -93,3 +93,33 @@ def test_a_key_that_is_none_is_refused_and_not_told(key: str) -> None:
         read_key(key)
     assert refused.value.code == "signing_key_invalid"
     assert "sesame" not in str(refused.value)
+
+
+LINK = DecisionLink("acme", "run/1", "ask", 2, -1, 1_000, "user:alice", ("clerk",), NOW_MS)
+SECRET = "a secret of the server, long enough"
+
+
+def refusal(links: DecisionLinks, token: str, now_ms: int = 0) -> str:
+    with pytest.raises(Rejected) as refused:
+        links.read(token, now_ms)
+    return refused.value.code
+
+
+def test_a_link_comes_back_as_it_was_issued_by_any_process_with_the_secret() -> None:
+    token = DecisionLinks(SECRET).issue(LINK)
+    assert DecisionLinks(SECRET).read(token, NOW_MS - 1) == LINK
+    assert refusal(DecisionLinks(SECRET), token, NOW_MS) == "link_expired"
+    assert (DecisionLinks(SECRET).lasting, DecisionLinks().lasting) == (True, False)
+
+
+def test_a_link_with_another_signature_is_none() -> None:
+    links = DecisionLinks(SECRET)
+    text, _, signature = links.issue(LINK).partition(".")
+    other = links.issue(DecisionLink("other", "run/1", "ask", 2, -1, 1_000, "user:alice", (), NOW_MS)).partition(".")[0]
+    for token in (
+        *("", ".", text, f"{text}.", f".{signature}", f"{text}.{signature}=", f"{other}.{signature}"),
+        *(f"{text}.{signature}.x", f"{text[:-1]}.{signature}", f"{text}.ü", "x" * 10_000),
+    ):
+        assert refusal(links, token) == "link_invalid"
+    assert refusal(DecisionLinks(SECRET + "x"), f"{text}.{signature}") == "link_invalid"
+    assert refusal(DecisionLinks(), f"{text}.{signature}") == "link_invalid"

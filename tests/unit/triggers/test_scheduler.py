@@ -252,6 +252,27 @@ async def test_a_pause_or_a_change_during_a_fire_wins_and_repeats_nothing(mill: 
 
 
 @simulated
+async def test_a_trigger_during_a_fire_is_recorded_beside_it_and_delays_nothing(mill: Cluster) -> None:
+    process, schedules = await served(mill)
+    await process.publish(FLOW)
+    made = await schedules.create("often", "report", every="1m", actor="ada")
+    other, others = await served(mill, "other", work=False)
+    triggered: list[str] = []
+
+    async def around(verb: str, given: Any, call: Any) -> Any:
+        if not triggered and verb == "commit" and any(commit.stream.kind == SCHEDULE for commit in given):
+            triggered.append("")
+            triggered[0] = await others.trigger("often", actor="ada")
+        return await call()
+
+    process.faulty_store.around = around
+    await passed(mill, 63)
+    shown = await schedules.show("often")
+    assert (shown.runs, shown.next_ms) == (2, made.anchor_ms + 120_000), "not after a lease has expired"
+    assert (await other.end(triggered[0])).labels[SCHEDULE] == "often"
+
+
+@simulated
 async def test_a_lost_job_is_restored(mill: Cluster) -> None:
     process, schedules = await served(mill)
     await process.publish(FLOW)

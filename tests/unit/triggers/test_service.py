@@ -193,6 +193,21 @@ async def test_a_file_among_the_inputs_is_kept_until_the_schedule_goes(mill: Clu
     assert await referred() == 0
 
 
+@simulated
+async def test_a_trigger_with_a_key_starts_one_run_at_whatever_time_it_is_repeated(mill: Cluster) -> None:
+    process, schedules = await served(mill, work=False)
+    timed = {"type": "object", "properties": {"scheduled_at": {"type": "string"}}}
+    await process.publish(document(node("a", config="{{ inputs.scheduled_at }}"), name="timed", inputs=timed))
+    await schedules.create("nightly", "timed", every="1h")
+    await schedules.create("other", "timed", every="1h")
+    assert await schedules.trigger("nightly", key="once") == "once"
+    await asyncio.sleep(100)
+    assert await schedules.trigger("nightly", key="once") == "once"
+    assert (await schedules.show("nightly")).runs == 1
+    with pytest.raises(Rejected, match="key_reused"):
+        await schedules.trigger("other", key="once")
+
+
 def test_both_clients_offer_them(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     with tidemill.open(url, work=False) as mill:
@@ -206,3 +221,36 @@ def test_both_clients_offer_them(tmp_path: Any) -> None:
         (found,), _ = mill.schedules()
         assert (found.name, found.timezone, len(mill.schedule_times("nightly"))) == ("nightly", "Europe/Berlin", 5)
         assert "failing_schedules" not in {each.code for each in mill.diagnose().findings}
+
+
+@simulated
+async def test_changes_are_audited_and_need_an_actor(mill: Cluster) -> None:
+    process, _ = await served(mill, work=False)
+    await process.publish(FLOW)
+    services = process.engine.for_tenant(TENANT, audited=True)
+    schedules = ScheduleService(services.context)
+    await schedules.create("nightly", "report", every="5m", actor="ada")
+    await schedules.update("nightly", every="10m", actor="bob")
+    await schedules.update("nightly", every="10m", actor="bob")
+    await schedules.pause("nightly", reason="lunch", actor="ada")
+    await schedules.resume("nightly", actor="ada")
+    run_id = await schedules.trigger("nightly", actor="cleo")
+    await schedules.delete("nightly", actor="ada")
+    entries, _ = await services.audit.find(subject="nightly")
+    assert [(each.actor, each.action, each.detail) for each in reversed(entries)] == [
+        ("ada", "schedules.create", ""),
+        ("bob", "schedules.update", ""),
+        ("ada", "schedules.pause", "lunch"),
+        ("ada", "schedules.resume", ""),
+        ("cleo", "schedules.trigger", ""),
+        ("ada", "schedules.delete", ""),
+    ]
+    started, _ = await services.audit.find(subject=run_id)
+    assert [(each.actor, each.action) for each in started] == [("cleo", "runs.start")]
+    with pytest.raises(Rejected, match="actor"):
+        await schedules.create("nightly", "report", every="5m")
+    await schedules.create("nightly", "report", every="5m", actor="ada")
+    before = await mill.store.count(TENANT, "run")
+    with pytest.raises(Rejected, match="actor"):
+        await schedules.trigger("nightly")
+    assert await mill.store.count(TENANT, "run") == before

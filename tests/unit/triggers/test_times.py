@@ -63,6 +63,13 @@ def test_due_times_of_a_year_grow_strictly() -> None:
         assert all(first < second for first, second in pairwise(times)), cron
 
 
+def test_a_rare_time_ends_with_the_calendar() -> None:
+    """The 29th of February on a Sunday."""
+    rare = Timing(cron="0 0 29 2 */7", timezone=BERLIN)
+    assert due(rare, "2026-01-01T00:00Z", 2) == ["2032-02-28T23:00:00Z", "2060-02-28T23:00:00Z"]
+    assert len(list(upcoming(rare, at("9900-01-01T00:00Z")))) < 10
+
+
 def test_an_interval_does_not_drift() -> None:
     timing = Timing(every_ms=15 * MINUTE, anchor_ms=at("2026-01-01T00:00:07Z"))
     assert due(timing, "2026-01-01T00:00:07Z", 2) == ["2026-01-01T00:15:07Z", "2026-01-01T00:30:07Z"]

@@ -6,18 +6,15 @@ from typing import Annotated
 
 import msgspec
 from fastapi import Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
-from tidemill.api.schemas import PageOf, answer, page_answer
+from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
 from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
 from tidemill.security.identity import ANYONE, SESSION_COOKIE, Role
 
 router = Router()
-
-After = Annotated[str | None, Query(description="`next` of the page before.", max_length=500)]
-Limit = Annotated[int, Query(ge=1, le=1_000, description="The most items of a page.")]
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +43,20 @@ def _me(caller: Caller, session: str, access: Access) -> Me:
     )
 
 
-@router.on("GET", "/me", may=ANYONE, answers=Me, summary="Who asks, and what they may do")
+@router.on("GET", "/me", may=ANYONE, answers=Me, summary="Who asks, and what they may do", operation_id="me")
 async def me(request: Request, caller: CurrentCaller) -> Response:
     return answer(_me(caller, caller.session, request.app.state.access))
 
 
-@router.on("POST", "/session", may=ANYONE, answers=Me, status=201, summary="Exchange a key or token for a session")
+@router.on(
+    "POST",
+    "/session",
+    may=ANYONE,
+    answers=Me,
+    status=201,
+    summary="Exchange a key or token for a session",
+    operation_id="beginSession",
+)
 async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     """Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token."""
     access: Access = request.app.state.access
@@ -66,7 +71,15 @@ async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     return found
 
 
-@router.on("DELETE", "/session", may=ANYONE, answers=None, status=204, summary="End the session of a browser")
+@router.on(
+    "DELETE",
+    "/session",
+    may=ANYONE,
+    answers=None,
+    status=204,
+    summary="End the session of a browser",
+    operation_id="endSession",
+)
 async def end_session(caller: CurrentCaller) -> Response:
     found = Response(status_code=204)
     found.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
@@ -76,23 +89,38 @@ async def end_session(caller: CurrentCaller) -> Response:
 # Keys
 
 
-class NewKeyBody(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"label": "ci-deploy", "roles": ["author", "operator"], "expires_days": 90}]},
+class NewKeyBody(Body):
+    label: str = Field(
+        description="What it is for: it names the actor of what the key changes, as `key:LABEL`.",
+        examples=["ci-deploy"],
+    )
+    roles: list[Role] = Field(min_length=1, examples=[["author", "operator"]])
+    expires_days: float | None = Field(
+        EXPIRES_DAYS, description="How long it is valid; null: until it is revoked.", examples=[90]
     )
 
-    label: str = Field(description="What it is for: it names the actor of what the key changes, as `key:LABEL`.")
-    roles: list[Role] = Field(min_length=1)
-    expires_days: float | None = Field(EXPIRES_DAYS, description="How long it is valid; null: until it is revoked.")
 
-
-@router.on("GET", "/keys", may="keys:read", answers=PageOf(KeyView), summary="The API keys of the tenant")
+@router.on(
+    "GET",
+    "/keys",
+    may="keys:read",
+    answers=PageOf(KeyView),
+    summary="The API keys of the tenant",
+    operation_id="listKeys",
+)
 async def list_keys(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
     return page_answer(*await caller.services.keys.find(after=after, limit=limit))
 
 
-@router.on("POST", "/keys", may="keys:write", answers=CreatedKey, status=201, summary="Make an API key")
+@router.on(
+    "POST",
+    "/keys",
+    may="keys:write",
+    answers=CreatedKey,
+    status=201,
+    summary="Make an API key",
+    operation_id="createKey",
+)
 async def create_key(caller: CurrentCaller, body: NewKeyBody) -> Response:
     """The answer is the only place where the key is ever shown."""
     created = await caller.services.keys.create(
@@ -101,7 +129,9 @@ async def create_key(caller: CurrentCaller, body: NewKeyBody) -> Response:
     return answer(created, 201, {"Cache-Control": "no-store"})
 
 
-@router.on("DELETE", "/keys/{key_id}", may="keys:write", answers=KeyView, summary="Revoke an API key")
+@router.on(
+    "DELETE", "/keys/{key_id}", may="keys:write", answers=KeyView, summary="Revoke an API key", operation_id="revokeKey"
+)
 async def revoke_key(caller: CurrentCaller, key_id: Annotated[str, Path(max_length=200)]) -> Response:
     """Every server refuses the key within five seconds. Revoking it again changes nothing."""
     return answer(await caller.services.keys.revoke(key_id, actor=caller.actor))
@@ -110,32 +140,59 @@ async def revoke_key(caller: CurrentCaller, key_id: Annotated[str, Path(max_leng
 # Tenants
 
 
-class NewTenantBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "acme"}]})
-
-    name: str = Field(description="Lower-case letters, digits and -, at most 63.")
+class NewTenantBody(Body):
+    name: str = Field(description="Lower-case letters, digits and -, at most 63.", examples=["acme"])
 
 
 TenantName = Annotated[str, Path(max_length=63)]
 
 
-@router.on("GET", "/tenants", may="tenants:read", answers=PageOf(TenantView), summary="The tenants that were made")
+@router.on(
+    "GET",
+    "/tenants",
+    may="tenants:read",
+    answers=PageOf(TenantView),
+    summary="The tenants that were made",
+    operation_id="listTenants",
+)
 async def list_tenants(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
     return page_answer(*await caller.services.tenants.find(after=after, limit=limit))
 
 
-@router.on("POST", "/tenants", may="tenants:write", answers=TenantView, status=201, summary="Make a tenant")
+@router.on(
+    "POST",
+    "/tenants",
+    may="tenants:write",
+    answers=TenantView,
+    status=201,
+    summary="Make a tenant",
+    operation_id="createTenant",
+)
 async def create_tenant(caller: CurrentCaller, body: NewTenantBody) -> Response:
     return answer(await caller.services.tenants.create(body.name, actor=caller.actor), 201)
 
 
-@router.on("POST", "/tenants/{name}/disable", may="tenants:write", answers=TenantView, summary="Disable a tenant")
+@router.on(
+    "POST",
+    "/tenants/{name}/disable",
+    may="tenants:write",
+    answers=TenantView,
+    summary="Disable a tenant",
+    operation_id="disableTenant",
+)
 async def disable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
     """All its keys and tokens are refused within five seconds; its runs go on."""
     return answer(await caller.services.tenants.disable(name, actor=caller.actor))
 
 
-@router.on("POST", "/tenants/{name}/enable", may="tenants:write", answers=TenantView, summary="Enable a tenant again")
+@router.on(
+    "POST",
+    "/tenants/{name}/enable",
+    may="tenants:write",
+    answers=TenantView,
+    summary="Enable a tenant again",
+    operation_id="enableTenant",
+)
 async def enable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
     return answer(await caller.services.tenants.enable(name, actor=caller.actor))
 
@@ -146,7 +203,14 @@ Text = Annotated[str | None, Query(max_length=2_000)]
 Moment = Annotated[str | None, Query(max_length=100, description="`2h` (ago), or a date.")]
 
 
-@router.on("GET", "/audit", may="audit:read", answers=PageOf(AuditEntry), summary="Who has changed what, newest first")
+@router.on(
+    "GET",
+    "/audit",
+    may="audit:read",
+    answers=PageOf(AuditEntry),
+    summary="Who has changed what, newest first",
+    operation_id="listAudit",
+)
 async def list_audit(
     caller: CurrentCaller,
     actor: Text = None,
@@ -163,7 +227,14 @@ async def list_audit(
     return page_answer(*found)
 
 
-@router.on("GET", "/audit/verify", may="audit:read", answers=ChainCheck, summary="Whether an entry was changed")
+@router.on(
+    "GET",
+    "/audit/verify",
+    may="audit:read",
+    answers=ChainCheck,
+    summary="Whether an entry was changed",
+    operation_id="verifyAudit",
+)
 async def verify_audit(
     caller: CurrentCaller,
     head: Annotated[str, Query(max_length=100, description="The head of an earlier check, kept elsewhere.")] = "",

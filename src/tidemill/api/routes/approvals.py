@@ -247,7 +247,7 @@ class LinkBody(Body):
     operation_id="createDecisionLink",
 )
 async def create_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
-    """The link holds for this request, this person and this time; a decision uses it up. Whoever has it can decide."""
+    """The link holds for this request, this person and this time; a decision uses it up."""
     place = _place(approval_id)
     own = body.person is None or as_user(body.person) == as_user(caller.actor)
     if not own and not caller.principal.may("keys:write"):
@@ -291,7 +291,7 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
     links: DecisionLinks = request.app.state.decision_links
     link = links.read(token, engine.context.store.now_ms())
     place = _Place(link.run_id, link.node, link.visit, link.index)
-    services: TenantServices = engine.for_tenant(link.tenant)
+    services: TenantServices = engine.for_tenant(link.tenant, audited=True)
     review = await services.approvals.review(place.run_id, place.node, **place.at)
     if review.view.approval.requested_ms != link.requested_ms:
         raise rejected("link_void", "the link belongs to an earlier request", hint="ask for a new one")

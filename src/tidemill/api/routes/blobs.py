@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 from urllib.parse import quote
@@ -12,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from tidemill.api.auth import CurrentCaller, Router
-from tidemill.api.schemas import After, Limit, PageOf, answer, page_answer
+from tidemill.api.schemas import After, Limit, PageOf, answer, byte_range, page_answer
 from tidemill.blobs.contract import BlobInfo, BlobState
 from tidemill.errors import rejected
 from tidemill.handlers.contract import is_media_type
@@ -20,7 +19,6 @@ from tidemill.handlers.contract import is_media_type
 router = Router()
 
 OCTETS = "application/octet-stream"
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _DESCRIBED = {
     "type": "object",
     "properties": {
@@ -135,27 +133,13 @@ async def get(
     if etag in [each.strip().removeprefix("W/") for each in if_none_match.split(",")] or if_none_match.strip() == "*":
         return Response(status_code=304, headers=headers)
     begin, end = 0, blob.size
-    asked = _range(range_, blob.size) if not if_range or if_range == etag else None
+    asked = byte_range(range_, blob.size) if not if_range or if_range == etag else None
     if asked is not None:
         begin, end = asked
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{blob.size}"
     headers["Content-Length"] = str(end - begin)
     chunks = _part(caller.services.blobs.read(digest), begin, end, blob.size)
     return StreamingResponse(chunks, 200 if asked is None else 206, headers, media_type)
-
-
-def _range(text: str, size: int) -> tuple[int, int] | None:
-    """The first and the last byte (exclusive) that are asked for; None for all of them. Raises Rejected."""
-    found = _RANGE.fullmatch(text.strip())
-    if found is None or found.group(1) == found.group(2) == "":
-        # Several ranges, or another unit: the whole blob is a valid answer.
-        return None
-    first, last = found.groups()
-    begin, end = (int(first), min(int(last) + 1 if last else size, size)) if first else (max(0, size - int(last)), size)
-    if begin >= end:
-        message = f"the blob has {size} bytes, and the range is beyond them"
-        raise rejected("range_invalid", message, hint=f"such as bytes=0-{max(0, size - 1)}")
-    return begin, end
 
 
 async def _part(chunks: AsyncIterator[bytes], begin: int, end: int, size: int) -> AsyncIterator[bytes]:

@@ -16,7 +16,7 @@ from tidemill.api.auth import Caller, CurrentCaller, Router
 from tidemill.api.protection import LoadGuard
 from tidemill.api.schemas import Body, PageOf, answer, page_answer
 from tidemill.engine.services.concurrency import ConcurrencyLimit
-from tidemill.engine.services.workers import NodeTypeView, WorkerView
+from tidemill.engine.services.workers import NodeTypeView, QueueView, WorkerView
 from tidemill.errors import offered, rejected
 from tidemill.security.identity import OPERATOR_TENANT
 
@@ -43,20 +43,6 @@ _NODE_TYPE: dict[str, Any] = {
 }
 _SHOWN = ("name", "major", "version", "title", "icon", "description", "queue", "waits")
 _SCHEMAS = ("config_schema", "input_schema", "output_schema")
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of a tenant in one queue."""
-
-    queue: str
-    ready: int
-    """Jobs that a worker may claim now."""
-    leased: int
-    """Jobs that workers hold."""
-    later: int
-    """Timers and retries that are not due yet."""
-    oldest_ms: int | None
-    """How long the oldest ready job has been waiting; None if none is ready."""
 
 
 def _is_operator(caller: Caller) -> bool:
@@ -94,19 +80,7 @@ async def workers(caller: CurrentCaller) -> Response:
 async def queues(request: Request, caller: CurrentCaller) -> Response:
     """As it was within the last second."""
     guard: LoadGuard = request.app.state.load_guard
-    now_ms = caller.services.context.store.now_ms()
-    found = [
-        QueueView(
-            queue=each.queue,
-            ready=each.ready,
-            leased=each.leased,
-            later=each.later,
-            oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now_ms - each.oldest_ready_at_ms),
-        )
-        for each in await guard.backlog()
-        if each.tenant == caller.principal.tenant
-    ]
-    return page_answer(found, None)
+    return page_answer(await caller.services.queues.find(await guard.backlog()), None)
 
 
 def _shown(view: NodeTypeView) -> dict[str, Any]:
@@ -183,7 +157,7 @@ class LimitBody(Body):
     operation_id="setConcurrencyLimit",
 )
 async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
-    return answer(await caller.services.concurrency.set(name, body.limit))
+    return answer(await caller.services.concurrency.set(name, body.limit, actor=caller.actor))
 
 
 @router.on(
@@ -195,5 +169,5 @@ async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Respon
     operation_id="removeConcurrencyLimit",
 )
 async def remove_limit(name: str, caller: CurrentCaller) -> Response:
-    await caller.services.concurrency.remove(name)
+    await caller.services.concurrency.remove(name, actor=caller.actor)
     return answer({})

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from tidemill.api.auth import Caller, CurrentCaller, Router
 from tidemill.api.problems import problem_answer
-from tidemill.api.routes.runs import IdempotencyKey, StartedRun, id_of_key, location, need
+from tidemill.api.routes.runs import NUMBER_MAX, IdempotencyKey, StartedRun, id_of_key, location, need
 from tidemill.api.schemas import Body, answer
 from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkRun
 from tidemill.engine.services.patches import PatchOutcome
@@ -135,8 +135,8 @@ class OverrideNode(Act):
     node: str
     value: Any = Field(default=None, description="The output that the node gets; null is one.")
     skip: bool = Field(default=False, description="Skip the node instead of giving it a value.")
-    visit: int | None = Field(default=None, ge=1, description="Of a loop; by default the latest.")
-    index: int | None = Field(default=None, ge=0, description="An item of a map.")
+    visit: int | None = Field(default=None, ge=1, le=NUMBER_MAX, description="Of a loop; by default the latest.")
+    index: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="An item of a map.")
     next_nodes: list[str] | None = Field(default=None, description="Where a branch leads, else it decides.")
 
 
@@ -232,7 +232,12 @@ async def relabel_run(
 
 class ForkRun(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"node": "score", "reason": "what if"}]})
-    at: int | None = Field(default=None, description="What happened up to this event is shared; by default everything.")
+    at: int | None = Field(
+        default=None,
+        ge=1,
+        le=NUMBER_MAX,
+        description="The last event that is shared; by default all.",
+    )
     node: str | None = Field(default=None, description="A node that runs again in the fork.")
     inputs: Any = Field(default=None, description="Other inputs; by default those of the run.")
     patch: Any = Field(default=None, description="A JSON Patch of the run's document. Needs `runs:patch`.")
@@ -288,7 +293,7 @@ class PatchRun(Body):
     dry_run: bool = Field(default=False, description="Only say what the patch would do.")
     retry: bool = Field(default=False, description="Let a failed or cancelled run continue with it.")
     base_digest: str | None = Field(default=None, description="Refuse if the run follows another document by now.")
-    expected_seq: int | None = Field(default=None, ge=1, description="Refuse if the run is at another event by now.")
+    expected_seq: int | None = Field(default=None, ge=1, le=NUMBER_MAX, description="Refuse at another event.")
     publish: bool = Field(default=False, description="Also publish the outcome as a version.")
     did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
     message: str = Field(default="", description="What it is about; it is kept.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -11,8 +12,8 @@ import msgspec
 from fastapi import Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from tidemill.api.auth import Caller, CurrentCaller, Router, require
-from tidemill.api.schemas import JSON, Body, PageOf, answer, byte_range, page_answer
+from tidemill.api.auth import Access, Caller, CurrentCaller, Router
+from tidemill.api.schemas import JSON, After, Body, Limit, PageOf, answer, byte_range, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.run_query import read_query
@@ -33,12 +34,12 @@ WHOLE_BYTES_MAX = 65_536
 PREVIEW_CHARACTERS = 4_000
 LOG_LINES_MAX = 10_000
 WAIT_S_MAX = 60.0
+NUMBER_MAX = 1_000_000_000
+"""The largest number of an event, a visit, an item or an attempt that a request may name."""
 SVG = "image/svg+xml"
 
-Limit = Annotated[int, Query(ge=1, le=500, description="The size of a page.")]
-After = Annotated[str | None, Query(description="The cursor `next` of the page before.")]
 RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
-At = Annotated[int | None, Query(ge=1, description="The run as it was after this event.")]
+At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it was after this event.")]
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", description="Makes it safe to send the request again.")
 ]
@@ -129,10 +130,13 @@ def _digest(asked: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:40]
 
 
+_RUNS_PATH = re.compile(r"(.*/runs)(?:/[^/]+/fork)?")
+
+
 def location(request: Request, run_id: str) -> dict[str, str]:
     """The header that says where a new run is."""
-    prefix, _, _ = request.url.path.partition("/runs")
-    return {"Location": f"{prefix}/runs/{quote(run_id, safe='')}"}
+    found = _RUNS_PATH.fullmatch(request.url.path)
+    return {"Location": f"{found[1] if found else ''}/{quote(run_id, safe='')}"}
 
 
 def need(caller: Caller, permission: str, what: str) -> None:
@@ -364,9 +368,9 @@ async def get_logs(
     caller: CurrentCaller,
     run_id: str,
     node: str | None = None,
-    visit: Annotated[int | None, Query(ge=1)] = None,
-    index: Annotated[int | None, Query(ge=0)] = None,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
     limit: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 1_000,
 ) -> Response:
     lines = await caller.services.inspection.logs(run_id, node, visit=visit, index=index, attempt=attempt)
@@ -392,6 +396,7 @@ async def get_document(caller: CurrentCaller, run_id: str) -> Response:
     answers=GRAPH,
     summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
     operation_id="getRunGraph",
+    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}},
 )
 async def get_graph(
     caller: CurrentCaller,
@@ -458,18 +463,18 @@ async def get_output(
     caller: CurrentCaller,
     run_id: str,
     node: str,
-    index: Annotated[int | None, Query(ge=0, description="An item of a map.")] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
     at: At = None,
-    range_: Annotated[str | None, Header(alias="Range")] = None,
+    range_: Annotated[str, Header(alias="Range")] = "",
 ) -> Response:
     found = await caller.services.inspection.output(run_id, node, index=index, at=at)
     size = len(found.text)
     headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
     wanted = byte_range(range_, size)
     if wanted is not None:
-        first, last = wanted
-        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        return Response(found.text[first : last + 1], 206, headers, JSON)
+        begin, end = wanted
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        return Response(found.text[begin:end], 206, headers, JSON)
     whole = size <= WHOLE_BYTES_MAX
     shown = ShownOutput(
         node=node,
@@ -561,5 +566,8 @@ async def stream_runs(
 
 
 def _recheck(request: Request) -> Recheck:
-    check = require("runs:read")
-    return lambda: check(request)
+    async def check() -> None:
+        access: Access = request.app.state.access
+        need(await access.caller(request), "runs:read", "this stream")
+
+    return check

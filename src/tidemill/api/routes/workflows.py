@@ -1,4 +1,4 @@
-"""`/workflows`: validate, publish, list, look up, compare, tag and patch versions.
+"""`/workflows`: validate, publish, list, look up, compare, tag, patch and delete.
 
 A reference is `name` (the latest version), `name@3` or `name:tag`. A document arrives as JSON, `{"document": …}`, or as
 YAML text; its problems have line and column in what was sent.
@@ -326,12 +326,28 @@ async def tag_history(
 
 
 class MoveTagBody(Body):
-    version: int | dict[str, int] = Field(
-        description='Where the tag shall point; `{"2": 90, "3": 10}` are the percentages of versions that share it.',
-        examples=[3],
+    version: int | None = Field(None, description="Where the tag shall point.", examples=[3])
+    weight: int | None = Field(
+        None, description="Give `version` only this percentage of the runs; the versions of the tag share the rest."
     )
-    weight: int | None = Field(None, description="The percentage that this version gets; the others keep the rest.")
+    weights: dict[str, int] | None = Field(
+        None,
+        description="Instead of `version`: all versions that share the tag, and their percentages.",
+        examples=[{"2": 90, "3": 10}],
+    )
     message: str = Field("", description="Why it is moved.", max_length=2_000)
+
+    def target(self) -> int | dict[int, int]:
+        if (self.version is None) == (self.weights is None):
+            hint = "send `version`, with a `weight` if it shares the tag, or `weights` for all of its versions"
+            raise rejected("request_invalid", "either `version` or `weights` says where the tag points", hint=hint)
+        if self.weights is None:
+            return self.version or 0
+        if not all(number.isascii() and number.isdecimal() and len(number) < 10 for number in self.weights):
+            raise rejected(
+                "request_invalid", "the keys are numbers of versions", path="/weights", hint='as in {"2": 90}'
+            )
+        return {int(number): weight for number, weight in self.weights.items()}
 
 
 @router.on(
@@ -343,24 +359,15 @@ class MoveTagBody(Body):
     operation_id="moveTag",
 )
 async def move_tag(name: str, tag: str, body: MoveTagBody, caller: CurrentCaller) -> Response:
-    version = body.version if isinstance(body.version, int) else _shares(body.version)
+    """With a `weight` the version gets that percentage of the runs that are started by the tag."""
     moved = await caller.services.workflows.tag(
-        name, tag, version, weight=body.weight, actor=caller.actor, message=body.message
+        name, tag, body.target(), weight=body.weight, actor=caller.actor, message=body.message
     )
     return answer(moved)
 
 
-def _shares(given: Mapping[str, int]) -> dict[int, int]:
-    """Percentages by version; the keys of JSON objects are text."""
-    wrong = [key for key in given if not (key.isascii() and key.isdecimal() and len(key) < 10)]
-    if wrong:
-        message = f"{wrong[0][:80]!r} is no number of a version"
-        raise rejected("request_invalid", message, path="/version", hint='write {"2": 90, "3": 10}')
-    return {int(key): share for key, share in given.items()}
-
-
-class RollBackTagBody(Body):
-    message: str = Field("", description="Why it is moved back.", max_length=2_000)
+class ReasonBody(Body):
+    message: str = Field("", description="Why.", examples=["3 fails on empty orders"], max_length=2_000)
 
 
 @router.on(
@@ -369,12 +376,11 @@ class RollBackTagBody(Body):
     may="workflows:write",
     answers=Tagged,
     summary="Make a tag point to where it pointed before its last move",
-    operation_id="rollBackTag",
+    operation_id="rollbackTag",
 )
-async def roll_back_tag(name: str, tag: str, caller: CurrentCaller, body: RollBackTagBody | None = None) -> Response:
-    """Done twice, the tag points where it does now."""
-    message = "" if body is None else body.message
-    return answer(await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=message))
+async def rollback_tag(name: str, tag: str, body: ReasonBody, caller: CurrentCaller) -> Response:
+    moved = await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=body.message)
+    return answer(moved)
 
 
 @router.on(
@@ -396,9 +402,8 @@ async def remove_tag(
     "/workflows/{name}",
     may="workflows:write",
     answers=WorkflowDeletion,
-    summary="Take a workflow out of the catalog; its ended runs stay",
+    summary="Take a workflow out of the catalog; refused while runs of it have not ended",
     operation_id="deleteWorkflow",
 )
 async def delete(name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = "") -> Response:
-    """Refused with 409 while runs of it have not ended."""
     return answer(await caller.services.workflows.delete(name, actor=caller.actor, message=message))

@@ -202,8 +202,8 @@ def _blob(store: str, digest: str) -> str:
     import io
 
     from tidemill import client
-    from tidemill.bootstrap import require_store_exists
     from tidemill.cli.session import CLOSE_SECONDS_MAX
+    from tidemill.storage_urls import require_store_exists
 
     require_store_exists(store)
     mill = client.open(store, work=False)

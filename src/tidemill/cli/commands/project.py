@@ -230,7 +230,7 @@ def _warn() -> None:
 
 
 def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
-    from tidemill.bootstrap import without_password
+    from tidemill.storage_urls import without_password
 
     yield "file", None if settings.source is None else str(settings.source)
     imports = settings.imports

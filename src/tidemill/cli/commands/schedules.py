@@ -100,7 +100,7 @@ def show_command(session: StoreSession, name: str) -> int:
 
 @schedules.command("next")
 @name_argument
-@options.option("--count", metavar="N", type=options.Integers(1, 1_000), default=5, about="How many times to print.")
+@options.option("--count", metavar="N", type=options.Integers(1, 100), default=5, about="How many times to print.")
 @options.on_store()
 def next_command(session: StoreSession, name: str, count: int) -> int:
     """Print the next times at which a schedule is due."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidemill.bootstrap import engine_at, without_password
+from tidemill.bootstrap import engine_at
 from tidemill.cli import main
 from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, log_lines, opened
 from tidemill.cli.options import STORE_VARIABLE
@@ -29,6 +29,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.security.grants import ImportGrants
 from tidemill.security.identity import JwtVerifier, Sessions
 from tidemill.settings import Settings, read_settings
+from tidemill.storage_urls import without_password
 
 if TYPE_CHECKING:
     import uvicorn

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidemill.bootstrap import migrated, without_password
 from tidemill.cli import main, options
 from tidemill.cli.render.tables import Column, moment, print_rows
 from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected
+from tidemill.storage_urls import migrated, without_password
 from tidemill.stores.sql_files import Step
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any, Self
 import click
 import msgspec
 
-from tidemill.bootstrap import engine_at, without_password
+from tidemill.bootstrap import engine_at
 from tidemill.cli import main, options
 from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.board import duration
@@ -54,6 +54,7 @@ from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 from tidemill.observability.metrics import MetricsServer, read_address
 from tidemill.security.grants import ImportGrants
 from tidemill.settings import Settings, read_settings
+from tidemill.storage_urls import without_password
 
 _TRIED = "it is tried until it does"
 LEVELS = ("debug", "info", "warning", "error")

@@ -108,8 +108,8 @@ def _row_key(day: int, workflow: str) -> str:
 
 
 async def _row_at(store: Store, tenant: str, note: Row) -> Row | None:
-    """The row of a run that was noted, found by its place in the list of all runs."""
-    page = await store.find(tenant, RUN, after=cursor_at((note.sort, f"{note.key}\0")), limit=1)
+    """The row of a run that was noted, found by its place in the list of all runs: the first one below `key + 1`."""
+    page = await store.find(tenant, RUN, after=cursor_at((note.sort, f"{note.key}\1")), limit=1)
     return next((row for row in page.rows if row.key == note.key), None)
 
 

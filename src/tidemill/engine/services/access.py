@@ -8,6 +8,7 @@ seconds, so that a revoked key or a disabled tenant is refused everywhere within
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -32,7 +33,7 @@ from tidemill.security.identity import (
     same_key,
     tenant_of_key,
 )
-from tidemill.stores.contract import Commit, Committed, Row, Store, Stream
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
 
 KEY = "key"
 TENANT = "tenant"
@@ -203,7 +204,8 @@ class CredentialDirectory:
     def _check_live(self, stored: StoredKey) -> None:
         state = stored.state(self._store.now_ms())
         if state != "live":
-            raise credential_invalid(f"the key {stored.label} is {state}", code=f"key_{state}")
+            code = "key_revoked" if state == "revoked" else "key_expired"
+            raise credential_invalid(f"the key {stored.label} is {state}", code=code)
 
 
 def _bounded(known: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +245,8 @@ class KeyService:
             hint = "rotate keys, or make one without an end"
             raise rejected("key_expiry_invalid", message, path="/expires_days", hint=hint)
         if not await self._directory.is_open(context.tenant, fresh=True):
-            message, hint = f"there is no tenant {context.tenant}", f"tidemill tenants create {context.tenant}"
+            message = f"there is no tenant {context.tenant}, or it is disabled"
+            hint = f"tidemill tenants create {context.tenant}"
             raise rejected("tenant_unknown", message, path="/tenant", hint=hint)
         now_ms = context.store.now_ms()
         page = await context.store.find(context.tenant, KEY, [f"label:{label}"], limit=100)
@@ -288,12 +291,11 @@ class KeyService:
 
     async def _write(self, stored: StoredKey, expected: int, command: str, actor: str, now_ms: int) -> bool:
         stream, body = self._stream(stored.id), _ENCODE(stored)
-        row = Row(kind=KEY, key=stored.id, sort=stored.created_ms, terms=(f"label:{stored.label}",), body=body)
         detail = f"{stored.label}: {', '.join(stored.roles)}"
         audit = self._context.audit_rows(
             stream, expected + 1, body, actor=actor, command=command, at_ms=now_ms, detail=detail
         )
-        commit = Commit(stream=stream, expected=expected, records=(body,), rows=(row, *audit))
+        commit = Commit(stream=stream, expected=expected, records=(body,), rows=(_key_row(body), *audit))
         (result,) = await self._context.store.commit([commit])
         return isinstance(result, Committed)
 
@@ -312,6 +314,7 @@ class TenantService:
         self._context = replace(context, audited=True)
 
     async def create(self, name: str, *, actor: str) -> TenantView:
+        """Make a tenant. It has no keys yet."""
         self._check(name)
         now_ms = self._context.store.now_ms()
         tenant = StoredTenant(name=name, created_ms=now_ms, created_by=actor)
@@ -355,9 +358,8 @@ class TenantService:
 
     async def _write(self, stored: StoredTenant, expected: int, command: str, actor: str, now_ms: int) -> bool:
         stream, body = _tenant_stream(stored.name), _ENCODE(stored)
-        row = Row(kind=TENANT, key=stored.name, sort=stored.created_ms, body=body)
         audit = self._context.audit_rows(stream, expected + 1, body, actor=actor, command=command, at_ms=now_ms)
-        commit = Commit(stream=stream, expected=expected, records=(body,), rows=(row, *audit))
+        commit = Commit(stream=stream, expected=expected, records=(body,), rows=(_tenant_row(body), *audit))
         (result,) = await self._context.store.commit([commit])
         return isinstance(result, Committed)
 
@@ -410,6 +412,23 @@ class AuditService:
         """
         await self._chain.task(self._context.tenant, {})
         return await self._chain.verify(self._context.tenant, known_head)
+
+
+def _key_row(body: bytes) -> Row:
+    stored = msgspec.msgpack.decode(body, type=StoredKey)
+    return Row(kind=KEY, key=stored.id, sort=stored.created_ms, terms=(f"label:{stored.label}",), body=body)
+
+
+def _tenant_row(body: bytes) -> Row:
+    stored = msgspec.msgpack.decode(body, type=StoredTenant)
+    return Row(kind=TENANT, key=stored.name, sort=stored.created_ms, body=body)
+
+
+STREAM_KINDS: Mapping[str, Callable[[Tail], Sequence[Row]]] = {
+    KEY: lambda tail: [_key_row(record) for record in tail.records[-1:]],
+    TENANT: lambda tail: [_tenant_row(record) for record in tail.records[-1:]],
+}
+"""The rows that the records of keys and tenants call for."""
 
 
 def _read_key(row: Row) -> StoredKey:

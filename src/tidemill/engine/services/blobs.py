@@ -50,6 +50,7 @@ class BlobService:
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
 
     async def show(self, digest: str) -> BlobInfo:
+        """Size, state and age of a blob."""
         _check(digest)
         info = await self._context.blobs.stat(self._context.tenant, digest)
         if info is None:

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.errors import rejected
 from tidemill.kernel.jobs import LIMITED, limits_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
+from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream
 
 CONCURRENCY = "concurrency"
@@ -60,16 +62,16 @@ class KnownLimits:
 
 
 class ConcurrencyService:
-    def __init__(self, store: Store, known: KnownLimits) -> None:
-        self._store, self._known = store, known
+    def __init__(self, store: Store, known: KnownLimits, *, audited: bool = False) -> None:
+        self._store, self._known, self._audited = store, known, audited
 
     async def find(self) -> list[ConcurrencyLimit]:
         """Every limit, by name."""
         await self._known.refresh(at_once=True)
         return [ConcurrencyLimit(name=name, limit=limit) for name, limit in sorted(self._known.limits.items())]
 
-    async def set(self, name: str, limit: int) -> ConcurrencyLimit:
-        """Let at most `limit` nodes run at a time, of the queue, type, workflow or value of a label that is named."""
+    async def set(self, name: str, limit: int, *, actor: str = "") -> ConcurrencyLimit:
+        """Let at most `limit` nodes of a queue, type, workflow or label's value run at a time."""
         kind, colon, which = name.partition(":")
         if kind not in LIMITED or not colon or not which or len(name) > 200:
             raise rejected("limit_name_invalid", f"{name!r} names nothing that can be limited", path="/name", hint=HINT)
@@ -79,16 +81,23 @@ class ConcurrencyService:
         await self._known.refresh(at_once=True)
         if name not in self._known.limits and len(self._known.limits) >= LIMITS_MAX:
             raise rejected("limit_invalid", f"there are {LIMITS_MAX} limits already", hint="remove one")
-        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, body=_ENCODE(limit)))
+        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, body=_ENCODE(limit)), "set", actor, f"{limit}")
         return ConcurrencyLimit(name=name, limit=limit)
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, *, actor: str = "") -> None:
         """Lift a limit. Nodes that were scheduled under it keep it."""
         await self._known.refresh(at_once=True)
         if name not in self._known.limits:
             raise rejected("limit_unknown", f"there is no limit {name}", hint="see `tidemill concurrency`")
-        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, deleted=True))
+        await self._write(Row(kind=CONCURRENCY, key=name, sort=0, deleted=True), "remove", actor)
 
-    async def _write(self, row: Row) -> None:
-        await self._store.commit([Commit(stream=STREAM, expected=None, rows=(row,))])
+    async def _write(self, row: Row, command: str, actor: str, detail: str = "") -> None:
+        commits = [Commit(stream=STREAM, expected=None, rows=(row,))]
+        if self._audited:
+            # Limits belong to no tenant and have no log: the operator's audit has them, dated by the moment.
+            stream, now_ms = Stream(OPERATOR_TENANT, "concurrency_limit", row.key), self._store.now_ms()
+            words = {"actor": require_actor(actor), "command": command, "detail": detail}
+            audit = waiting_row(stream, now_ms, row.body, at_ms=now_ms, **words)
+            commits.append(Commit(stream=stream, expected=None, rows=(audit,)))
+        await self._store.commit(commits)
         await self._known.refresh(at_once=True)

@@ -48,7 +48,7 @@ class MaintenanceService:
     # Diagnosis
 
     async def diagnose(self) -> Diagnosis:
-        """Check the store, its settings, workers, unfinished work and blobs; writes nothing, and reads bounded parts.
+        """Check the store, its settings, workers, unfinished work and blobs; writes nothing.
 
         `tidemill.diagnose(url)` also checks a store that cannot be opened.
         """
@@ -174,12 +174,12 @@ class MaintenanceService:
         return await ArchiveReader(self._open_archive(), self._context.tenant).page(workflow, limit)
 
     async def archive_show(self, run_id: str) -> tuple[ArchiveEntry, list[dict[str, Any]]]:
-        """An archived run as it was when it was retired, with its events: the newest of this id, or of this entry."""
+        """An archived run with its events: the newest of this id, or that of this entry."""
         listed, found = await ArchiveReader(self._open_archive(), self._context.tenant).read(run_id)
         return listed, found.events()
 
     async def archive_restore(self, run_id: str) -> ArchiveEntry:
-        """Put an archived run back as it was, byte for byte. It is kept from now on as long as after its end.
+        """Put an archived run back as it was, byte for byte; it is kept as long as after its end.
 
         The newest of this id, or the one of this entry. The archive keeps its copy. Refused when a run of this id is
         there; nothing has changed then.

@@ -490,7 +490,7 @@ class RunService(RunActions):
         return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
 
     async def resolve(self, text: str) -> str:
-        """The id of a run by its id or by a beginning of it that no other id has; `@last` is the newest run, no child.
+        """The id of a run by a beginning of it that no other id has; `@last` is the newest run that is no child.
 
         Answers the text itself if it names no run.
         """

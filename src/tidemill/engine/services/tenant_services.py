@@ -44,7 +44,7 @@ class TenantServices:
         self.workflows = WorkflowService(context)
         self.inspection = InspectionService(context, shared.workers)
         self.blobs = BlobService(context, shared.ownership)
-        self.concurrency = ConcurrencyService(context.store, context.limits)
+        self.concurrency = ConcurrencyService(context.store, context.limits, audited=context.audited)
         self.maintenance = MaintenanceService(
             context, shared.archive, shared.retention_days, shared.workers, shared.ownership
         )

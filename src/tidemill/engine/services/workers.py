@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,6 +20,7 @@ from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
 from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Backlog
 from tidemill.stores.optional import ProcessLiveness
 from tidemill.version import __version__
 
@@ -163,9 +165,13 @@ class QueueService:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    async def find(self) -> list[QueueView]:
-        """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is."""
+    async def find(self, backlog: Sequence[Backlog] | None = None) -> list[QueueView]:
+        """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is.
+
+        `backlog` is what the store said of all tenants a moment ago; without one it is asked.
+        """
         now = self._context.store.now_ms()
+        known = await self._context.store.backlog() if backlog is None else backlog
         return [
             QueueView(
                 queue=each.queue,
@@ -174,7 +180,7 @@ class QueueService:
                 later=each.later,
                 oldest_ms=None if each.oldest_ready_at_ms is None else max(0, now - each.oldest_ready_at_ms),
             )
-            for each in await self._context.store.backlog()
+            for each in known
             if each.tenant == self._context.tenant
         ]
 

@@ -7,7 +7,7 @@ starts in between, so that every view shows such a node as RUNNING within a seco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +25,8 @@ from tidemill.stores.contract import Lease, Stream
 
 JobKey = tuple[Stream, str]
 """The run, and the key of the job in it."""
+JobHandler = Callable[[Lease], Awaitable[None] | None]
+"""Runs a job that belongs to no run, and settles it; None for one that it leaves to other workers."""
 
 STARTED_AFTER_MS = 400
 """The start of an attempt that takes longer is recorded while it runs."""

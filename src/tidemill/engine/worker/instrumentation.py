@@ -206,17 +206,17 @@ def _queue_gauges(backlog: Sequence[Backlog], now_ms: int) -> list[Gauge]:
 
 
 class MeasuredStore:
-    """A store whose calls are timed. `claim` and `follow` wait for work, so their time says nothing."""
+    """A store whose calls are timed; `claim` and `follow` wait for work, so their time says nothing."""
 
     def __init__(self, inner: Store, metrics: Metrics, ambient: Ambient) -> None:
-        self.inner, self._observe, self._clock_ms = inner, metrics.store_call, ambient.monotonic_ms
+        self.inner, self._metrics, self._clock_ms = inner, metrics, ambient.monotonic_ms
 
     async def _timed(self, verb: str, answer: Awaitable[T]) -> T:
         begun = self._clock_ms()
         try:
             return await answer
         finally:
-            self._observe(verb, (self._clock_ms() - begun) / 1_000)
+            self._metrics.store_call(verb, (self._clock_ms() - begun) / 1_000)
 
     async def open(self) -> None:
         await self.inner.open()
@@ -239,7 +239,10 @@ class MeasuredStore:
         return await self.inner.claim(request)
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
-        return await self._timed("renew", self.inner.renew(leases, lease_ms))
+        lost = await self._timed("renew", self.inner.renew(leases, lease_ms))
+        if lost:
+            self._metrics.fenced(len(lost), "renewal")
+        return lost
 
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
         await self._timed("release", self.inner.release(leases, delay_ms=delay_ms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobKey, StartRecorder, report_of
+from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobHandler, JobKey, StartRecorder, report_of
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -117,10 +118,6 @@ class WorkerOptions:
     image: str = ""
 
 
-JobHandler = Callable[[Lease], Awaitable[None] | None]
-"""Runs a job that belongs to no run, and settles it; None for one that it leaves to other workers."""
-
-
 class Worker:
     def __init__(
         self,
@@ -138,12 +135,10 @@ class Worker:
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
-        self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self.watchdog = LoopWatchdog(ambient)
-        self._tools = AttemptRuntime(
-            *(ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
-        )
-        self._handlers, self._tenant_handlers, self._options = handlers, tenant_handlers, options
+        self._log, self.watchdog = AttemptLog(turns, blobs, options.name, self._note_begun), LoopWatchdog(ambient)
+        tools = (ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
+        self._tools = AttemptRuntime(*tools)
+        self._handlers, self._options = defaultdict(lambda: handlers, tenant_handlers), options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, *OWN_QUEUES} if options.queues else ())
@@ -158,7 +153,6 @@ class Worker:
         self.job_handlers: dict[JobKind, JobHandler] = {}
         """By kind, what runs and settles jobs that belong to no run."""
         self.metrics: Instrumentation | None = None
-        """Set where metrics are wanted."""
         self.draining = False
         self._stopping_now = False
         room = (options.concurrency, self._held_jobs.__len__, self._claims.wake, ambient.monotonic_ms)
@@ -390,7 +384,7 @@ class Worker:
         if not current or node is None or state.status == "PAUSED":
             self._settle(held, shelved(task))
             return
-        handler = self._tenant_handlers.get(lease.stream.tenant, self._handlers).get(node.type)
+        handler = self._handlers[lease.stream.tenant].get(node.type)
         if handler is None:
             self._release_to_others(held)
             return
@@ -470,8 +464,7 @@ class Worker:
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
-        handlers = self._tenant_handlers.get(lease.stream.tenant, self._handlers)
-        handler = None if compensator is None else handlers.get(compensator.type)
+        handler = None if compensator is None else self._handlers[lease.stream.tenant].get(compensator.type)
         if handler is None:
             self._release_to_others(held)
             return
@@ -594,8 +587,6 @@ class Worker:
 
     def _on_renewed(self, lost: Sequence[Lease]) -> None:
         """After each renewal: cancel work whose lease was lost."""
-        if self.metrics is not None and lost:
-            self.metrics.metrics.fenced(len(lost), "renewal")
         for lease in lost:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:

@@ -166,6 +166,21 @@ async def test_a_task_that_has_lost_its_lease_writes_nothing(mill: Cluster) -> N
 
 
 @simulated
+async def test_a_clock_that_is_set_back_counts_nothing_twice(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.run(chain("a"))
+    pass_days(mill, 1)
+    rollup = usage.UsageRollup(mill.store)
+    first = await rollup.run(TENANT, {})
+    assert [row.kind for row in first.rows] == [USAGE]
+    pass_days(mill, -2)
+    second = await rollup.run(TENANT, first.cursor)
+    pass_days(mill, 2)
+    third = await rollup.run(TENANT, second.cursor)
+    assert first.cursor == second.cursor and second.rows == third.rows == ()
+
+
+@simulated
 async def test_many_runs_are_counted_in_several_steps(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "RUNS_PER_ROLL_UP", 4)
     monkeypatch.setattr(usage, "PAGE", 2)

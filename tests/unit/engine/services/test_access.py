@@ -374,6 +374,7 @@ async def test_two_processes_that_chain_at_once_enter_each_change_once(mill: Clu
         ({"previous": "0" * 64}, "does not follow"),
         ({"seq": 99}, "does not follow"),
     ],
+    ids=["actor", "digest", "hash", "previous", "seq"],
 )
 @simulated
 async def test_a_changed_entry_is_found(mill: Cluster, change: dict[str, Any], problem: str) -> None:
@@ -456,3 +457,19 @@ async def test_changes_of_schedules_are_audited(mill: Cluster) -> None:
     assert [each.actor for each in found] == ["bob", "eve", "bob", "bob", "ada"]
     (started,) = await entries(services.audit, action="runs.start")
     assert (started.subject, started.actor) == (run_id, "eve")
+
+
+@simulated
+async def test_changes_of_concurrency_limits_are_audited_in_the_operators_tenant(mill: Cluster) -> None:
+    engine = (await client_of(mill)).engine
+    limits = engine.for_tenant(OPERATOR_TENANT, audited=True).concurrency
+    await limits.set("queue:gpu", 4, actor="ada")
+    await asyncio.sleep(1)
+    await limits.remove("queue:gpu", actor="bob")
+    assert await refused(limits.set("queue:gpu", 5)) == "actor_missing"
+    assert await limits.find() == []
+    found = await entries(engine.audit, subject="queue:gpu")
+    assert [(each.actor, each.action, each.detail) for each in found] == [
+        ("bob", "concurrency_limits.remove", ""),
+        ("ada", "concurrency_limits.set", "4"),
+    ]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.bootstrap import open_storage
 from tidemill.engine.maintenance.blob_gc import REMEMBERED
 from tidemill.errors import Rejected
+from tidemill.storage_urls import open_storage
 
 FLOW = {"name": "flow", "nodes": [{"id": "a", "type": "value", "config": "x" * 70_000}]}
 

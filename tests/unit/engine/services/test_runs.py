@@ -97,6 +97,33 @@ async def test_the_deadline_ends_a_run(mill: Cluster, ledger: Ledger) -> None:
 
 
 @simulated
+async def test_one_run_may_have_a_tighter_deadline(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("s", type="sleep", config={"seconds": 100})))
+    started_ms = worker.engine.context.store.now_ms()
+    run = await worker.engine.result(await worker.engine.start("test", deadline_seconds=7))
+    assert (run.status, run.error and run.error["code"]) == ("FAILED", "deadline_exceeded")
+    assert run.ended_ms is not None and 7_000 <= run.ended_ms - started_ms < 100_000
+    for wrong in (0, -1, math.inf, math.nan, True, "7"):
+        with pytest.raises(Rejected, match="deadline_invalid"):
+            await worker.engine.start("test", deadline_seconds=wrong)  # type: ignore[arg-type]
+
+
+@simulated
+async def test_requests_own_the_runs_that_they_start(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("a")))
+    both: dict[str, Any] = {"run_ids": ["key-1", "key-2"], "requests": ["r1", "r2"]}
+    assert await worker.engine.runs.start_requests("test", [None, None], **both) == [True, True]
+    more: dict[str, Any] = {"run_ids": ["key-2", "key-3"], "requests": ["r2", "r3"]}
+    assert await worker.engine.runs.start_requests("test", [None, None], **more) == [False, True]
+    other: dict[str, Any] = {"run_ids": ["key-4", "key-1"], "requests": ["r4", "r2"]}
+    with pytest.raises(Rejected, match="key_reused"):
+        await worker.engine.runs.start_requests("test", [None, None], **other)
+    assert await worker.engine.count() == 3
+
+
+@simulated
 async def test_a_deadline_that_was_met_leaves_no_timer(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), limits={"deadline_seconds": 30}))

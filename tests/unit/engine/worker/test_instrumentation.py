@@ -15,13 +15,14 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tests.unit.observability.test_metrics import samples
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers, engine_at, open_storage
+from tidemill.bootstrap import built_in_handlers, engine_at
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker import instrumentation
 from tidemill.engine.worker.instrumentation import measured
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.kernel.commands import Done, Result
 from tidemill.observability.metrics import QUEUES_MAX, Metrics
+from tidemill.storage_urls import open_storage
 from tidemill.stores.contract import Commit, Job, Stream
 from tidemill.stores.memory import MemoryStore
 from tidemill.stores.optional import ProcessLiveness, RepairableIndex, SelfDiagnosis

@@ -10,8 +10,9 @@ import pytest
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import Run, asked, begun, choose, human, loop, rows
 from tidemill.kernel.commands import Delegate, WaitExpired
-from tidemill.kernel.decide.approvals import DELEGATIONS_MAX
+from tidemill.kernel.decide.approvals import DELEGATIONS_MAX, consequences
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, BlobRef, NodeCompleted, NodeFailed
+from tidemill.kernel.model import Branch, Node, Rule
 
 Json = Any
 
@@ -563,3 +564,46 @@ def test_a_decision_is_passed_on_a_bounded_number_of_times() -> None:
         run.delegate("h", pair[number % 2], pair[1 - number % 2])
     assert run.refused(Delegate(node="h", visit=1, to="bob", actor="ann")) == "delegation_invalid"
     assert run.approve("h", "ann") != []
+
+
+BRANCH = Branch(rules=(Rule(condition=True, next_nodes=("x",)),), default=("y",))
+ERRORS = {"error_path": ("oops",), "on_error": "route"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "index", "expected"),
+    [
+        ({}, -1, {"approve": ("z",), "reject": "fails", "changes": None}),
+        (
+            {"exits": {"rejection": ("r",), "changes": ("c",)}},
+            -1,
+            {"approve": ("z",), "reject": ("r",), "changes": ("c",)},
+        ),
+        # An item of a map takes no exits of its own.
+        (
+            {"exits": {"rejection": ("r",), "changes": ("c",)}},
+            3,
+            {"approve": ("z",), "reject": "fails", "changes": None},
+        ),
+        (ERRORS, -1, {"approve": ("z",), "reject": ("oops",), "changes": None}),
+        ({"on_error": "continue"}, -1, {"approve": ("z",), "reject": ("z",), "changes": None}),
+        (
+            {"branch": BRANCH},
+            -1,
+            {"approve": ("z", "x", "y"), "reject": ("z", "x", "y"), "changes": ("z", "x", "y")},
+        ),
+    ],
+)
+def test_the_graph_tells_what_each_decision_leads_to(fields: Json, index: int, expected: Json) -> None:
+    found = consequences(Node(id="h", type="human@1", plain=("z",), **fields), index)
+    told = {
+        verb: None if not each.possible else "fails" if each.fails and not each.next_nodes else each.next_nodes
+        for verb, each in found.items()
+    }
+    assert told == expected
+    assert {each.conditional for each in found.values() if each.possible} == {"branch" in fields}
+
+
+def test_code_that_is_called_with_the_decision_may_go_anywhere() -> None:
+    found = consequences(Node(id="h", type="python@1", plain=("z",)), -1, recall=True)
+    assert all(each.next_nodes == ("z",) and each.conditional and each.possible for each in found.values())

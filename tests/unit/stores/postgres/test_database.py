@@ -15,8 +15,8 @@ import tidemill
 from tests.conformance.stores.harness import job, row, run
 from tests.fixtures.command_line import eventually
 from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer, free_port, running
-from tidemill.bootstrap import migrated, open_storage, require_store_exists
 from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.storage_urls import migrated, open_storage, require_store_exists
 from tidemill.stores.contract import Commit, Committed
 from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
