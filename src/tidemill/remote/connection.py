@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from tidemill.engine.views import ApprovalView, RunView
-from tidemill.errors import Problem, Rejected, Unavailable
+from tidemill.errors import Problem, Rejected, ServerUnavailable
 from tidemill.kernel.document.diff import GraphDiff
 
 API = "/api/v1"
@@ -76,7 +76,7 @@ class Connection:
             except httpx2.TransportError as error:
                 unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
                 if not (repeats or unsent) or loop.time() >= until:
-                    raise Unavailable(f"the server at {self.url} does not answer: {_words(error)}") from error
+                    raise ServerUnavailable(f"the server at {self.url} does not answer: {_words(error)}") from error
             else:
                 again = response.status_code in (_RETRIED if repeats else {_OVERLOADED})
                 if not again or loop.time() >= until:
@@ -100,9 +100,9 @@ class Connection:
             problems = [msgspec.convert(each, Problem) for each in listed]
         except (msgspec.MsgspecError, KeyError, TypeError):
             message = f"{self.url} answered {response.status_code}, and not as a Tidemill server does"
-            raise Unavailable(message) from None
+            raise ServerUnavailable(message) from None
         if response.status_code >= 500:
-            raise Unavailable(f"the server at {self.url} could not do it: {problems[0].message}")
+            raise ServerUnavailable(f"the server at {self.url} could not do it: {problems[0].message}")
         raise Rejected(problems)
 
 

@@ -30,7 +30,7 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import RunPage, RunService
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
 from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, frames, pause_s, received
 from tidemill.remote.service import BATCH, LOG_LINES, LOOK_S, PAGE, WAIT_S, RemoteService, Route, given_only, json_value
@@ -195,7 +195,7 @@ class RemoteRuns(RemoteService):
             except (httpx2.TransportError, Unavailable) as error:
                 # The next request continues behind the last event.
                 if loop.time() - heard > PATIENCE_S:
-                    raise Unavailable(f"the server at {self._connection.url} does not answer: {error}") from error
+                    raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
             except Rejected as refusal:
                 if not awaited or refusal.code != "run_unknown":
                     raise

@@ -26,7 +26,7 @@ from tidemill.engine.services.workers import NodeTypeView, QueueService, WorkerS
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.versions import TagMoved, Version
 from tidemill.engine.views import ApprovalView, activation_id
-from tidemill.errors import Unavailable, rejected
+from tidemill.errors import ServerUnavailable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.remote.connection import hints, pause_s, received
@@ -159,8 +159,9 @@ class RemoteWorkflows(RemoteService):
     async def tag(
         self, name: str, tag: str, version: int | Mapping[int, int], *, weight: int | None = None, **more: Any
     ) -> Tagged:
-        shared = isinstance(version, Mapping)
-        target = {"weights": {str(each): share for each, share in version.items()}} if shared else {"version": version}
+        target: dict[str, Any] = {"version": version}
+        if isinstance(version, Mapping):
+            target = {"weights": {str(each): share for each, share in version.items()}}
         body = given_only({"name": name, "tag": tag, **target, "weight": weight, **more})
         return cast(Tagged, received(Tagged, await self._ask(Route("PUT", "/workflows/{name}/tags/{tag}"), body)))
 
@@ -220,7 +221,7 @@ class RemoteBlobs(RemoteService):
             except httpx2.TransportError as error:
                 attempt += 1
                 if attempt > TRIES:
-                    raise Unavailable(f"the server at {self._connection.url} does not answer: {error}") from error
+                    raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
                 await asyncio.sleep(pause_s(attempt))
         return written
 
