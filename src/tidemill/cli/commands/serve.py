@@ -13,6 +13,7 @@ import signal
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +72,8 @@ def serve(options: ServeOptions) -> int:
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         _require_extra()
         import_before_work()
+        # It takes as long as all the rest, and would block the loop of the worker.
+        import_module("tidemill.api.app")
         with (
             importable() if options.apps or settings.may_import else nullcontext(),
             StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
