@@ -22,7 +22,11 @@ VERBS = {
     "People and signals": "approvals approval decide delegate signal",
     "Repair": "pause resume cancel retry rewind override document patch fork rollback relabel",
     "Dead letters": "dead_letters dead_letter discard reprocess",
-    "Workflows": "workflows workflow workflow_document patch_workflow versions diff tag untag tags tag_history",
+    "Workflows": "workflows workflow workflow_document patch_workflow versions diff delete_workflow "
+    "tag untag tags tag_history rollback_tag",
+    "Schedules": "create_schedule update_schedule schedules schedule schedule_times pause_schedule resume_schedule "
+    "delete_schedule trigger_schedule",
+    "Measure": "summary facets histogram failure_groups queues usage",
     "Files": "put_blob save_blob blob blobs collect_blobs",
     "Upkeep": "diagnose verify_log reindex archive_sweep archive_list archive_show archive_restore "
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
@@ -30,9 +34,14 @@ VERBS = {
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""
 HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None", "visit=None", "index=None", "terms=()"}
+HIDDEN |= {"author=''", "message=''", "comments=''", "after=None", "limit=50", "on_progress=None", "on_finding=None"}
+HIDDEN |= {"submitted_by=''", "correlation_id=''"}
 """Parameters that callers do not pass, that have another spelling, or that the page explains once for all verbs."""
-DESCRIBED = {"Capabilities", "Handler", "NodeContext", "NodeType", "Settings"}
-"""Types whose fields have a page of their own."""
+LIKE_ANOTHER = {"aopen", "update_schedule"}
+"""Functions that take the arguments of `open` and `create_schedule`."""
+FIELDS_SHOWN = {"Approval", "ApprovalRequest", "ChildRun", "Done", "LogLine", "Problem", "Published"}
+FIELDS_SHOWN |= {"RunPage", "RunRow", "Skip", "Wait"}
+"""Types that callers make or take apart in most programs; of the others the editor knows the fields."""
 SHOWN_DEFAULT_MAX = 20
 
 
@@ -68,15 +77,19 @@ def summary(thing: Any) -> str:
 def _calls(owner: Any, names: list[str]) -> Iterator[str]:
     for name in names:
         function = getattr(owner, name)
-        yield f"- `{name}{_signature(function)}`: {summary(function)}"
+        yield f"- `{name}{'(…)' if name in LIKE_ANOTHER else _signature(function)}`: {summary(function)}"
 
 
 def _types(names: list[str]) -> Iterator[str]:
-    """Each type with its fields, or else the first line of its docstring."""
+    """Each type with its fields, or else the first line of its docstring; at the end those that are only named."""
     for name in names:
         kind = getattr(tidemill, name)
-        fields = [] if name in DESCRIBED else [f"`{each}`" for each in _fields(kind) if each != "v"]
-        yield f"- `{name}`: {', '.join(fields) or summary(kind)}"
+        fields = [f"`{each}`" for each in _fields(kind)] if name in FIELDS_SHOWN else []
+        if fields or not _fields(kind):
+            yield f"- `{name}`: {', '.join(fields) or summary(kind)}"
+    rest = [f"`{name}`" for name in names if name not in FIELDS_SHOWN and _fields(getattr(tidemill, name))]
+    if rest:
+        yield f"- Rows, views and reports that verbs return, with fields of their own: {', '.join(rest)}"
 
 
 def _fields(kind: type) -> tuple[str, ...]:
