@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,7 @@ FIELDS_SHOWN = {"Approval", "ApprovalRequest", "ChildRun", "Done", "LogLine", "P
 FIELDS_SHOWN |= {"RunPage", "RunRow", "Skip", "Wait"}
 """Types that callers make or take apart in most programs; of the others the editor knows the fields."""
 SHOWN_DEFAULT_MAX = 20
+SHOWN_WORDS_MIN = 5
 
 
 class _Default:
@@ -74,10 +76,16 @@ def summary(thing: Any) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
+def _short(thing: Any) -> str:
+    """The first clause of a docstring, unless it is short."""
+    clause = re.split(r"(?<=\w)[.;] ", summary(thing))[0].rstrip(".")
+    return clause if len(clause.split()) >= SHOWN_WORDS_MIN else summary(thing).rstrip(".")
+
+
 def _calls(owner: Any, names: list[str]) -> Iterator[str]:
     for name in names:
         function = getattr(owner, name)
-        yield f"- `{name}{'(…)' if name in LIKE_ANOTHER else _signature(function)}`: {summary(function)}"
+        yield f"- `{name}{'(…)' if name in LIKE_ANOTHER else _signature(function)}`: {_short(function)}"
 
 
 def _types(names: list[str]) -> Iterator[str]:
@@ -86,7 +94,7 @@ def _types(names: list[str]) -> Iterator[str]:
         kind = getattr(tidemill, name)
         fields = [f"`{each}`" for each in _fields(kind)] if name in FIELDS_SHOWN else []
         if fields or not _fields(kind):
-            yield f"- `{name}`: {', '.join(fields) or summary(kind)}"
+            yield f"- `{name}`: {', '.join(fields) or _short(kind)}"
     rest = [f"`{name}`" for name in names if name not in FIELDS_SHOWN and _fields(getattr(tidemill, name))]
     if rest:
         yield f"- Rows, views and reports that verbs return, with fields of their own: {', '.join(rest)}"
