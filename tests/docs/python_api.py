@@ -38,8 +38,8 @@ HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None", "visi
 HIDDEN |= {"author=''", "message=''", "comments=''", "after=None", "limit=50", "on_progress=None", "on_finding=None"}
 HIDDEN |= {"submitted_by=''", "correlation_id=''"}
 """Parameters that callers do not pass, that have another spelling, or that the page explains once for all verbs."""
-LIKE_ANOTHER = {"aopen", "update_schedule"}
-"""Functions that take the arguments of `open` and `create_schedule`."""
+LIKE_ANOTHER = {"aopen", "count", "runs", "update_schedule"}
+"""Functions that take the arguments of `open`, `find` and `create_schedule`."""
 FIELDS_SHOWN = {"Approval", "ApprovalRequest", "ChildRun", "Done", "LogLine", "Problem", "Published"}
 FIELDS_SHOWN |= {"RunPage", "RunRow", "Skip", "Wait"}
 """Types that callers make or take apart in most programs; of the others the editor knows the fields."""
@@ -88,6 +88,13 @@ def _calls(owner: Any, names: list[str]) -> Iterator[str]:
         yield f"- `{name}{'(…)' if name in LIKE_ANOTHER else _signature(function)}`: {_short(function)}"
 
 
+def _signatures(names: list[str]) -> Iterator[str]:
+    """Functions that a page explains with examples."""
+    yield "[Write workflows in Python](../how-to/write-workflows-in-python.md) explains them.\n"
+    for name in names:
+        yield f"- `{name}{_signature(getattr(tidemill, name))}`"
+
+
 def _types(names: list[str]) -> Iterator[str]:
     """Each type with its fields, or else the first line of its docstring; at the end those that are only named."""
     for name in names:
@@ -118,7 +125,7 @@ def lists() -> str:
     errors = [name for name in kinds if issubclass(public[name], BaseException)]
     parts += [
         ("Functions", _calls(tidemill, [name for name in functions if name not in authoring])),
-        ("Workflow functions", _calls(tidemill, authoring)),
+        ("Workflow functions", _signatures(authoring)),
         ("Exceptions", _types(errors)),
         ("Types", _types([name for name in kinds if name not in errors])),
     ]
