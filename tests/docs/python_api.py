@@ -96,15 +96,14 @@ def _signatures(names: list[str]) -> Iterator[str]:
 
 
 def _types(names: list[str]) -> Iterator[str]:
-    """Each type with its fields, or else the first line of its docstring; at the end those that are only named."""
+    """Each type with its fields, or else the first clause of its docstring."""
     for name in names:
         kind = getattr(tidemill, name)
-        fields = [f"`{each}`" for each in _fields(kind)] if name in FIELDS_SHOWN else []
+        fields = [f"`{each}`" for each in _fields(kind) if each != "v"] if name in FIELDS_SHOWN else []
         if fields or not _fields(kind):
             yield f"- `{name}`: {', '.join(fields) or _short(kind)}"
-    rest = [f"`{name}`" for name in names if name not in FIELDS_SHOWN and _fields(getattr(tidemill, name))]
-    if rest:
-        yield f"- Rows, views and reports that verbs return, with fields of their own: {', '.join(rest)}"
+    if any(_fields(getattr(tidemill, name)) for name in names):
+        yield "- All others are rows, views and reports that verbs return; editors know their fields."
 
 
 def _fields(kind: type) -> tuple[str, ...]:
