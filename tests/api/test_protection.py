@@ -68,6 +68,14 @@ async def test_brackets_and_colons_within_texts_do_not_count(server: ApiServer) 
     assert answer.status_code == 201, answer.text
 
 
+async def test_a_text_without_an_end_is_read_once(tmp_path: Path) -> None:
+    """Each quotation mark within it must not be tried as the beginning of another: that would take hours."""
+    async with api_server(sqlite_url(tmp_path), work=False) as server:
+        body = b"[" * 101 + b'"' + b'\\"' * 1_000_000
+        answer = await server.http.post("/runs", content=body, headers=JSON)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_complex")
+
+
 async def test_a_body_of_unknown_length_is_bounded_too(server: ApiServer) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(100):

@@ -16,6 +16,7 @@ from tests.fixtures.api_server import ApiServer, SseFrame, api_server, sqlite_ur
 from tidemill.api import streams
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
+from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.errors import rejected
 from tidemill.security.identity import Principal
 
@@ -225,6 +226,11 @@ async def test_a_revoked_credential_ends_the_stream(tmp_path: Path, monkeypatch:
         await followed(server, 1)
         revoked.append(True)
         assert (await following)[-1].data["reason"] == "unauthenticated"
+
+
+async def test_a_revoked_key_is_noticed_within_five_seconds() -> None:
+    """A process believes in a key for a while, and a stream asks, and looks, now and then."""
+    assert KNOWN_FOR_MS / 1_000 + streams.RECHECK_S + streams.LOOK_S <= 5.0
 
 
 async def waiting_at_the_gate_without_work(server: ApiServer) -> str:

@@ -38,8 +38,8 @@ PAGE = 100
 GIVE_WAY_AFTER = 64
 """Frames after which a feed lets its readers write."""
 HEARTBEAT_S = 15.0
-RECHECK_S = 5.0
-"""How soon a revoked credential ends a stream."""
+RECHECK_S = 0.5
+"""How often a stream asks for its credential, which a process believes in for four seconds more."""
 LOOK_S = 0.5
 """How soon a quiet stream notices that the server shuts down."""
 STALLED_S = 60.0

@@ -14,6 +14,7 @@ import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
 RESTART_SECONDS = 1.0
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
 """How long a worker process may take to end beyond its grace period."""
 
@@ -170,7 +172,7 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
-        access = Access.open(engine)
+        access = Access.open(engine, hosts=_hosts(options.host, server.public_url))
     return create_app(
         engine,
         access=access,
@@ -179,6 +181,14 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
         secret=server.secret,
         public_url=server.public_url,
     )
+
+
+def _hosts(host: str, public_url: str) -> frozenset[str]:
+    """The names under which a server without authentication answers; none stands for any, beyond this machine."""
+    if not is_loopback(host):
+        return frozenset()
+    own = f"[{host}]" if ":" in host else host
+    return frozenset({*LOOPBACK_NAMES, own.lower(), (urlsplit(public_url).hostname or "localhost").lower()})
 
 
 def _verifier(settings: Settings) -> JwtVerifier | None:
