@@ -199,6 +199,8 @@ def _verifier(settings: Settings) -> JwtVerifier | None:
 def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
     import uvicorn
 
+    from tidemill.api.connections import BoundedConnection
+
     class Server(uvicorn.Server):
         def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
             """The command handles signals itself: it drains the worker, too."""
@@ -214,6 +216,7 @@ def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
         server_header=False,
         date_header=True,
         lifespan="off",
+        http=BoundedConnection,
         timeout_graceful_shutdown=round(options.grace_s) + 1,
     )
     return Server(config)
