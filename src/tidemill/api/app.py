@@ -79,7 +79,7 @@ def create_app(
     app.state.durability = health.Durability(engine.context.store)
     documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})
     app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
-    app.state.streams = LiveStreams(app.state.closing)
+    app.state.streams = LiveStreams(app.state.closing, limits.key_streams)
     add_problem_handlers(app)
     app.include_router(health.router)
     app.include_router(health.metrics_router)

@@ -6,7 +6,7 @@ caller holds the services of its own tenant, so an id of another tenant is as un
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -59,14 +59,20 @@ class Access:
         jwt: JwtVerifier | None = None,
         sessions: Sessions | None = None,
         open_as: Principal | None = None,
+        hosts: Collection[str] | None = None,
     ) -> None:
-        self._engine, self._jwt, self._open_as = engine, jwt, open_as
+        self._engine, self._jwt, self._open_as, self._hosts = engine, jwt, open_as, hosts
         self.sessions = sessions or Sessions()
 
     @classmethod
-    def open(cls, engine: Engine) -> Access:
-        """Everyone who reaches the server is an administrator of the engine's tenant."""
-        return cls(engine, open_as=Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",)))
+    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None) -> Access:
+        """Everyone who reaches the server is an administrator of the engine's tenant.
+
+        With `hosts`, only under these names (none: any) and not from the page of another site: a browser on this
+        machine reaches the server, too, and opens pages of anyone.
+        """
+        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
+        return cls(engine, open_as=open_as, hosts=hosts)
 
     async def is_configured(self) -> bool:
         """Whether any credential could be accepted."""
@@ -75,6 +81,8 @@ class Access:
     async def caller(self, request: Request) -> Caller:
         """The one who asks. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
         if self._open_as is not None:
+            if self._hosts is not None:
+                _check_site(request.headers, self._hosts)
             return self._caller(self._open_as)
         given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
         if given is not None:
@@ -102,6 +110,21 @@ class Access:
 
     def _caller(self, principal: Principal, session: str = "") -> Caller:
         return Caller(principal, self._engine.for_tenant(principal.tenant, audited=True), session)
+
+
+def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
+    """Refuse what a page of another site sends, also one whose name was made to point to this machine."""
+    host = headers.get("host", "")
+    named = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    origin = headers.get("origin")
+    elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if (hosts and named.lower() not in hosts) or elsewhere or (origin is not None and _authority(origin) != host):
+        message = "without authentication the server answers no pages of other sites, and under its own names only"
+        raise rejected("site_not_allowed", message, hint="create a key with `tidemill keys create`, and restart it")
+
+
+def _authority(origin: str) -> str:
+    return origin.partition("://")[2]
 
 
 def require(permission: str) -> Callable[[Request], Awaitable[None]]:

@@ -65,6 +65,7 @@ STATUSES: dict[str, int] = {
     "not_allowed": 403,
     "range_invalid": 416,
     "rate_limited": 429,
+    "site_not_allowed": 403,
     **dict.fromkeys(_UNAUTHENTICATED, 401),
     "store_slow": 429,
 }

@@ -147,10 +147,13 @@ class OverrideNode(Act):
     answers=RunView,
     summary="Settle a node by hand",
     operation_id="overrideNode",
+    description="In the place of people who were asked for a decision, only with `approvals:decide`.",
 )
 async def override_node(
     caller: CurrentCaller, run_id: str, body: OverrideNode, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    if await caller.services.approvals.asks(run_id, body.node, body.index):
+        need(caller, "approvals:decide", "a decision in the place of others")
     await caller.services.runs.override(
         run_id,
         body.node,

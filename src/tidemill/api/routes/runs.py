@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -534,7 +535,8 @@ async def stream_run(
         hint = "pass the seq of the last event you have seen"
         raise rejected("cursor_invalid", message, path="/after", hint=hint)
     streams: LiveStreams = request.app.state.streams
-    return EventStream(streams.run(services, run_id, seen, live=live, logs=logs, recheck=_recheck(request)))
+    chunks = streams.run(services, run_id, seen, live=live, logs=logs, recheck=_recheck(request))
+    return _event_stream(streams, caller, chunks)
 
 
 @router.on(
@@ -560,9 +562,14 @@ async def stream_runs(
 ) -> Response:
     wanted = read_query(query, now_ms=caller.services.context.store.now_ms())
     streams: LiveStreams = request.app.state.streams
-    return EventStream(
-        streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request)),
-    )
+    chunks = streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request))
+    return _event_stream(streams, caller, chunks)
+
+
+def _event_stream(streams: LiveStreams, caller: Caller, chunks: AsyncGenerator[bytes, None]) -> EventStream:
+    reader = (caller.principal.tenant, caller.principal.key_id or caller.actor)
+    streams.open_streams.check(reader)
+    return EventStream(chunks, streams.open_streams, reader)
 
 
 def _recheck(request: Request) -> Recheck:

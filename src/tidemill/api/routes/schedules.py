@@ -8,6 +8,7 @@ from fastapi import Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.routes.runs import id_of_key
 from tidemill.api.schemas import PageOf, answer, page_answer
 from tidemill.triggers.schedules import CatchUp, Overlap, Schedule
 from tidemill.triggers.service import TIMES_MAX, TIMES_SHOWN, ScheduleService
@@ -131,4 +132,6 @@ async def trigger(
     caller: CurrentCaller, name: str, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> Response:
     """Start a run of the schedule now. The same `Idempotency-Key` again answers the same run."""
-    return answer({"run_id": await _of(caller).trigger(name, key=idempotency_key, actor=caller.actor)}, 201)
+    # Not the key itself: the ids of due times, children and other requests are not the caller's to take.
+    key = None if idempotency_key is None else id_of_key(idempotency_key, f"trigger {name}")
+    return answer({"run_id": await _of(caller).trigger(name, key=key, actor=caller.actor)}, 201)
