@@ -63,10 +63,10 @@ class Campaign:
     def __init__(self, server: ServeProcess, *, orders: int, kills: int, seed: int, clients: int = 8) -> None:
         self.server, self.clients, self.random = server, clients, random.Random(seed)
         self.orders = [Order(number) for number in range(orders)]
-        # Every order is acknowledged three times; kills come at some of those.
-        self.kill_at = sorted(self.random.sample(range(2, 3 * orders - 2), kills))
+        # Every order is acknowledged three times; kills come at some of those, and never when all is nearly done.
+        self.kill_at = sorted(self.random.sample(range(2, 2 * orders), kills))
         self.acknowledged, self.interrupted = 0, 0
-        self._kill = asyncio.Event()
+        self._kills = asyncio.Queue[float]()
 
     async def run(self) -> None:
         limits = httpx2.Limits(max_connections=None)
@@ -77,19 +77,15 @@ class Campaign:
             for order in self.orders:
                 waiting.put_nowait(order)
             async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as group:
-                clients = [group.create_task(self._client(waiting)) for _ in range(self.clients)]
-                killer = group.create_task(self._killer())
-                await asyncio.wait(clients)
-                killer.cancel()
-            assert not self.kill_at, "the orders were done before every kill"
+                for _ in range(self.clients):
+                    group.create_task(self._client(waiting))
+                group.create_task(self._killer(len(self.kill_at)))
             await self._check()
 
-    async def _killer(self) -> None:
-        while self.kill_at:
-            await self._kill.wait()
-            self._kill.clear()
+    async def _killer(self, kills: int) -> None:
+        for _ in range(kills):
             # Within the next request or so, not right behind an answer.
-            await asyncio.sleep(self.random.random() * 0.02)
+            await asyncio.sleep(await self._kills.get())
             await asyncio.to_thread(self.server.kill)
             await asyncio.to_thread(self.server.start)
 
@@ -118,7 +114,7 @@ class Campaign:
             self.acknowledged += 1
             if self.kill_at and self.acknowledged >= self.kill_at[0]:
                 self.kill_at.pop(0)
-                self._kill.set()
+                self._kills.put_nowait(self.random.random() * 0.02)
             found: dict[str, Any] = answer.json()
             return found
 
