@@ -20,6 +20,7 @@ BENCHES = (
     "bench_expressions",
     "bench_nodes",
     "bench_front_door",
+    "bench_api",
 )
 
 

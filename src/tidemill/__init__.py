@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidemill.async_client import AsyncTidemill, aopen
+    from tidemill.async_client import AsyncTidemill, aconnect, aopen
     from tidemill.authoring.constructs import (
         Approval,
         approve,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from tidemill.authoring.decorators import Task, Workflow, task, workflow
     from tidemill.blobs.contract import BlobInfo
-    from tidemill.client import Tidemill, diagnose
+    from tidemill.client import Tidemill, connect, diagnose
     from tidemill.client import open as open  # noqa: A004
     from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
     from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from tidemill.kernel.model import Capabilities, NodeType
     from tidemill.settings import Settings
     from tidemill.stores.optional import Finding
+    from tidemill.triggers.schedules import Schedule
     from tidemill.version import __version__
 
 
@@ -137,6 +138,7 @@ _HOMES = {
     "RunStatus": "tidemill.engine.views",
     "RunSummary": "tidemill.engine.run_query",
     "RunView": "tidemill.engine.views",
+    "Schedule": "tidemill.triggers.schedules",
     "Settings": "tidemill.settings",
     "Skip": "tidemill.handlers.contract",
     "SweepResult": "tidemill.engine.maintenance.retention",
@@ -155,9 +157,11 @@ _HOMES = {
     "WorkflowDeletion": "tidemill.engine.catalog",
     "WorkflowRow": "tidemill.engine.versions",
     "__version__": "tidemill.version",
+    "aconnect": "tidemill.async_client",
     "aopen": "tidemill.async_client",
     "approve": "tidemill.authoring.constructs",
     "default": "tidemill.authoring.constructs",
+    "connect": "tidemill.client",
     "diagnose": "tidemill.client",
     "function": "tidemill.handlers.python.functions",
     "loop": "tidemill.authoring.constructs",
@@ -232,6 +236,7 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "RunView",
+    "Schedule",
     "Settings",
     "Skip",
     "SweepResult",
@@ -251,8 +256,10 @@ __all__ = [
     "WorkflowDeletion",
     "WorkflowRow",
     "__version__",
+    "aconnect",
     "aopen",
     "approve",
+    "connect",
     "default",
     "diagnose",
     "function",

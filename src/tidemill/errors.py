@@ -89,6 +89,10 @@ class Unavailable(TidemillError):
     """The environment does not answer (store, network, disk); the same request may succeed later."""
 
 
+class ServerUnavailable(Unavailable):
+    """A server does not answer, or not as one of ours."""
+
+
 class StoreUnusable(Unavailable):
     """The environment stays unusable until an operator fixes `problem`.
 

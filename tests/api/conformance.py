@@ -5,11 +5,9 @@ No answer is a 5xx, and each is what the document declares: its status, its cont
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import schemathesis
@@ -26,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.api_world import World, world_server
+from tests.fixtures.api_server import api_thread, sqlite_url
+from tests.fixtures.api_world import OPTIONS, World
 
 CHECKS = [
     not_a_server_error,
@@ -40,33 +38,6 @@ ENDLESS = ("/api/v1/stream",)
 """Streams that do not end by themselves; they have tests of their own."""
 
 
-class ServerThread:
-    """A server in a loop of its own, for clients that block."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._ready, self._over = folder, Event(), Event()
-        self._server: ApiServer | None = None
-        self._thread = Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-
-    async def _serve(self) -> None:
-        try:
-            async with world_server(self._folder) as self._server:
-                self._ready.set()
-                await asyncio.to_thread(self._over.wait)
-        finally:
-            self._ready.set()
-
-    def __enter__(self) -> ApiServer:
-        self._thread.start()
-        self._ready.wait(60)
-        assert self._server is not None, "the server does not start"
-        return self._server
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-
 def values_of(world: World, path: str) -> dict[str, list[str]]:
     """What can stand in a path, by the name of its parameter."""
     ids, names = world.ids, world.names
@@ -76,6 +47,7 @@ def values_of(world: World, path: str) -> dict[str, list[str]]:
     return {
         "run_id": ended if path.endswith("/stream") else [*ids["run"], *names["run"]],
         "other_id": [*ids["run"], *names["run"]],
+        "text": ids["run"],
         "approval_id": ids["approval"],
         "dead_letter_id": ids["dead letter"],
         "token": ids["link"],
@@ -89,9 +61,9 @@ def values_of(world: World, path: str) -> dict[str, list[str]]:
 
 
 class Conformance:
-    def __init__(self, server: ApiServer, world: World, examples: int) -> None:
-        self._url, self._headers, self._world, self._examples = server.url, world.headers, world, examples
-        self.schema = schemathesis.openapi.from_url(f"{server.url}/api/v1/openapi.json")
+    def __init__(self, url: str, world: World, examples: int) -> None:
+        self._url, self._headers, self._world, self._examples = url, world.headers, world, examples
+        self.schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
         self.wrong: list[str] = []
         self.statuses: dict[str, set[int]] = {}
 
@@ -160,5 +132,5 @@ class Conformance:
 
 @contextmanager
 def conformance(folder: Path, world: World, examples: int) -> Iterator[Conformance]:
-    with ServerThread(folder) as server:
-        yield Conformance(server, world, examples)
+    with api_thread(sqlite_url(folder), work=False, **OPTIONS) as url:
+        yield Conformance(url, world, examples)

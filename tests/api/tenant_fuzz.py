@@ -35,6 +35,7 @@ KINDS = {
     "workflow": "workflow",
     "to": "workflow",
     "parent": "run",
+    "text": "run",
 }
 """What a parameter or a field of a body is an id of, by its name."""
 NAMES = {"node": "node", "tag": "tag"}

@@ -87,6 +87,7 @@ def path_of(template: str, world: World | None) -> str:
         values |= {
             "run_id": ids["run"][0],
             "other_id": ids["run"][1],
+            "text": ids["run"][0],
             "approval_id": ids["approval"][0],
             "dead_letter_id": ids["dead letter"][0],
             "digest": ids["blob"][0],

@@ -12,7 +12,18 @@ from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, run_actions, runs, schedules, workflows
+from tidemill.api.routes import (
+    approvals,
+    blobs,
+    dead_letters,
+    fleet,
+    health,
+    run_actions,
+    run_summaries,
+    runs,
+    schedules,
+    workflows,
+)
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
@@ -22,6 +33,7 @@ from tidemill.version import __version__
 
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
+    ("runs", run_summaries.router),
     ("runs", runs.router),
     ("runs", run_actions.router),
     ("workflows", workflows.router),

@@ -233,7 +233,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 
 
 @app.command("worker")
-@options.store
+@options.own_store
 @options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
 @options.option(
     "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="Nodes that run at the same time."
@@ -297,7 +297,7 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
 
 
 @app.command("serve")
-@options.store
+@options.own_store
 @options.option("--host", metavar="ADDRESS", default="127.0.0.1", about="Where to listen.")
 @options.option("--port", metavar="N", type=options.Integers(0, 65_535), default=8321, about="0 takes any free port.")
 @options.option(
@@ -354,7 +354,7 @@ def serve_command(
 
 @app.command("migrate")
 @options.dry_run
-@options.on_store()
+@options.on_store(own=True)
 def migrate_command(session: StoreSession, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 

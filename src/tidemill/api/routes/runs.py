@@ -23,7 +23,7 @@ from tidemill.engine.views import RunView
 from tidemill.errors import rejected
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Workflow, encode_workflow
 
 router = Router()
 
@@ -237,8 +237,18 @@ async def find_runs(
 
 
 @router.on("GET", "/runs/{run_id}", may="runs:read", answers=RunView, summary="Show a run", operation_id="getRun")
-async def get_run(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
-    return answer(await caller.services.inspection.show(run_id, at=at))
+async def get_run(
+    caller: CurrentCaller,
+    run_id: str,
+    at: At = None,
+    graph: Annotated[
+        bool, Query(description="Also the compiled workflow, and what nodes took, for a picture.")
+    ] = False,
+) -> Response:
+    view = await caller.services.inspection.show(run_id, at=at)
+    if not graph or view.graph is None:
+        return answer(view)
+    return answer({**view.to_dict(), "graph": msgspec.Raw(encode_workflow(view.graph)), "traces": view.traces})
 
 
 @router.on(

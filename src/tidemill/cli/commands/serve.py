@@ -13,6 +13,7 @@ import signal
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +72,8 @@ def serve(options: ServeOptions) -> int:
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         _require_extra()
         import_before_work()
+        # It takes as long as all the rest, and would block the loop of the worker.
+        import_module("tidemill.api.app")
         with (
             importable() if options.apps or settings.may_import else nullcontext(),
             StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
@@ -86,10 +89,12 @@ def serve(options: ServeOptions) -> int:
 
 
 def _require_extra() -> None:
+    """Import the server, before there is a loop that importing would block."""
     try:
-        import fastapi  # noqa: F401
         import limits  # noqa: F401
         import uvicorn  # noqa: F401
+
+        import tidemill.api.app  # noqa: F401
     except ImportError as error:
         message = f"the server needs {error.name}, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
@@ -156,6 +161,7 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
         await asyncio.gather(*processes)
     finally:
         await engine.close()
+    print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
 
 async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:

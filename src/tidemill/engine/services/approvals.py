@@ -65,6 +65,12 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that the decision leads to; conditions may choose among them."""
 
 
+def check_verb(verb: str) -> None:
+    """Refuse what is no decision."""
+    if verb not in VERBS:
+        raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
+
+
 class ApprovalService:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -216,8 +222,7 @@ class ApprovalService:
 
         `roles` are those that `actor` has now. Data for the form is checked against its schema.
         """
-        if verb not in VERBS:
-            raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
+        check_verb(verb)
         _check_person(actor, roles, comments)
         shown = await self.show(run_id, node, visit=visit, index=index)
         words: dict[str, Any] = {"id": command_id, "actor": actor or None, "roles": tuple(roles), "comments": comments}
