@@ -95,7 +95,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document, schemas = FastAPI.openapi(app), AnswerSchemas()
         problem = {"description": "A problem", "content": {MEDIA_TYPE: {"schema": PROBLEM}}}
         # The application itself does not list the routes of its routers.
-        routers: list[tuple[str, APIRouter]] = [("", health.router), *((PREFIX, router) for _, router in ROUTERS)]
+        routers: list[tuple[str, APIRouter]] = [("", health.router), ("", health.metrics_router)]
+        routers += [(PREFIX, router) for _, router in ROUTERS]
         for prefix, route in [(prefix, route) for prefix, router in routers for route in router.routes]:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
@@ -107,6 +108,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                     success = operation["responses"][str(declared.status)]
                     others = {kind: each for kind, each in success.get("content", {}).items() if kind != JSON}
                     success["content"] = {**others, **content}
+                elif declared is not None and declared.media_type != JSON:
+                    operation["responses"][str(declared.status)]["content"] = {declared.media_type: {}}
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)
