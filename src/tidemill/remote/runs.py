@@ -10,7 +10,6 @@ from typing import Any, ClassVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx2
 import msgspec
 
 from tidemill.engine.index_rows import RunRow
@@ -32,8 +31,18 @@ from tidemill.engine.services.runs import RunPage, RunService
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
-from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, frames, pause_s, received
-from tidemill.remote.service import BATCH, LOG_LINES, LOOK_S, PAGE, WAIT_S, RemoteService, Route, given_only, json_value
+from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
+from tidemill.remote.requests import (
+    BATCH,
+    LOG_LINES,
+    LOOK_S,
+    PAGE,
+    WAIT_S,
+    RemoteService,
+    Route,
+    given_only,
+    json_value,
+)
 
 
 def query_text(
@@ -192,7 +201,7 @@ class RemoteRuns(RemoteService):
                             yield data
                         elif live and kind == "live":
                             yield data
-            except (httpx2.TransportError, Unavailable) as error:
+            except (CutOff, Unavailable) as error:
                 # The next request continues behind the last event.
                 if loop.time() - heard > PATIENCE_S:
                     raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
