@@ -88,10 +88,10 @@ test: setup ## Run every suite (SUITE=kernel for one)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
 	@touch $@
 
-test-long: setup ## Run what takes longer: the long suites, every guard broken once, 3,000 simulated histories
+test-long: setup ## Run what takes longer: the long suites, every guard broken once, 1,000 simulated histories
 	@$(BIN)/python tests/run.py --long
 	@$(BIN)/python -m tests.guards
-	@$(BIN)/python -m tests.simulation --seeds 3000
+	@$(BIN)/python -m tests.simulation --seeds 1000
 
 test-pythons: ## Run the core suites with every Python of PYTHONS that is installed
 	@for version in $(PYTHONS); do \

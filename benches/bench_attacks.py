@@ -1,4 +1,4 @@
-"""A standing attack: the rows of `tests/attacks/review.py` in a loop on one worker, and runs of others beside it."""
+"""A standing attack: the rows of `tests/attacks` in a loop on one worker, and runs of others beside it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ import apsw
 
 import tidemill
 from benches.figures import Figure, Note
+from tests.attacks.corpus import CORPUS
 from tests.attacks.review import CANARY, ROWS, Answer, Run
 from tests.attacks.test_review import Server, filled
 
-RUNS = [row for row in ROWS if isinstance(row, Run)]
+RUNS = [row for row in (*ROWS, *CORPUS) if isinstance(row, Run)]
 SECONDS = 60
 ATTACKS_AT_ONCE = 8
 WAIT_SECONDS = 10

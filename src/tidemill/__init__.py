@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from tidemill.kernel.model import Capabilities, NodeType
     from tidemill.settings import Settings
     from tidemill.stores.optional import Finding
+    from tidemill.triggers.schedules import Schedule
     from tidemill.version import __version__
 
 
@@ -137,6 +138,7 @@ _HOMES = {
     "RunStatus": "tidemill.engine.views",
     "RunSummary": "tidemill.engine.run_query",
     "RunView": "tidemill.engine.views",
+    "Schedule": "tidemill.triggers.schedules",
     "Settings": "tidemill.settings",
     "Skip": "tidemill.handlers.contract",
     "SweepResult": "tidemill.engine.maintenance.retention",
@@ -234,6 +236,7 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "RunView",
+    "Schedule",
     "Settings",
     "Skip",
     "SweepResult",

@@ -183,6 +183,8 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
     """What the operator has not said: a worker in the author's own process imports any function, and does no SQL."""
     if not work:
         return settings
+    if settings.shell:
+        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
     imports = ANY if settings.imports is None else settings.imports
     sql = msgspec.structs.replace(settings.sql, enabled=bool(settings.sql.enabled))
     return msgspec.structs.replace(settings, imports=imports, sql=sql)
@@ -247,7 +249,6 @@ def engine_at(
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
-    _remove_leftovers(settings, work=work)
     options = WorkerOptions(
         **_process_facts(name, ambient.new_id()[-8:], work=work),
         queues=tuple(queues),
@@ -260,9 +261,7 @@ def engine_at(
         lease_ms=dead_after_ms,  # A worker loses its work when it counts as dead, and not before.
     )
     engine = Engine(
-        store=storage.store,
-        blobs=storage.blobs,
-        ownership=storage.ownership,
+        **storage._asdict(),
         ambient=ambient,
         **_types_of(types),
         worker=options if work else None,
@@ -319,11 +318,6 @@ def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:
     host, pid, image = socket.gethostname(), os.getpid(), os.environ.get(IMAGE_VARIABLE, "")
     version = __version__ if work else ""
     return {"name": f"{name or host}/{pid}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
-
-
-def _remove_leftovers(settings: Settings, *, work: bool) -> None:
-    if work and settings.shell:
-        threading.Thread(target=remove_leftovers, name="tidemill-leftovers", daemon=True).start()
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

@@ -264,3 +264,30 @@ async def test_links_of_another_secret_are_not_believed(tmp_path: Path) -> None:
         token = url.rpartition("/")[2]
     async with api_server(sqlite_url(tmp_path), access=TestAccess, secret=SECRET) as server:
         assert (await server.http.get(f"/decisions/{token}")).json()["code"] == "link_invalid"
+
+
+async def test_a_link_of_a_tenant_that_is_disabled_is_closed(server: ApiServer) -> None:
+    tenants = server.engine.for_tenant("default").tenants
+    await tenants.create("acme", actor="root")
+    services = server.engine.for_tenant("acme")
+    await services.workflows.publish(asking(approvers=["user:alice"]))
+    await services.runs.start("order", key="run")
+    for _ in range(3_000):
+        if (await services.approvals.find("status:pending"))[0]:
+            break
+        await asyncio.sleep(0.01)
+    url = (
+        await link(server, activation_id("run", "ask", 1, -1), as_caller("alice", "approver", tenant="acme"))
+    ).json()["url"]
+    await tenants.disable("acme", actor="root")
+    refused = await server.http.post(url, json={"decision": "approve"})
+    assert refused.json()["code"] == "tenant_disabled"
+    assert (await services.approvals.show("run", "ask")).status == "pending"
+
+
+async def test_a_decision_by_a_link_is_audited_under_the_name_of_its_person(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    url = (await link(server, approval_id, ALICE)).json()["url"]
+    assert (await server.http.post(url, json={"decision": "approve"})).status_code == 200
+    decided = [event for event in await server.engine.events("run/1") if event["type"] == "ApprovalDecided"]
+    assert [(event["actor"], event["by"]) for event in decided] == [("alice", "user:alice")]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tidemill.api import protection
 
 ASLEEP = """
 name: asleep
@@ -120,7 +121,9 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
 }  # fmt: skip
 
 
-async def test_bad_requests_are_refused_and_change_nothing(server: ApiServer) -> None:
+async def test_bad_requests_are_refused_and_change_nothing(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A body that has arrived whole is refused at once: nothing more is waited for.
+    monkeypatch.setattr(protection, "DRAINED_SECONDS", 600.0)
     await server.publish(ASLEEP)
     run_id = (await server.post("/runs", {"workflow": "asleep"}))["run_id"]
     while not (await server.engine.show(run_id)).waiting_for:  # noqa: ASYNC110

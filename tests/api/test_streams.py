@@ -291,7 +291,7 @@ async def test_all_listeners_of_a_tenant_share_one_poller(server: ApiServer) -> 
 
 
 async def test_a_quiet_stream_beats(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(streams, "LOOK_S", 0.01)
     run_id = await waiting_at_the_gate(server)
     async with asyncio.timeout(30), server.http.stream("GET", f"/runs/{run_id}/stream") as response:

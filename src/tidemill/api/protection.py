@@ -63,10 +63,19 @@ class Protection:
                 _add_headers(message, secure=scope["scheme"] == "https")
             await send(message)
 
+        is_whole = False
+
+        async def receive_noting() -> Message:
+            nonlocal is_whole
+            message = await receive()
+            is_whole = is_whole or not message.get("more_body", False)
+            return message
+
         try:
-            received = await self._checked(scope, receive)
+            received = await self._checked(scope, receive_noting)
         except Rejected as refusal:
-            await _drain(receive)
+            if not is_whole:
+                await _drain(receive)
             answer = problem_answer(refusal.problems, headers={"Connection": "close"})
             await answer(scope, receive, send_protected)
             return

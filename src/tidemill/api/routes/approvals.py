@@ -22,6 +22,7 @@ from tidemill.engine.views import ApprovalView, activation_id, plain, read_activ
 from tidemill.errors import rejected
 from tidemill.kernel.activation import ApprovalStatus
 from tidemill.kernel.decide.approvals import as_user
+from tidemill.security.identity import Principal
 from tidemill.security.signing import DecisionLink, DecisionLinks
 
 LOG = logging.getLogger(__name__)
@@ -290,6 +291,8 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
     engine = request.app.state.engine
     links: DecisionLinks = request.app.state.decision_links
     link = links.read(token, engine.context.store.now_ms())
+    # The links of a tenant that was disabled since are as closed as its keys.
+    await engine.credentials.check(Principal(tenant=link.tenant, name=link.person))
     place = _Place(link.run_id, link.node, link.visit, link.index)
     services: TenantServices = engine.for_tenant(link.tenant, audited=True)
     review = await services.approvals.review(place.run_id, place.node, **place.at)

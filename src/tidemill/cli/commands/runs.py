@@ -100,7 +100,7 @@ def count_command(session: StoreSession, **given: Any) -> int:
 )
 @options.on_store()
 def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int) -> int:
-    """Count runs by status, workflow, version, label and time, and group their failures.
+    """Count runs by status, workflow and time; group failures.
 
     Of the newest 10,000 that match; with more, numbers are lower bounds.
     """

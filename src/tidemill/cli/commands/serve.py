@@ -89,10 +89,12 @@ def serve(options: ServeOptions) -> int:
 
 
 def _require_extra() -> None:
+    """Import the server, before there is a loop that importing would block."""
     try:
-        import fastapi  # noqa: F401
         import limits  # noqa: F401
         import uvicorn  # noqa: F401
+
+        import tidemill.api.app  # noqa: F401
     except ImportError as error:
         message = f"the server needs {error.name}, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
@@ -159,6 +161,7 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
         await asyncio.gather(*processes)
     finally:
         await engine.close()
+    print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
 
 async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:

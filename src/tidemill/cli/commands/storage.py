@@ -298,7 +298,7 @@ def reindex_command(session: StoreSession, dry_run: bool) -> int:
 
 
 @click.command("usage")
-@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01. Default: 30 days.")
+@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01, or 90d ago. Default: 30 days.")
 @options.of_workflow
 @options.on_store()
 def usage_command(session: StoreSession, since: str | None, workflow: str | None) -> int:

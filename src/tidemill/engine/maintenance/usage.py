@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 
 import msgspec
 
 from tidemill.engine.index_rows import DAY_MS, RUN, RunRow, read_run_row
 from tidemill.engine.maintenance.schedule import Cursor, TaskResult, read_cursor
+from tidemill.engine.run_query import Moment, read_query
 from tidemill.engine.services.context import ServiceContext
-from tidemill.errors import rejected
 from tidemill.stores.contract import Row, Store, cursor_at
 
 USAGE = "usage"
@@ -185,12 +185,12 @@ class UsageService:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    async def find(self, *, since: str | date | None = None, workflow: str | None = None) -> UsageReport:
-        """What runs took, by the day of their end and by workflow: of the last 30 days, or `since` a date.
+    async def find(self, *, since: Moment | date | None = None, workflow: str | None = None) -> UsageReport:
+        """What runs took, by the day of their end and by workflow: of the last 30 days, or `since` a date or `90d` ago.
 
         Runs that no worker has rolled up yet are included, up to 10,000 of them.
         """
-        first = _first_day(since, day_of(self._context.store.now_ms()))
+        first = _first_day(since, self._context.store.now_ms())
         for _ in range(TRIES_MAX):
             cursor = await read_cursor(self._context.store, self._context.tenant, ROLL_UP)
             found = await self._rolled_up(first, workflow)
@@ -237,17 +237,11 @@ class UsageService:
         return runs, read < UNCOUNTED_MAX and page.after is None
 
 
-def _first_day(since: str | date | None, today: int) -> int:
+def _first_day(since: Moment | date | None, now_ms: int) -> int:
     if since is None:
-        return today - DAYS + 1
-    if isinstance(since, str):
-        try:
-            found = date.fromisoformat(since)
-        except ValueError:
-            message, hint = f"`{since[:60]}` is no date", "write 2026-03-01"
-            raise rejected("since_invalid", message, path="/since", hint=hint) from None
-    elif isinstance(since, datetime):
-        found = (since if since.tzinfo is None else since.astimezone(UTC)).date()
-    else:
-        found = since
-    return found.toordinal() - date(1970, 1, 1).toordinal()
+        return day_of(now_ms) - DAYS + 1
+    if isinstance(since, date) and not isinstance(since, datetime):
+        since = since.isoformat()
+    bound = read_query(since=since, now_ms=now_ms).since_ms
+    assert bound is not None, "it was given"
+    return day_of(bound)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -232,6 +232,7 @@ async def test_rows_of_an_earlier_version_count_as_runs(mill: Cluster) -> None:
 @simulated
 async def test_a_wrong_date_is_refused(mill: Cluster) -> None:
     client = await mill.process("c", work=False)
-    assert await code_of(client.engine.usage.find(since="soon")) == "since_invalid"
-    assert (await client.engine.usage.find(since=date(1970, 1, 1))).rows == ()
+    assert await code_of(client.engine.usage.find(since="soon")) == "query_value_invalid"
+    for since in (date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1), "1970-01-01", "2h", "-7d"):
+        assert (await client.engine.usage.find(since=since)).rows == ()
     assert ROLL_UP == "usage", "the name of a stored cursor stays"
