@@ -35,6 +35,8 @@ TABLE: dict[str, frozenset[str]] = {
     # Runs
     **dict.fromkeys(["POST /runs", "POST /runs/batch", "POST /runs/{}/fork"], STARTING),
     **dict.fromkeys(["GET /runs", "GET /runs/{}"], EVERYONE),
+    **dict.fromkeys([f"GET /runs/{each}" for each in ("count", "summary", "failures", "resolve/{}")], EVERYONE),
+    "GET /usage": EVERYONE,
     **dict.fromkeys(
         [
             f"GET /runs/{{}}/{each}"
