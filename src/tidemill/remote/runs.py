@@ -27,7 +27,7 @@ from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.inspection import InspectionService, LogLine
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
-from tidemill.engine.services.runs import RunPage, RunService
+from tidemill.engine.services.runs import LAST, RunPage, RunService
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
@@ -89,7 +89,6 @@ class RemoteRuns(RemoteService):
             name: Route("POST", f"/runs/{{run_id}}/{name}")
             for name in ("cancel", "pause", "resume", "retry", "rewind", "rollback", "relabel")
         },
-        "resolve": Route("GET", "/runs/resolve/{text}", within="run_id"),
     }
 
     async def start(
@@ -245,6 +244,16 @@ class RemoteRuns(RemoteService):
     async def failure_groups(self, query: str | Iterable[str] = "") -> FailureGroups:
         asked = {"query": query_text(query)}
         return cast(FailureGroups, received(FailureGroups, await self._ask(Route("GET", "/runs/failures"), asked)))
+
+    async def resolve(self, text: str) -> str:
+        if not text:
+            return text
+        try:
+            return str((await self._ask(Route("GET", "/runs/resolve/{text}"), {"text": text}))["run_id"])
+        except Rejected as refusal:
+            if refusal.code != "run_unknown" or text == LAST:
+                raise
+            return text
 
     async def override(self, run_id: str, node: str, *, value: Any = UNSET, **more: Any) -> None:
         body = {"command_id": uuid4().hex, "run_id": run_id, "node": node, **given_only(more)}
