@@ -145,8 +145,9 @@ serve: setup ## Serve the HTTP API with a worker on tidemill.db (ARGS="--port 90
 load: setup ## Offer starts over HTTP to a server of its own, and show how it answers (RATE=n, SECONDS=n)
 	@$(BIN)/python -m benches.load $(or $(RATE),300) $(or $(SECONDS),10)
 
-docs: setup ## Make the Python reference from docstrings, and build the documentation into site/
+docs: setup ## Make the references of Python and HTTP from the code, and build the documentation into site/
 	@$(BIN)/python -m tests.docs.python_api
+	@$(BIN)/python -m tests.docs.http_api
 	@$(BIN)/zensical build --clean --strict
 
 format: setup ## Rewrite the sources in the house format

@@ -75,7 +75,7 @@ def aconnect(url: str | None = None, key: str | None = None) -> AsyncTidemill:
 
     The arguments are those of `tidemill.connect`. The server is asked when the client is entered or awaited.
     """
-    from tidemill.remote.engine import remote_engine
+    from tidemill.remote.remote_engine import remote_engine
 
     engine = remote_engine(url, key)
     return AsyncTidemill(engine, engine.url)

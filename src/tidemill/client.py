@@ -134,7 +134,7 @@ def connect(url: str | None = None, key: str | None = None) -> Tidemill:
     Without arguments it is the server of TIDEMILL_SERVER, with the key of TIDEMILL_KEY. Who acts follows from the key,
     so `actor`, `roles`, `author` and `submitted_by` are not sent. What fails on the way is repeated for half a minute.
     """
-    from tidemill.remote.engine import remote_engine
+    from tidemill.remote.remote_engine import remote_engine
 
     engine = remote_engine(url, key)
     connected = Tidemill(engine, engine.url)

@@ -28,6 +28,8 @@ CONNECT_PATIENCE_S = 0.5
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
+CutOff = httpx2.TransportError
+"""The connection broke, or none came about."""
 _OVERLOADED = 429
 _RETRIED = frozenset({_OVERLOADED, 502, 503, 504})
 
@@ -73,7 +75,7 @@ class Connection:
             told = 0.0
             try:
                 response = await self._client.request(method, path, params=query, **options)
-            except httpx2.TransportError as error:
+            except CutOff as error:
                 unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
                 if not (repeats or unsent) or loop.time() >= until:
                     raise ServerUnavailable(f"the server at {self.url} does not answer: {_words(error)}") from error

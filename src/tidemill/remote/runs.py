@@ -10,7 +10,6 @@ from typing import Any, ClassVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx2
 import msgspec
 
 from tidemill.engine.index_rows import RunRow
@@ -28,12 +27,22 @@ from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.inspection import InspectionService, LogLine
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
-from tidemill.engine.services.runs import RunPage, RunService
+from tidemill.engine.services.runs import LAST, RunPage, RunService
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
-from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, frames, pause_s, received
-from tidemill.remote.service import BATCH, LOG_LINES, LOOK_S, PAGE, WAIT_S, RemoteService, Route, given_only, json_value
+from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
+from tidemill.remote.requests import (
+    BATCH,
+    LOG_LINES,
+    LOOK_S,
+    PAGE,
+    WAIT_S,
+    RemoteService,
+    Route,
+    given_only,
+    json_value,
+)
 
 
 def query_text(
@@ -80,7 +89,6 @@ class RemoteRuns(RemoteService):
             name: Route("POST", f"/runs/{{run_id}}/{name}")
             for name in ("cancel", "pause", "resume", "retry", "rewind", "rollback", "relabel")
         },
-        "resolve": Route("GET", "/runs/resolve/{text}", within="run_id"),
     }
 
     async def start(
@@ -192,7 +200,7 @@ class RemoteRuns(RemoteService):
                             yield data
                         elif live and kind == "live":
                             yield data
-            except (httpx2.TransportError, Unavailable) as error:
+            except (CutOff, Unavailable) as error:
                 # The next request continues behind the last event.
                 if loop.time() - heard > PATIENCE_S:
                     raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
@@ -236,6 +244,16 @@ class RemoteRuns(RemoteService):
     async def failure_groups(self, query: str | Iterable[str] = "") -> FailureGroups:
         asked = {"query": query_text(query)}
         return cast(FailureGroups, received(FailureGroups, await self._ask(Route("GET", "/runs/failures"), asked)))
+
+    async def resolve(self, text: str) -> str:
+        if not text:
+            return text
+        try:
+            return str((await self._ask(Route("GET", "/runs/resolve/{text}"), {"text": text}))["run_id"])
+        except Rejected as refusal:
+            if refusal.code != "run_unknown" or text == LAST:
+                raise
+            return text
 
     async def override(self, run_id: str, node: str, *, value: Any = UNSET, **more: Any) -> None:
         body = {"command_id": uuid4().hex, "run_id": run_id, "node": node, **given_only(more)}

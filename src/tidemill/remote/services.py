@@ -9,7 +9,6 @@ from typing import IO, Any, ClassVar, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx2
 import msgspec
 
 from tidemill.engine.attempts.results import UNREADABLE
@@ -29,8 +28,8 @@ from tidemill.engine.views import ApprovalView, activation_id
 from tidemill.errors import ServerUnavailable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.remote.connection import hints, pause_s, received
-from tidemill.remote.service import (
+from tidemill.remote.connection import CutOff, hints, pause_s, received
+from tidemill.remote.requests import (
     CHUNK,
     LONG_S,
     TRIES,
@@ -218,7 +217,7 @@ class RemoteBlobs(RemoteService):
                     async for chunk in response.aiter_bytes(CHUNK):
                         file.write(chunk)
                         written, attempt = written + len(chunk), 0
-            except httpx2.TransportError as error:
+            except CutOff as error:
                 attempt += 1
                 if attempt > TRIES:
                     raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error

@@ -74,10 +74,12 @@ async def group_failures(caller: CurrentCaller, query: RunQueryText = "") -> Res
     answers=ResolvedRun,
     summary="The id of a run by the beginning of it, or by @last",
     operation_id="resolveRun",
-    description="A text that names no run is answered as it is; one that several ids begin with is refused.",
+    description="A text that several ids begin with is refused.",
 )
 async def resolve_run(caller: CurrentCaller, text: str) -> Response:
-    return answer(ResolvedRun(run_id=await caller.services.runs.resolve(text)))
+    run_id = await caller.services.runs.resolve(text)
+    await caller.services.context.entry(run_id)
+    return answer(ResolvedRun(run_id=run_id))
 
 
 @router.on(

@@ -13,8 +13,8 @@ from tidemill.engine.engine import Engine
 from tidemill.errors import rejected
 from tidemill.handlers.python.functions import Function
 from tidemill.remote.connection import Connection
+from tidemill.remote.requests import RemoteService
 from tidemill.remote.runs import RemoteBulk, RemoteInspection, RemotePatches, RemoteRuns
-from tidemill.remote.service import RemoteService
 from tidemill.remote.services import (
     RemoteApprovals,
     RemoteAudit,
