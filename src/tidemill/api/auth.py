@@ -156,7 +156,8 @@ def consuming(media_type: str) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def _current_caller(request: Request) -> Caller:
+async def _current_caller(request: Request) -> Caller:
+    # Not a plain function: FastAPI calls those in a thread.
     caller: Caller = request.state.caller
     return caller
 
