@@ -71,7 +71,7 @@ def routes_of(app: FastAPI) -> set[str]:
         prefix = route.include_context.prefix  # type: ignore[attr-defined]
         for each in included.routes:
             assert isinstance(each, APIRoute), f"{each} is not declared with a permission"
-            found |= {f"{method} {prefix}{each.path_format}" for method in each.methods}
+            found |= {f"{method} {prefix}{each.path_format}" for method in each.methods or ()}
     return found
 
 
@@ -142,7 +142,8 @@ async def server(template: tuple[Path, dict[str, World]], tmp_path: Path) -> Asy
 
 
 def asked_routes() -> list[Asked]:
-    return [Asked(*route.split(" "), permission) for route, permission in TABLE.items()]
+    parts = [(*route.partition(" "), permission) for route, permission in TABLE.items()]
+    return [Asked(method, path, permission) for method, _, path, permission in parts]
 
 
 async def test_the_table_names_every_route_and_its_permission(server: ApiServer) -> None:
