@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tidemill.ambient import wall_clock_ms
+from tidemill.api import auth
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
 from tidemill.engine.maintenance.audit_chain import chain_stream
@@ -294,3 +295,16 @@ async def test_without_authentication_no_page_of_another_site_is_answered(tmp_pa
             )
             assert problem(answer) == (403, "site_not_allowed"), headers
         assert (await server.http.get("/workflows")).json()["items"] == []
+
+
+async def test_the_first_key_closes_a_server_without_authentication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "KNOWN_FOR_MS", 0)
+    async with api_server(
+        sqlite_url(tmp_path), access=lambda engine: Access.open(engine, hosts=()), work=False
+    ) as found:
+        assert (await found.http.get("/me")).json()["name"] == "local"
+        key = await key_of(found, "viewer")
+        assert problem(await found.http.get("/me")) == (401, "unauthenticated")
+        assert (await found.http.get("/me", headers=bearer(key))).json()["roles"] == ["viewer"]

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from tidemill.api.protection import LoadGuard
 from tidemill.engine.engine import Engine
+from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.errors import rejected
 from tidemill.security.identity import (
@@ -63,16 +64,17 @@ class Access:
     ) -> None:
         self._engine, self._jwt, self._open_as, self._hosts = engine, jwt, open_as, hosts
         self.sessions = sessions or Sessions()
+        self._looked_ms = engine.context.ambient.monotonic_ms()
 
     @classmethod
-    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None) -> Access:
+    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None, sessions: Sessions | None = None) -> Access:
         """Everyone who reaches the server is an administrator of the engine's tenant.
 
         With `hosts`, only under these names (none: any) and not from the page of another site: a browser on this
-        machine reaches the server, too, and opens pages of anyone.
+        machine reaches the server, too, and opens pages of anyone. It ends within seconds of the first key.
         """
         open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
-        return cls(engine, open_as=open_as, hosts=hosts)
+        return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
     async def is_configured(self) -> bool:
         """Whether any credential could be accepted."""
@@ -80,9 +82,10 @@ class Access:
 
     async def caller(self, request: Request) -> Caller:
         """The one who asks. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
+        if self._open_as is not None and self._hosts is not None:
+            _check_site(request.headers, self._hosts)
+            await self._look_for_keys()
         if self._open_as is not None:
-            if self._hosts is not None:
-                _check_site(request.headers, self._hosts)
             return self._caller(self._open_as)
         given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
         if given is not None:
@@ -95,6 +98,14 @@ class Access:
         if request.method not in SAFE_METHODS:
             self.sessions.check_csrf(session, request.headers.get(CSRF_HEADER, ""))
         return self._caller(principal, session)
+
+    async def _look_for_keys(self) -> None:
+        """Ask for credentials from now on if a key was made since."""
+        now_ms = self._engine.context.ambient.monotonic_ms()
+        if now_ms - self._looked_ms >= KNOWN_FOR_MS:
+            self._looked_ms = now_ms
+            if await self._engine.credentials.has_keys():
+                self._open_as = None
 
     async def _bearer(self, given: str) -> Principal:
         scheme, _, text = given.partition(" ")
@@ -120,7 +131,7 @@ def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
     elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
     if (hosts and named.lower() not in hosts) or elsewhere or (origin is not None and _authority(origin) != host):
         message = "without authentication the server answers no pages of other sites, and under its own names only"
-        raise rejected("site_not_allowed", message, hint="create a key with `tidemill keys create`, and restart it")
+        raise rejected("site_not_allowed", message, hint="create a key with `tidemill keys create`")
 
 
 def _authority(origin: str) -> str:

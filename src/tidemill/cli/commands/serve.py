@@ -178,7 +178,7 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
-        access = Access.open(engine, hosts=_hosts(options.host, server.public_url))
+        access = Access.open(engine, hosts=_hosts(options.host, server.public_url), sessions=access.sessions)
     return create_app(
         engine,
         access=access,
