@@ -1,6 +1,6 @@
 """The attacks of `tests/api` at length: more requests, more kills, and another tenant asked about in every way.
 
-`API_ATTACKS=3 make test SUITE=api-attacks` sends three times as many.
+`API_ATTACKS=3 make test SUITE=api-attacks` sends three times as much of everything.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TIMES = int(os.environ.get("API_ATTACKS", "1"))
 
 def test_no_request_ends_in_a_server_error_and_answers_are_as_declared(tmp_path: Path) -> None:
     worlds = asyncio.run(furnished(tmp_path, "default", "acme"))
-    with conformance(tmp_path, worlds["default"], examples=20 * TIMES) as checked:
+    with conformance(tmp_path, worlds["default"], examples=10 * TIMES) as checked:
         checked.check()
     assert not checked.wrong, "\n\n".join(checked.wrong)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + TIMES))
 async def test_nothing_of_another_tenant_is_told(tmp_path: Path, seed: int) -> None:
     await fuzz_tenants(tmp_path, requests=2_000 * TIMES, seed=seed)
 
