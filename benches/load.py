@@ -87,7 +87,7 @@ class Http:
         """The status and the body of an answer."""
         content = b"" if body is None else json.dumps(body).encode()
         self._writer.write(
-            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )
@@ -103,7 +103,7 @@ class Http:
 
     async def frames(self, path: str) -> AsyncIterator[dict[str, Any]]:
         """The data of the frames of a stream that have an id, as they come."""
-        self._writer.write(f"GET {API}{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        self._writer.write(f"GET {API}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         await self._reader.readuntil(b"\r\n\r\n")
         numbered = False
         while line := await self._reader.readline():
