@@ -283,6 +283,25 @@ comments = option(
     "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
 )
 message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
+concurrency = option(
+    "--concurrency", metavar="N", type=Integers(1, 10_000), default=64, about="Nodes that run at the same time."
+)
+log = together(
+    option(
+        "--log-level",
+        metavar="LEVEL",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        default="info",
+        about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+    ),
+    option(
+        "--log-format",
+        metavar="FORMAT",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        about="text, or json: one JSON object per line.",
+    ),
+)
 limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="The most rows to print.")
 after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
 at = option("--at", metavar="SEQ", type=Integers(1), about="As it was after the event with this number.")
