@@ -139,8 +139,8 @@ bench-million: setup ## Measure lists, searches and claims among a million finis
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-serve: setup ## Serve the HTTP API with a worker on tidemill.db (ARGS="--port 9000 …")
-	@$(BIN)/tidemill serve $(ARGS)
+serve: setup ## Serve the page with workflows to look at (ARGS="--port 9000", ARGS="--store sqlite:///my.db" without them)
+	@$(BIN)/tidemill serve $(if $(findstring --store,$(ARGS)),,--demo) $(ARGS)
 
 load: setup ## Offer starts over HTTP to a server of its own, and show how it answers (RATE=n, SECONDS=n)
 	@$(BIN)/python -m benches.load $(or $(RATE),300) $(or $(SECONDS),10)
