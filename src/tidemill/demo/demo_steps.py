@@ -1,4 +1,4 @@
-"""The functions of the workflows of the demo: each takes its time, or fails as real systems do, and calls no other system."""
+"""The functions of the demo's workflows: each takes its time, or fails as real systems do, and calls no network."""
 
 from __future__ import annotations
 
