@@ -195,7 +195,7 @@ LANGUAGES = (
     "\\u003cscript\\u003epwned()\\u003c/script\\u003e",
     "\x00<script>pwned()</script>",
     "<\x00script>pwned()</script>",
-    "jaVasCript:/*-/*`/*\\`/*'/*\"/**/(/* */oNcliCk=pwned() )//%0D%0A//</stYle/</titLe/</teXtarEa/--!><sVg/oNloAd=pwned()//>",
+    "jaVasCript:/*-/*`/*\\`/*'/*\"/**/(/* */oNcliCk=pwned() )//%0D%0A//</stYle/</titLe/--!><sVg/oNloAd=pwned()//>",
 )
 PAYLOADS = (*TAGS, *HANDLERS, *ADDRESSES, *LANGUAGES)
 assert len(set(PAYLOADS)) == len(PAYLOADS) >= 150
