@@ -1,4 +1,5 @@
 // Requests to the public API, below the path under which the page is served.
+import { useSyncExternalStore } from "react";
 
 /** Where the page is served: ends with a slash. */
 export const BASE = new URL(document.baseURI).pathname.replace(/[^/]*$/, "");
@@ -22,10 +23,10 @@ export class Problem extends Error {
   /** Seconds after which the server wants to be asked again. */
   readonly retryAfter: number | null;
 
-  constructor(status: number, body: Partial<Omit<Problem, "status">> = {}) {
-    super(body.detail || `The server answered ${status}`);
+  constructor(body: { status: number } & Partial<Omit<Problem, "status">>) {
+    super(body.detail || `The server answered ${body.status}.`);
     this.name = "Problem";
-    this.status = status;
+    this.status = body.status;
     this.code = body.code ?? "";
     this.detail = body.detail || this.message;
     this.path = body.path ?? "";
@@ -62,6 +63,28 @@ export interface Options {
   signal?: AbortSignal;
   /** Read the answer as text instead of as JSON. */
   as?: "json" | "text" | "response";
+}
+
+// Whether the server answered last.
+
+let reached = true;
+const reachListeners = new Set<() => void>();
+
+export function setReached(next: boolean): void {
+  if (next === reached) return;
+  reached = next;
+  for (const each of reachListeners) each();
+}
+
+/** Whether the server could be reached when it was asked last. */
+export function useReached(): boolean {
+  return useSyncExternalStore(
+    (listener) => {
+      reachListeners.add(listener);
+      return () => reachListeners.delete(listener);
+    },
+    () => reached,
+  );
 }
 
 let csrfToken = "";
@@ -102,8 +125,10 @@ export async function api<T>(method: string, path: string, options: Options = {}
     answer = await fetch(apiUrl(path, options.query), init);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
+    setReached(false);
     throw offline();
   }
+  setReached(true);
   if (!answer.ok) throw await problemOf(answer);
   if (options.as === "response") return answer as T;
   try {
@@ -113,7 +138,7 @@ export async function api<T>(method: string, path: string, options: Options = {}
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     if (error instanceof SyntaxError) {
-      throw new Problem(answer.status, { code: "bad_answer", detail: "The server's answer is not JSON.", hint: "Is there a proxy in between?" });
+      throw new Problem({ status: answer.status, code: "bad_answer", detail: "The server's answer is not JSON.", hint: "Is there a proxy in between?" });
     }
     throw offline();
   }
@@ -125,15 +150,15 @@ export async function problemOf(answer: Response): Promise<Problem> {
   const retryAfter = Number.isFinite(after) && after > 0 ? after : null;
   try {
     const body: unknown = await answer.json();
-    if (typeof body === "object" && body !== null) return new Problem(answer.status, { ...body, retryAfter });
+    if (typeof body === "object" && body !== null) return new Problem({ ...body, status: answer.status, retryAfter });
   } catch {
     // A proxy answered with a page of its own.
   }
-  return new Problem(answer.status, { detail: `The server answered ${answer.status}.`, retryAfter });
+  return new Problem({ status: answer.status, retryAfter });
 }
 
 export function offline(): Problem {
-  return new Problem(0, { code: "offline", detail: "The server cannot be reached.", hint: "The page tries again by itself." });
+  return new Problem({ status: 0, code: "offline", detail: "The server cannot be reached.", hint: "The page tries again by itself." });
 }
 
 /** A key for `Idempotency-Key` and `command_id`: make it once per intent, and send the same one when trying again. */

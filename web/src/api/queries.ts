@@ -6,13 +6,15 @@ import type { Explanation, GraphDocument, Me, NodeHistory, Page, RunDocument, Ru
 export const queryClient = new QueryClient({
   defaultOptions: {
     queries: {
+      // The server may be on this machine: whether there is a network says nothing.
+      networkMode: "always",
       staleTime: 5_000,
       refetchOnWindowFocus: true,
       // What was refused stays refused; what was not answered is asked again.
       retry: (count, error) => (error instanceof Problem ? (error.isOffline || error.status >= 500 || error.status === 429) && count < 2 : false),
       retryDelay: (attempt, error) => (error instanceof Problem && error.retryAfter ? error.retryAfter * 1000 : Math.min(500 * 2 ** attempt, 5_000)),
     },
-    mutations: { retry: false },
+    mutations: { retry: false, networkMode: "always" },
   },
 });
 

@@ -51,7 +51,7 @@ function said(problem: Problem, what: string): Said {
 /** What went wrong, and the next step. `what` names the thing: "this run". */
 export function ErrorState({ error, what = "this page", onRetry, action }: { error: unknown; what?: string; onRetry?: () => void; action?: ReactNode }) {
   const client = useQueryClient();
-  const problem = error instanceof Problem ? error : new Problem(-1, { detail: error instanceof Error ? error.message : String(error) });
+  const problem = error instanceof Problem ? error : new Problem({ status: -1, detail: error instanceof Error ? error.message : String(error) });
   const { icon, title, next } = said(problem, what);
   const retry = onRetry ?? (() => void client.invalidateQueries());
   const again = problem.isOffline || problem.status === 429 || problem.status >= 500 || problem.status === -1;
