@@ -15,12 +15,13 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left
 from tidemill.kernel.decide.completion import ABANDON, drop_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
+from tidemill.kernel.spending import NO_BUDGET, Budget, share_of
 from tidemill.kernel.state import peek_at
 
 SIGNALS_MAX = 1_000
@@ -64,6 +65,8 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             ask=request.ask,
             close=request.close,
             signal="" if kept is None else kept.signal,
+            tolerant=request.tolerant,
+            budget=_child_budget(builder, request),
         )
     )
     builder.cause = builder.state.seq
@@ -76,6 +79,14 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert waiting is not None
     for job in wait_jobs(node.id, visit.visit, index, waiting):
         builder.add_job(job)
+
+
+def _child_budget(builder: DecisionBuilder, request: WaitRequested) -> Budget | None:
+    """What a child run gets of the budget of this one: what was asked for, or all that is left; None is no limit."""
+    if request.on != "child":
+        return None
+    share = share_of(request.budget, budget_left(builder))
+    return None if share == NO_BUDGET else share
 
 
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
@@ -115,12 +126,23 @@ def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload)
 
 
 def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
-    """Fail the attempt with a retryable time-out."""
+    """Fail the attempt with a retryable time-out, or tell the handler of it."""
+    act = peek_at(builder.state.peek(node.id), index)
+    tolerant = act is not None and act.wait is not None and act.wait.tolerant
     leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
+    if tolerant:
+        visits.resume(builder, node, index, error_result(error), recall=True)
+        return
     visits.attempt_failed(
         builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
     )
+
+
+def error_result(error: Error) -> bytes:
+    """What a tolerant wait gives when it has failed."""
+    body = {"code": error.code, "message": error.message, "hint": error.hint}
+    return msgspec.json.encode({"$error": {name: text for name, text in body.items() if text}})
 
 
 def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
@@ -222,11 +244,15 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
             child=message.child,
             status=message.status,
             error=message.error,
+            spent=message.spent,
         )
     )
     builder.cause = builder.state.seq
     if message.status == COMPLETED:
         wait_over(builder, node, message.index, NULL if message.output is None else message.output)
+        return
+    if act.wait is not None and act.wait.tolerant:
+        wait_over(builder, node, message.index, error_result(_child_error(message)))
         return
     leave_wait(builder, node, message.index)
     visits.fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
