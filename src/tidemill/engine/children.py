@@ -252,13 +252,10 @@ class ChildRunMessenger:
             raise Rejected(answer.problem)
         return await self._find(child) or entry
 
-    async def close_child(
-        self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int, name: str = ""
-    ) -> None:
+    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int) -> None:
         """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
         act = _activation(state, node, visit, index)
-        known = "" if act is None else act.child
-        name = name or known or child_id(stream.key, node, visit, index)
+        name = child_id(stream.key, node, visit, index)
         if act is not None and act.wait is not None and act.wait.name == name and state.live:
             return
         child = Stream(stream.tenant, RUN, name)
@@ -336,8 +333,7 @@ class ChildRunMessenger:
         if parent is not None:
             act = _activation(parent.state, node, visit, index)
             attempt = 0 if act is None else act.attempt
-            where = (Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index)
-            await self.close_child(*where, attempt, stream.key)
+            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
 
 
 def _content_of(state: State) -> dict[str, Any]:

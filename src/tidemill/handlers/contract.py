@@ -71,7 +71,6 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
     on: str
     name: str = ""
-    """The signal; for a child run, what tells it from others of the same visit."""
     for_ms: int | None = None
     until_ms: int | None = None
     """An absolute time, instead of `for_ms`."""
@@ -79,8 +78,6 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     """Call the handler again after the wait, with its result in `context.resumed`."""
     approval: ApprovalRequest | None = None
     child: ChildRun | None = None
-    tolerant: bool = False
-    """With `resume`: a failure ends the wait too, and `context.resumed` is `{"$error": {code, message, hint}}`."""
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):

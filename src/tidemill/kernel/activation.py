@@ -125,7 +125,6 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     close: str = ""
     started: bool = False
     """For `child`: the child run exists."""
-    tolerant: bool = False
     budget: Budget | None = None
 
 
@@ -166,8 +165,6 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
     """The seq of the first of them."""
     reserved: Spend | None = None
     """Set aside from the budget of the run for a call of a model, or for a child run."""
-    child: str = ""
-    """The id of the latest child run that it has asked for."""
 
 
 QUEUED_ITEM = Activation(status="QUEUED")

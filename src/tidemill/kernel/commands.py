@@ -129,8 +129,6 @@ class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ask: Payload | None = None
     """For `child`: which workflow to start with which inputs."""
     close: str = ""
-    tolerant: bool = False
-    """A failure ends the wait too: its result is then the error."""
     budget: Budget | None = None
     """For `child`: what it may spend on language models; None is all that is left."""
 

@@ -329,8 +329,6 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     """For `child`: what happens to it when the parent no longer waits, `cancel` or `abandon`."""
     signal: str = ""
     """For `signal`: the id of the buffered signal that is taken."""
-    tolerant: bool = False
-    """A failure ends the wait too: its result is then the error."""
     budget: Budget | None = None
     """For `child`: what it may spend of the budget of this run."""
 

@@ -276,7 +276,7 @@ def run_forked(state: State, event: events.RunForked) -> None:
 
 def _detach(state: State, visit: Visit, act: Activation) -> None:
     act.token = act.reported = act.discarded = act.lost = 0
-    act.reserved, act.child = None, ""
+    act.reserved = None
     between = act is visit and visit.map is not None
     if act.status == "RUNNING" and not between:
         act.status, act.running = "QUEUED", False

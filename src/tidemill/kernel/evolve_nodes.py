@@ -271,13 +271,10 @@ def node_waiting(state: State, event: events.NodeWaiting) -> None:
         recall=event.recall,
         ask=event.ask,
         close=event.close,
-        tolerant=event.tolerant,
         budget=event.budget,
     )
-    if event.on == "child":
-        act.child = event.name
-        if event.budget is not None:
-            reserve(state, act, as_spend(event.budget))
+    if event.budget is not None:
+        reserve(state, act, as_spend(event.budget))
     state.blobs += type(event.ask) is BlobRef
     if event.on == "signal":
         signal_awaited(state, event)
@@ -289,7 +286,6 @@ def node_completed(state: State, event: events.NodeCompleted) -> None:
     state.size += event.size
     state.blobs += type(event.output) is BlobRef
     act.output, act.error, act.lost = event.output, None, 0
-    act.child = ""
     act.duration_ms += event.duration_ms
     state.work_ms += event.duration_ms
     note_token(act, event.token)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,26 +99,15 @@ def asked_for(ended: Wait | Skip, child: str = "") -> tuple[SkipRequested | Wait
         raise Fail("answer_invalid", f"a wait for {truncate(ended.on, 100)!r} is not asked for like this", hint=hint)
     waits = WaitRequested(
         on=ended.on,
-        name=_word(ended.name, "name") if ended.child is None else named_child(child, _word(ended.name, "name")),
+        name=child if ended.child is not None else _word(ended.name, "name"),
         for_ms=for_ms,
         until_ms=until_ms,
         recall=bool(ended.resume),
         approval=None if ended.approval is None else _request(ended.approval),
         close="" if ended.child is None else ended.child.close,
-        tolerant=bool(ended.tolerant and ended.resume),
         budget=None if ended.child is None else _budget(ended.child.budget),
     )
     return waits, None if ended.child is None else _ask(ended.child)
-
-
-def named_child(child: str, name: str) -> str:
-    """The id of one of several children of a visit, which have names."""
-    if not name:
-        return child
-    if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name) and len(f"{child}.{name}".encode()) <= CHILD_ID_LENGTH_MAX:
-        return f"{child}.{name}"
-    eldest, brief = child.partition(".")[0], "child-" + hashlib.sha256(f"{child}.{name}".encode()).hexdigest()[:40]
-    return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
 def _budget(given: Mapping[str, float] | None) -> Budget | None:

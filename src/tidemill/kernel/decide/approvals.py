@@ -18,7 +18,7 @@ from tidemill.kernel.activation import Approval
 from tidemill.kernel.commands import Decide, Delegate
 from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, problem
 from tidemill.kernel.decide.visits import fail_for_good, leave_visit
-from tidemill.kernel.decide.waits import error_result, leave_wait, wait_over
+from tidemill.kernel.decide.waits import leave_wait, wait_over
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, SYSTEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
@@ -255,11 +255,8 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
     else:
         builder.emit(events.ApprovalExpired(**builder.node_fields(node.id, index)))
         builder.cause = builder.state.seq
-        error = Error("approval_expired", "no decision came in time")
-        if act.wait is not None and act.wait.tolerant:
-            wait_over(builder, node, index, error_result(error))
-            return
         leave_wait(builder, node, index)
+        error = Error("approval_expired", "no decision came in time")
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
 
 

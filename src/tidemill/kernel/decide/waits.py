@@ -65,7 +65,6 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             ask=request.ask,
             close=request.close,
             signal="" if kept is None else kept.signal,
-            tolerant=request.tolerant,
             budget=_child_budget(builder, request),
         )
     )
@@ -126,23 +125,12 @@ def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload)
 
 
 def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
-    """Fail the attempt with a retryable time-out, or tell the handler of it."""
-    act = peek_at(builder.state.peek(node.id), index)
-    tolerant = act is not None and act.wait is not None and act.wait.tolerant
+    """Fail the attempt with a retryable time-out."""
     leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    if tolerant:
-        visits.resume(builder, node, index, error_result(error), recall=True)
-        return
     visits.attempt_failed(
         builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
     )
-
-
-def error_result(error: Error) -> bytes:
-    """What a tolerant wait gives when it has failed."""
-    body = {"code": error.code, "message": error.message, "hint": error.hint}
-    return msgspec.json.encode({"$error": {name: text for name, text in body.items() if text}})
 
 
 def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
@@ -250,9 +238,6 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
     builder.cause = builder.state.seq
     if message.status == COMPLETED:
         wait_over(builder, node, message.index, NULL if message.output is None else message.output)
-        return
-    if act.wait is not None and act.wait.tolerant:
-        wait_over(builder, node, message.index, error_result(_child_error(message)))
         return
     leave_wait(builder, node, message.index)
     visits.fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))

@@ -269,9 +269,6 @@ class Waits(InvariantGroup):
         # A wait that ends well may still deliver more bytes than the run may hold.
         full = isinstance(event, ev.NodeFailed) and event.error.code == "max_bytes_exceeded"
         due = wait.expires_ms if isinstance(event, ev.NodeFailed) and not full else wait.until_ms
-        if isinstance(event, ev.NodeScheduled) and wait.tolerant:
-            # Its handler is called with the time-out as the result.
-            due = min((each for each in (wait.until_ms, wait.expires_ms) if each is not None), default=None)
         expired = wait.on == "human" and isinstance(event, ev.NodeFailed) and not full
         if due is None or expired or isinstance(event, ev.NodeSkipped):
             self._check("wait-end", False, f"nothing ended the wait of {event.node} for {wait.on}")
