@@ -41,6 +41,8 @@ SAMPLE_ROWS = 3
 SAMPLE_TEXT_MAX = 500
 PROBLEMS_MAX = 8
 CALLS_MAX = 1_000
+CONFIRM_MS = 7 * 86_400_000
+"""How long a person has time to confirm a call; after that it is refused."""
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
@@ -298,8 +300,10 @@ class Toolbox:
                 title=f"{context.node.node} wants to call {tool.name}",
                 description=shorten(_ENCODER.encode(arguments).decode(), 4_000),
                 approvers=allowance.approvers,
+                timeout_ms=CONFIRM_MS,
+                on_timeout="reject",
             )
-            return Pending(wait=Wait("approval", resume=True, approval=asked), state=[_CONFIRM, None])
+            return Pending(wait=Wait("human", resume=True, approval=asked), state=[_CONFIRM, None])
         return await self._ended(tool.call(context, arguments), context)
 
     async def resume(self, prepared: Prepared, context: ToolContext, state: Any, resumed: Any) -> Ended:
@@ -308,7 +312,7 @@ class Toolbox:
         stage, own = state
         if stage == _CONFIRM:
             if not is_approved(resumed):
-                return error_result("not_confirmed", f"the call was refused{_remark(resumed)}", hint="do not repeat it")
+                return error_result("not_confirmed", f"the call was refused{remark_of(resumed)}", hint="do not repeat it")
             return await self._ended(tool.call(context, arguments), context)
         if tool.resume is None:
             raise Fail("tool_invalid", f"the tool {tool.name} waits and cannot be continued")
@@ -380,11 +384,12 @@ def _decoded(text: str) -> dict[str, Any] | ToolResult:
 
 def is_approved(resumed: Any) -> bool:
     """Whether the wait for an approval ended with consent."""
-    return isinstance(resumed, dict) and resumed.get("approved") is True
+    return isinstance(resumed, dict) and resumed.get("decision") == "approve"
 
 
-def _remark(resumed: Any) -> str:
-    comment = resumed.get("comment") if isinstance(resumed, dict) else None
+def remark_of(resumed: Any) -> str:
+    """What the person who decided has said, after a colon."""
+    comment = resumed.get("comments") if isinstance(resumed, dict) else None
     return f": {shorten(comment, 500)}" if isinstance(comment, str) and comment else ""
 
 

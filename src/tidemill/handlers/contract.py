@@ -61,6 +61,10 @@ class ChildRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close: Literal["cancel", "abandon"] = "cancel"
     """What happens to the child run when its parent no longer waits for it."""
     labels: dict[str, str] = {}
+    key: str = ""
+    """Tells the child runs of one visit apart: a letter, then letters, digits, - and _."""
+    failure: Literal["fail", "return"] = "fail"
+    """Whether a failed child fails the visit, or is the result of a wait with `resume`: `{"$child_failed": …}`."""
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):

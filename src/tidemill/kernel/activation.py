@@ -124,6 +124,8 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     close: str = ""
     started: bool = False
     """For `child`: the child run exists."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class Activation(msgspec.Struct, array_like=True, gc=False):

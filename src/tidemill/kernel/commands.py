@@ -126,6 +126,8 @@ class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ask: Payload | None = None
     """For `child`: which workflow to start with which inputs."""
     close: str = ""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class SkipRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):

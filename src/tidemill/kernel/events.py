@@ -314,6 +314,8 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     """For `child`: what happens to it when the parent no longer waits, `cancel` or `abandon`."""
     signal: str = ""
     """For `signal`: the id of the buffered signal that is taken."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCompleted"):

@@ -218,6 +218,7 @@ def node_waiting(state: State, event: events.NodeWaiting) -> None:
         recall=event.recall,
         ask=event.ask,
         close=event.close,
+        returns=event.returns,
     )
     state.blobs += type(event.ask) is BlobRef
     if event.on == "signal":
