@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel.model import Workflow
 
 Scope = Literal["run", "workflow"]
 """What a patch changes: this run only, or the workflow as a new version."""
@@ -36,8 +37,6 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     workflow: str
     version: int
-    original: Any = None
-    """For a run: the document of the version that it was started with, before its patches."""
 
 
 class PatchResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +53,19 @@ class PatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The version that a patch of the workflow has made."""
     tag: str = ""
     """The tag that now names this version; empty if none was moved."""
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A patch that compiles and that the run could take; nothing has changed."""
+
+    base_digest: str
+    before: Workflow
+    after: Workflow
+    before_document: Any
+    after_document: Any
+    result: PatchResult
+    original_nodes: frozenset[str] = frozenset()
+    """The nodes of the version that the run was started with; of the workflow, those before the patch."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +126,9 @@ class AgentPort(Protocol):
     async def document(self, scope: Scope) -> AgentDocument:
         """The document of this run, or the newest version of its workflow."""
 
+    async def draft(self, operations: list[dict[str, Any]], *, scope: Scope) -> Draft:
+        """Validate a JSON Patch against the document as it is now."""
+
     async def patch(
         self,
         operations: list[dict[str, Any]],
@@ -123,9 +138,8 @@ class AgentPort(Protocol):
         key: str,
         message: str = "",
         tag: str = "",
-        dry_run: bool = False,
     ) -> PatchResult:
-        """Validate a JSON Patch and, unless it is a dry run, apply it once per `key`.
+        """Apply a JSON Patch once per `key`, if the document still has the base digest.
 
         A patch of the workflow publishes a version and moves no tag except `tag`.
         """
