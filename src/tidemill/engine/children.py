@@ -159,7 +159,7 @@ class ChildRunMessenger:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index, lost)
             case "close":
-                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt)
+                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt, task.child)
             case _:
                 await self.report(stream, state, lost)
         return Delivered()
@@ -252,10 +252,12 @@ class ChildRunMessenger:
             raise Rejected(answer.problem)
         return await self._find(child) or entry
 
-    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int) -> None:
+    async def close_child(
+        self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int, child_name: str = ""
+    ) -> None:
         """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
         act = _activation(state, node, visit, index)
-        name = child_id(stream.key, node, visit, index)
+        name = child_name or child_id(stream.key, node, visit, index)
         if act is not None and act.wait is not None and act.wait.name == name and state.live:
             return
         child = Stream(stream.tenant, RUN, name)
@@ -333,7 +335,8 @@ class ChildRunMessenger:
         if parent is not None:
             act = _activation(parent.state, node, visit, index)
             attempt = 0 if act is None else act.attempt
-            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
+            where = (node, visit, index, attempt, stream.key)
+            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, *where)
 
 
 def _content_of(state: State) -> dict[str, Any]:

@@ -64,6 +64,10 @@ class ChildRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     labels: dict[str, str] = {}
     budget: dict[str, float] | None = None
     """What it may spend on language models: `calls`, `tokens`, `money`; None is all that the run has left."""
+    key: str = ""
+    """Tells the child runs of one visit apart: a letter, then letters, digits, - and _."""
+    failure: Literal["fail", "return"] = "fail"
+    """Whether a failed child fails the visit, or is the result of a wait with `resume`: `{"$child_failed": …}`."""
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):

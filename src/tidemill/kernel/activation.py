@@ -126,6 +126,8 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started: bool = False
     """For `child`: the child run exists."""
     budget: Budget | None = None
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class Activation(msgspec.Struct, array_like=True, gc=False):

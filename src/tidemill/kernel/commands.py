@@ -131,6 +131,8 @@ class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close: str = ""
     budget: Budget | None = None
     """For `child`: what it may spend on language models; None is all that is left."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class SkipRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -331,6 +331,8 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     """For `signal`: the id of the buffered signal that is taken."""
     budget: Budget | None = None
     """For `child`: what it may spend of the budget of this run."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCompleted"):

@@ -272,6 +272,7 @@ def node_waiting(state: State, event: events.NodeWaiting) -> None:
         ask=event.ask,
         close=event.close,
         budget=event.budget,
+        returns=event.returns,
     )
     if event.budget is not None:
         reserve(state, act, as_spend(event.budget))

@@ -350,7 +350,8 @@ class Attempt:
             case Wait() | Skip():
                 task = self.task
                 try:
-                    child = child_id(self.lease.stream.key, task.node, task.visit, task.index)
+                    key = ended.child.key if isinstance(ended, Wait) and ended.child is not None else ""
+                    child = child_id(self.lease.stream.key, task.node, task.visit, task.index, key)
                     outcome, ask = asked_for(hidden(ended, self.mask), child)
                 except Exception as error:
                     return self._result(failed_by(error))

@@ -32,6 +32,8 @@ AGAIN = "again:"
 COMPLETED = "COMPLETED"
 CAUSES_MAX = 8
 CHILD_FAILED = "child_failed"
+FAILURE = "$child_failed"
+"""The key of a child's failure as the result of a wait."""
 NULL = b"null"
 
 
@@ -64,6 +66,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             recall=request.recall,
             ask=request.ask,
             close=request.close,
+            returns=request.returns,
             signal="" if kept is None else kept.signal,
             budget=_child_budget(builder, request),
         )
@@ -194,7 +197,7 @@ def child_began(builder: DecisionBuilder, message: ChildBegan) -> None:
     act = _waiting_for(builder, message)
     if act is None:
         if message.close != ABANDON:
-            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt))
+            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt, message.child))
     else:
         _record_start(builder, act, message)
 
@@ -239,8 +242,18 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
     if message.status == COMPLETED:
         wait_over(builder, node, message.index, NULL if message.output is None else message.output)
         return
+    error = _child_error(message)
+    if act.wait is not None and act.wait.recall and act.wait.returns:
+        wait_over(builder, node, message.index, _failure(message, error))
+        return
     leave_wait(builder, node, message.index)
-    visits.fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
+    visits.fail_for_good(builder, node, message.index, error, AttemptFacts(cause=builder.cause))
+
+
+def _failure(message: ChildEnded, error: Error) -> bytes:
+    """The result of a wait for a child that failed, where the handler asked for it."""
+    words = {"code": error.causes[0] if error.causes else error.code, "message": error.message, "hint": error.hint}
+    return msgspec.json.encode({FAILURE: {"child": message.child, "status": message.status, **words}})
 
 
 def _child_error(message: ChildEnded) -> Error:
