@@ -239,7 +239,7 @@ class NodeContext(msgspec.Struct):
     port: Any = None
     """For agents: what tools may ask of the engine (`tidemill.agents.port.AgentPort`)."""
     accounts: Any = None
-    """For agents: session memories and the budget of the tenant (`tidemill.agents.accounts.Accounts`)."""
+    """For agents: session memories and the budget of the tenant (`tidemill.agents.memory.Accounts`)."""
 
     @property
     def forbidden_at(self) -> Callable[[str], str] | None:
