@@ -26,6 +26,7 @@ from tidemill.handlers.llm.structured_output import instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 _TEXT = {"type": "string"}
+_EXAMPLE = object_schema(("prompt", "answer"), prompt=_TEXT, answer=_TEXT)
 TURNS_MAX = 1_000
 CALL_SECONDS = 120.0
 AGENT_SECONDS = 300.0
@@ -49,7 +50,7 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
         session={"type": "string", "minLength": 1, "maxLength": 200},
         session_turns={"type": "integer", "minimum": 0, "maximum": 40, "default": 20},
         context={"type": "boolean", "default": True},
-        examples={"type": "array", "maxItems": 20, "items": object_schema(("prompt", "answer"), prompt=_TEXT, answer=_TEXT)},
+        examples={"type": "array", "maxItems": 20, "items": _EXAMPLE},
         stream={"type": "boolean", "default": False},
     )
     schema["properties"]["timeout_seconds"] = exchange.TIMEOUT_SCHEMA | {"default": AGENT_SECONDS}
@@ -131,8 +132,8 @@ def prefix_of(config: AgentConfig, toolbox: Toolbox, routes: tuple[str, ...], la
             raise Fail("tool_twice", message, hint="give it another name")
         tools.append(_route_tool(routes))
         parts.append(
-            f"Before you answer, say with the tool {ROUTE_TOOL} which of these nodes the workflow goes on with, and why: "
-            f"{', '.join(routes)}. If you choose none, the workflow takes its default."
+            f"Before you answer, choose with the tool {ROUTE_TOOL} which of these nodes the workflow goes on with, and "
+            f"say why: {', '.join(routes)}. If you choose none, the workflow takes its default."
         )
     examples: list[Message] = []
     for example in config.examples:

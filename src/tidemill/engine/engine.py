@@ -17,6 +17,7 @@ from tidemill.ambient import Ambient
 from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
+from tidemill.engine.agents.accounts import RELEASE_EVERY_MS, AgentAccounts, AgentHost
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
@@ -54,6 +55,7 @@ from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.kernel.spending import NO_BUDGET, Budget
 from tidemill.observability.metrics import Metrics
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
@@ -98,7 +100,8 @@ class Engine:
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
-    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own.
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own. `day_budget` is
+    what the agents of each tenant may spend in a day.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -152,6 +155,7 @@ class Engine:
     why = service_verb("inspection", InspectionService.why)
     why_node = service_verb("inspection", InspectionService.why_node)
     compare = service_verb("inspection", InspectionService.compare)
+    transcript = service_verb("inspection", InspectionService.transcript)
     logs = service_verb("inspection", InspectionService.logs)
     follow_logs = service_verb("inspection", InspectionService.follow_logs)
     put_blob = service_verb("blobs", BlobService.put)
@@ -200,6 +204,7 @@ class Engine:
         metrics: Metrics | None = None,
         tenant_handlers: Mapping[str, Sequence[Handler]] = {},
         approval_webhook: ApprovalWebhook | None = None,
+        day_budget: Budget = NO_BUDGET,
     ) -> None:
         store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
@@ -235,7 +240,8 @@ class Engine:
         self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
         self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
-        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
+        self.agents = AgentHost(AgentAccounts(store, day_budget))
+        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster, agents=self.agents)
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None
@@ -308,6 +314,8 @@ class Engine:
             MaintenanceTask("workers", FORGET_EVERY_MS, registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
+        if self.agents.accounts.has_budget:
+            tasks.append(MaintenanceTask("agent-budget", RELEASE_EVERY_MS, self.agents.accounts.release_expired))
         if not only:
             # It needs the lease of its job; a worker for one run has none.
             tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))
