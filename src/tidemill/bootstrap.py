@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.agents.node import agent_handler
+from tidemill.agents.tools import ToolRegistry
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -39,6 +41,7 @@ from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
+from tidemill.kernel.spending import Budget
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.observability.metrics import Metrics
@@ -86,6 +89,7 @@ def built_in_handlers(
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
         classify_handler(models, fetcher.close),
+        agent_handler(models, ToolRegistry(), close=fetcher.close),
         pipeline_handler(http, carrier),
         transform_handler(carrier),
         shell_handler(enabled=settings.shell),
@@ -283,7 +287,14 @@ def engine_at(
 
 
 def _limits_of(settings: Settings) -> dict[str, Any]:
-    return {"input_bytes_max": settings.limits.input_bytes, "descendants_max": settings.limits.max_descendants}
+    limits = settings.limits
+    money = limits.agent_money_per_day
+    micros = None if money is None else round(money * 1_000_000)
+    return {
+        "input_bytes_max": limits.input_bytes,
+        "descendants_max": limits.max_descendants,
+        "day_budget": Budget(limits.agent_calls_per_day, limits.agent_tokens_per_day, micros),
+    }
 
 
 def _types_of(types: NodeTypes) -> dict[str, Any]:
