@@ -209,7 +209,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     """The calls that the model asks for, in its order; more than one are to be made in parallel."""
     native: Any = None
-    """`provider` and `content` of a reply with parts that only this provider reads, and must get back unchanged."""
+    """`provider`, `model` and `content` of a reply with parts that only they read, and must get back unchanged."""
     provider: str = ""
     position: int = 0
     """Which model of `Settings.chain` replied."""

@@ -30,8 +30,9 @@ from tests.fixtures.servers.web import Asked, Script, Writer, cut, json_reply, r
 from tests.pace import allowed
 from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm.endpoint import ProviderRefused, duration_ms, events, refusal, wait_ms
 from tidemill.handlers.llm.node import llm_handler
-from tidemill.handlers.llm.openai import ProviderRefused, duration_ms, events, openai_provider, refusal, wait_ms
+from tidemill.handlers.llm.openai import openai_provider
 from tidemill.net.egress import Egress, Limits
 from tidemill.net.http_client import Fetcher
 
