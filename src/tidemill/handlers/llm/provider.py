@@ -152,7 +152,8 @@ class ToolCall(msgspec.Struct, frozen=True):
         return value
 
 
-ForbiddenAt = Callable[[str], str] | None
+ForbiddenAt = Callable[..., str] | None
+"""Names a secret that may not be sent to an origin; of those in `texts`, if they are given."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +176,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     begin_with: int = 0
     """The position in `Settings.chain` of the model that is asked first."""
     forbidden_at: ForbiddenAt = None
-    """See `Call`."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:
