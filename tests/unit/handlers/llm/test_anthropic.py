@@ -68,13 +68,13 @@ def marked(body: dict[str, Any]) -> list[tuple[str, int]]:
     """Which blocks of a request are marked: tools and system by number, of messages the number of the message."""
     found = [(part, index) for part in ("tools", "system") for index, each in enumerate(body[part]) if _is_marked(each)]
     for index, message in enumerate(body["messages"]):
-        last = len(message["content"]) - 1
-        found += [("messages", index) for place, each in enumerate(message["content"]) if _is_marked(each, place == last)]
+        *others, last = message["content"]
+        assert not any(map(_is_marked, others))
+        found += [("messages", index)] if _is_marked(last) else []
     return found
 
 
-def _is_marked(block: dict[str, Any], may_be: bool = True) -> bool:
-    assert may_be or "cache_control" not in block
+def _is_marked(block: dict[str, Any]) -> bool:
     return block.get("cache_control") == {"type": "ephemeral"}
 
 
