@@ -32,10 +32,12 @@ from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType, collec
 from tidemill.handlers.email import email_handler
 from tidemill.handlers.http.node import http_handler
 from tidemill.handlers.http.webhook import webhook_handler
+from tidemill.handlers.llm.anthropic import anthropic_provider
 from tidemill.handlers.llm.classify import classify_handler
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.openai import openai_provider
-from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.llm.openai_responses import openai_responses_provider
+from tidemill.handlers.llm.provider import Providers, scripted
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
@@ -78,7 +80,7 @@ def built_in_handlers(
     settings = settings or read_settings()
     fetcher, carrier = Fetcher(settings.egress), carrier or NoSandbox()
     http = http_handler(fetcher, carrier)
-    models = {"openai": openai_provider(fetcher), "scripted": scripted}
+    models = model_providers(fetcher)
     return (
         *PLAIN,
         *WAITING,
@@ -96,6 +98,16 @@ def built_in_handlers(
         email_handler(TcpConnector(fetcher.egress), settings.smtp),
         _sql_handler(store, settings),
     )
+
+
+def model_providers(fetcher: Fetcher) -> Providers:
+    """The providers of language models, by the names that configs use."""
+    return {
+        "openai": openai_provider(fetcher),
+        "openai_responses": openai_responses_provider(fetcher),
+        "anthropic": anthropic_provider(fetcher),
+        "scripted": scripted,
+    }
 
 
 def _sql_handler(store: Store | None, settings: Settings) -> Handler:

@@ -152,7 +152,8 @@ class ToolCall(msgspec.Struct, frozen=True):
         return value
 
 
-ForbiddenAt = Callable[[str], str] | None
+ForbiddenAt = Callable[..., str] | None
+"""Names a secret that may not be sent to an origin; of those in `texts`, if they are given."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +176,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     begin_with: int = 0
     """The position in `Settings.chain` of the model that is asked first."""
     forbidden_at: ForbiddenAt = None
-    """See `Call`."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -209,7 +209,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     """The calls that the model asks for, in its order; more than one are to be made in parallel."""
     native: Any = None
-    """`provider` and `content` of a reply with parts that only this provider reads, and must get back unchanged."""
+    """`provider`, `model` and `content` of a reply with parts that only they read, and must get back unchanged."""
     provider: str = ""
     position: int = 0
     """Which model of `Settings.chain` replied."""
