@@ -329,10 +329,10 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     """For `child`: what happens to it when the parent no longer waits, `cancel` or `abandon`."""
     signal: str = ""
     """For `signal`: the id of the buffered signal that is taken."""
-    budget: Budget | None = None
-    """For `child`: what it may spend of the budget of this run."""
     returns: bool = False
     """For `child`: its failure is the result of the wait."""
+    budget: Budget | None = None
+    """For `child`: what it may spend of the budget of this run."""
 
 
 class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCompleted"):
