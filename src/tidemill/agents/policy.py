@@ -311,7 +311,9 @@ async def _make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
 
 
 def _scope_of(policy: PatchPolicy, arguments: Mapping[str, Any]) -> Scope:
-    return arguments.get("scope", policy.scopes[0] if policy.scopes else "run")  # type: ignore[no-any-return]
+    given = arguments.get("scope")
+    default: Scope = policy.scopes[0] if policy.scopes else "run"
+    return "workflow" if given == "workflow" else "run" if given == "run" else default
 
 
 async def _propose(policy: PatchPolicy, context: ToolContext, arguments: dict[str, Any]) -> Ended:
@@ -321,6 +323,8 @@ async def _propose(policy: PatchPolicy, context: ToolContext, arguments: dict[st
     if not operations:
         shown = await context.port.document(scope)
         return ToolResult(content={"document": shown.document, "digest": shown.digest})
+    if done := await context.port.patched(context.key, scope=scope):
+        return ToolResult(content=described(done))
     draft = await context.port.draft(operations, scope=scope)
     if found := violations(policy, draft, operations, own=context.node.node):
         return problems_result(NOT_ALLOWED, "the policy does not allow this patch", found)

@@ -14,7 +14,7 @@ model with `unknown_outcome` instead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tidemill.agents.port import AgentPort, BudgetSlice
 from tidemill.errors import Problem, Rejected, Unavailable, offered
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     ApprovalRequest,
     Cancelled,
@@ -33,6 +34,7 @@ from tidemill.handlers.contract import (
     describe_exception,
     truncate,
 )
+from tidemill.handlers.data.steps import holds_template
 
 ARGUMENTS_BYTES_MAX = 256 * 1024
 RESULT_BYTES_MAX = 16 * 1024
@@ -120,6 +122,7 @@ class Tool:
     resume: ResumeTool | None = None
     lane: str = ""
     """`fast` for work that leaves nothing behind, `patch` for lasting change, empty for neither."""
+    max_calls: int = CALLS_MAX
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +133,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     confirm: bool | None = None
     """Whether a person confirms each call; None leaves it to the tool's effect."""
     approvers: tuple[str, ...] = ()
-    max_calls: int = CALLS_MAX
+    max_calls: int | None = None
+    """Calls in one visit; None leaves it to the tool."""
 
 
 class ToolSource(NamedTuple):
@@ -144,6 +148,8 @@ class ToolSource(NamedTuple):
     description: str = ""
     parameters: Any = None
     """For `search_tools`."""
+    templated: tuple[str, ...] = ()
+    """Settings that may hold templates; all others are constants, so that no data widens what an agent may do."""
 
 
 _ENTRY_KEYS = ("name", "confirm", "approvers", "max_calls")
@@ -182,7 +188,7 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
                 settings=settings,
                 confirm=given.get("confirm"),
                 approvers=tuple(given.get("approvers", ())),
-                max_calls=given.get("max_calls", CALLS_MAX),
+                max_calls=given.get("max_calls"),
             )
         )
     return tuple(made)
@@ -211,6 +217,9 @@ class ToolRegistry:
         """Problems of an allow-list whose shape is valid: unknown and repeated names, wrong settings."""
         found: list[Problem] = []
         seen: set[str] = set()
+        if not isinstance(tools, list):
+            message = "the list of tools is a constant: data must not choose what an agent may do"
+            return [Problem(code="tool_not_constant", message=message, path=path)]
         for number, allowance in enumerate(allowances(tools)):
             place = f"{path}/{number}"
             source = self._sources.get(allowance.name)
@@ -224,12 +233,16 @@ class ToolRegistry:
                 message = f"the tool {allowance.name} is listed twice"
                 found.append(Problem(code="tool_twice", message=message, path=place))
             seen.add(key)
+            constant = list(_not_constant(allowance, source.templated, place))
+            found += constant
             schema = compile_schema(source.settings_schema)
             wrong = [
                 msgspec.structs.replace(each, code="config_invalid", path=place + each.path)
-                for each in schema.problems(allowance.settings)
+                for each in schema.problems(allowance.settings, wildcard=is_template)
             ]
-            found += wrong or source.check(allowance.settings, place)
+            found += wrong
+            if not constant and not wrong:
+                found += source.check(allowance.settings, place)
         return found
 
     async def open(self, tools: Iterable[Any], context: NodeContext) -> Toolbox:
@@ -248,6 +261,14 @@ class ToolRegistry:
                     raise Fail("tool_invalid", message, hint=problems[0].hint)
                 known[tool.name] = (tool, allowance)
         return Toolbox(known)
+
+
+def _not_constant(allowance: Allowance, templated: tuple[str, ...], place: str) -> Iterator[Problem]:
+    values = {**allowance.settings, "name": allowance.name, "approvers": list(allowance.approvers)}
+    for key, value in values.items():
+        if key not in templated and holds_template(value):
+            message = f"{key} of a tool is a constant: data must not choose what an agent may do"
+            yield Problem(code="tool_not_constant", message=message, path=f"{place}/{key}")
 
 
 class Prepared(NamedTuple):
@@ -280,8 +301,9 @@ class Toolbox:
             hint = f"you have {', '.join(self._tools)}" if self._tools else "you have no tools"
             return error_result("tool_not_allowed", f"there is no tool {shorten(name, 80)} for you", hint=hint)
         tool, allowance = known
-        if (used or {}).get(name, 0) >= allowance.max_calls:
-            message = f"{name} may be called {allowance.max_calls} times, and has been"
+        most = tool.max_calls if allowance.max_calls is None else allowance.max_calls
+        if (used or {}).get(name, 0) >= most:
+            message = f"{name} may be called {most} times, and has been"
             return error_result("tool_calls_exhausted", message, hint="finish with what you have")
         arguments = _decoded(arguments_text)
         if isinstance(arguments, ToolResult):

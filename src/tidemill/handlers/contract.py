@@ -216,6 +216,8 @@ class NodeContext(msgspec.Struct):
     """The name of the workflow."""
     timeout_ms: int | None = None
     """How long this attempt may take before it is cancelled."""
+    port: Any = None
+    """What an agent may ask of the engine (`tidemill.agents.port.AgentPort`); None for other node types."""
 
     @property
     def forbidden_at(self) -> Callable[[str], str] | None:
@@ -279,6 +281,8 @@ class Handler:
     close: Callable[[], Awaitable[None] | None] | None = None
     prepare: Step | None = None
     finish: Step | None = None
+    needs_port: bool = False
+    """Whether its attempts get a `context.port`."""
 
     @property
     def has_lifecycle(self) -> bool:

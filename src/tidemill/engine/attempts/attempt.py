@@ -297,7 +297,7 @@ class Attempt:
         task = self.task
         place = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
-        return context_of(
+        context = context_of(
             self._flow.workflow,
             self._state,
             self._node,
@@ -311,6 +311,10 @@ class Attempt:
             checkpoint=self._checkpoint,
             read=lambda described: self._files().read(described),
         )
+        port_of = self._tools.runtime.port_of
+        if self._handler.needs_port and port_of is not None:
+            context.port = port_of(self.lease.stream, task.node, lambda: self.mask)
+        return context
 
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)

@@ -23,7 +23,9 @@ from tidemill.handlers.contract import CapabilityMissing, enable_node_log
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.observability.capture import OutputCapture
+from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
+from tidemill.stores.contract import Stream
 
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
@@ -111,6 +113,8 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
     handler_host: HandlerHost = msgspec.field(default_factory=HandlerHost)
     capture: OutputCapture = msgspec.field(default_factory=OutputCapture)
     missing: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
+    port_of: Callable[[Stream, str, Callable[[], Mask]], Any] | None = None
+    """The port of an agent at a node of a run; the mask hides the secrets that its attempt has read."""
 
     def open(self) -> None:
         """Start capturing output, in the running loop."""
