@@ -19,6 +19,7 @@ from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.agents.composite_tools import STREAM_KINDS as TOOL_STREAM_KINDS
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
@@ -164,6 +165,10 @@ class Engine:
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
+    tool = service_verb("tools", CompositeToolService.show)
+    rename_tool = service_verb("tools", CompositeToolService.rename)
+    pin_tool = service_verb("tools", CompositeToolService.pin)
+    retire_tool = service_verb("tools", CompositeToolService.retire)
     diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
