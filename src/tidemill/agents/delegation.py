@@ -130,7 +130,8 @@ class _Delegation:
         self._fetcher, self._interpreter, self._now_ms = fetcher, interpreter, now_ms
 
     def tool(self) -> Tool:
-        described = [f"{name}: {agent['description']}" for name, agent in self._agents.items() if "description" in agent]
+        about = {name: agent.get("description") for name, agent in self._agents.items()}
+        described = [f"{name}: {text}" for name, text in about.items() if text]
         parameters = object_schema(
             ("agent", "task"),
             agent={"enum": list(self._agents)},

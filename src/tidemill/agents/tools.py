@@ -334,7 +334,8 @@ class Toolbox:
         stage, own = state
         if stage == _CONFIRM:
             if not is_approved(resumed):
-                return error_result("not_confirmed", f"the call was refused{remark_of(resumed)}", hint="do not repeat it")
+                message = f"the call was refused{remark_of(resumed)}"
+                return error_result("not_confirmed", message, hint="do not repeat it")
             return await self._ended(tool.call(context, arguments), context)
         if tool.resume is None:
             raise Fail("tool_invalid", f"the tool {tool.name} waits and cannot be continued")
