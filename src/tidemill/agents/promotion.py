@@ -29,7 +29,9 @@ RECORD_FORMAT = 1
 
 Step = dict[str, Any]
 
-_LITERAL = re.compile(r"""(?<!\[)"(?:[^"\\]|\\.)*"|(?<!\[)'(?:[^'\\]|\\.)*'|(?<![\w.])\d+(?:\.\d+)?(?![\w.])""")
+_STRING = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_LITERAL = re.compile(rf"(?P<key>\[\s*{_STRING}\s*\])|{_STRING}|(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+"""Strings and numbers of an expression; a string in brackets is the name of a field and stays."""
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _SHORT = {
     "http_request": "fetch",
@@ -91,6 +93,8 @@ class _Lifter:
         parts: list[Any] = []
         end = 0
         for found in _LITERAL.finditer(expression):
+            if found["key"]:
+                continue
             parts += [expression[end : found.start()], self.lift(_literal(found.group()), "value")]
             end = found.end()
         return {TEXT: [*parts, expression[end:]]} if parts else expression

@@ -256,6 +256,7 @@ async def test_a_patch_is_applied_once_however_often_it_is_tried(bench: Workbenc
 
 async def test_many_patches_do_not_add_up(bench: Workbench) -> None:
     chain = ["agent", *(f"x{number}" for number in range(22))]
-    endings = [await bench.call(*patch(add(name, after=before))) for before, name in zip(chain, chain[1:], strict=False)]
+    pairs = zip(chain, chain[1:], strict=False)
+    endings = [await bench.call(*patch(add(name, after=before))) for before, name in pairs]
     applied = [each for each in endings if isinstance(each, ToolResult) and not each.error]
     assert len(applied) == 20

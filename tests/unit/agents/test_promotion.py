@@ -53,7 +53,7 @@ def test_a_pipeline_with_credentials_is_no_tool(field: str) -> None:
         "output.price < 200",
         'output.city == "Rome" && output.price >= 1.5',
         "output.name == 'it\\'s' || size(output.x2) > 3",
-        'output["price"] < 7',
+        'output["price"] < 7 && output["a"] == output["b"]',
         "true",
     ],
 )
