@@ -188,25 +188,26 @@ def _allowed_step(step: dict[str, Any], path: str, settings: Mapping[str, Any]) 
     if step["step"] != "http_request":
         return step
 
-    def refused(message: str, field: str, hint: str = "", code: str = "address_not_allowed") -> Problem:
+    def problem(code: str, message: str, field: str, hint: str = "") -> Problem:
         return Problem(code=code, message=message, path=f"{path}/{field}", hint=hint)
 
     for field in _REFUSED_FIELDS:
         if field in step:
-            return refused(f"{field} of a request is not yours to set", field, "leave it out", "request_not_allowed")
+            return problem("request_not_allowed", f"{field} of a request is not yours to set", field, "leave it out")
     pagination = step.get("pagination")
     if pagination is not None and not (isinstance(pagination, dict) and pagination.get("parameter")):
         message = "a page that an answer names may be at another address"
-        return refused(message, "pagination", "use `parameter`", "request_not_allowed")
+        return problem("request_not_allowed", message, "pagination", "use `parameter`")
     config = call_config(step)
     method = str(config.get("method") or ("POST" if "body" in config else "GET"))
     if method not in settings.get("methods", ["GET"]):
-        return refused(f"{method} is not allowed", "method", code="request_not_allowed")
+        return problem("request_not_allowed", f"{method} is not allowed", "method")
     url = config.get("url")
     found = allowed_origin(url, settings.get("origins", [])) if isinstance(url, str) else None
     if found is None:
         allowed = listing(settings.get("origins", [])) or "none"
-        return refused(f"{shorten(str(url), 100)} is not an address for you", "url", f"allowed are: {allowed}")
+        message = f"{shorten(str(url), 100)} is not an address for you"
+        return problem("address_not_allowed", message, "url", f"allowed are: {allowed}")
     auth = settings.get("auth", {}).get(found)
     return {**step, "url": url, "max_redirects": 0, **({} if auth is None else {"auth": auth})}
 

@@ -280,10 +280,11 @@ def _child(context: ToolContext, reference: str, inputs: Any, agent: Mapping[str
 def _child_result(state: Mapping[str, Any], resumed: Any) -> ToolResult:
     failed = resumed.get(FAILURE) if isinstance(resumed, dict) and len(resumed) == 1 else None
     if isinstance(failed, dict):
-        words = {"code": "delegation_failed", "message": shorten(str(failed.get("message", "")), 1_000)}
+        code = "delegation_failed"
+        words = {"code": code, "message": shorten(str(failed.get("message", "")), 1_000)}
         error = {**words, "cause": failed.get("code"), "hint": failed.get("hint")}
         run_id = str(failed.get("child", ""))
-        return ToolResult(content={"error": error, "run_id": run_id}, error="delegation_failed", run_id=run_id)
+        return ToolResult(content={"error": error, "run_id": run_id}, error=code, run_id=run_id)
     return ToolResult(content={"result": resumed, "workflow": state["workflow"]})
 
 

@@ -556,7 +556,7 @@ async def test_a_visit_may_have_several_children_and_get_their_failures(mill: Cl
         ChildRun(workflow="bad", inputs={}, key="c2", failure="return"),
         ChildRun(workflow="kid", inputs={"x": 2}, key="c3"),
     )
-    worker = await mill.process(handlers=[_delegating(*asked)])
+    worker = await mill.process(more=[_delegating(*asked)])
     await _publish(worker, node("a", config="{{ inputs.x }}"), inputs={"type": "object"})
     await _publish(worker, node("f", type="fail", config={"message": "no"}), name="bad")
     run = await worker.run(document(node("d", type="delegating")), key="mum")
@@ -569,7 +569,7 @@ async def test_a_visit_may_have_several_children_and_get_their_failures(mill: Cl
 
 @simulated
 async def test_a_child_with_a_key_is_cancelled_with_its_parent(mill: Cluster) -> None:
-    worker = await mill.process(handlers=[_delegating(ChildRun(workflow="kid", inputs={}, key="c1"))])
+    worker = await mill.process(more=[_delegating(ChildRun(workflow="kid", inputs={}, key="c1"))])
     await _publish(worker, signal("go"))
     run_id = await worker.start(document(node("d", type="delegating")), key="mum")
     await waits(mill, "mum.d.1.c1", "go")

@@ -337,7 +337,7 @@ def test_a_handler_may_get_the_failure_of_its_child(status: str, told: Error | N
     run = begun("c > z", {"c": CALLS})
     run.call("c", close="cancel", recall=True, returns=True)
     run.child_began("c")
-    assert run.child_ended("c", status, error=told)[1:] == rows("NodeScheduled c; drop child c; put run c")
+    assert run.child_ended("c", status, error=told)[1:] == rows("NodeScheduled c recalled; drop child c; put run c")
     resumed = run.of(NodeScheduled)[-1].resumed
     failed = msgspec.json.decode(resumed)["$child_failed"]
     assert (failed["child"], failed["status"], failed["code"]) == ("kid", status, code)
