@@ -97,6 +97,7 @@ class AsyncTidemill:
     why = _verb(Engine.why)
     why_node = _verb(Engine.why_node)
     compare = _verb(Engine.compare)
+    transcript = _verb(Engine.transcript)
     logs = _verb(Engine.logs)
     follow_logs = _verb(Engine.follow_logs)
     find = _verb(Engine.find)

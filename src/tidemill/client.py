@@ -189,6 +189,7 @@ class Tidemill:
     why = _blocking(Engine.why)
     why_node = _blocking(Engine.why_node)
     compare = _blocking(Engine.compare)
+    transcript = _blocking(Engine.transcript)
     logs = _blocking(Engine.logs)
     find = _blocking(Engine.find)
     runs = _iterating(service_verb("runs", RunService.iterate))

@@ -62,6 +62,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs that one root run may start, directly and through its children."""
     input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
+    agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Calls of language models that the agents of a tenant may make in a day; None is no limit."""
+    agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    agent_money_per_day: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """In the currency of the prices."""
 
 
 class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -481,12 +481,15 @@ def parameters_of(target: Any) -> dict[str, Any]:
     return {**schemas, "$defs": definitions} if definitions else schemas
 
 
-def function_sources(functions: Mapping[str, Function], python: Handler) -> Iterator[ToolSource]:
-    """The registered functions that are marked as tools; the handler of `python` nodes calls them."""
-    for name, target in functions.items():
-        mark = getattr(target, _MARK, None)
-        if isinstance(mark, ToolMark):
-            yield _function_source(name, mark, python)
+def function_sources(functions: Mapping[str, Function], python: Handler) -> Callable[[str], ToolSource | None]:
+    """Finds a registered function that is marked as a tool; the handler of `python` nodes calls it."""
+
+    def find(name: str) -> ToolSource | None:
+        marks = ((key, getattr(target, _MARK, None)) for key, target in functions.items())
+        found = ((key, mark) for key, mark in marks if isinstance(mark, ToolMark) and mark.name == name)
+        return next((_function_source(key, mark, python) for key, mark in found), None)
+
+    return find
 
 
 def _function_source(name: str, mark: ToolMark, python: Handler) -> ToolSource:
@@ -510,7 +513,7 @@ def built_in_tools(
     *, http: Handler, pipeline: Handler, python: Handler, functions: Mapping[str, Function], delegate: ToolSource
 ) -> ToolRegistry:
     """The registry of a process."""
-    registry = ToolRegistry()
+    registry = ToolRegistry(late=function_sources(functions, python))
     for source in (
         pipeline_source(pipeline),
         patch_source(),
@@ -519,7 +522,6 @@ def built_in_tools(
         delegate,
         ask_source(),
         start_source(),
-        *function_sources(functions, python),
     ):
         registry.add(source)
     return registry

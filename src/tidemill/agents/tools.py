@@ -28,6 +28,7 @@ from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     ApprovalRequest,
     Cancelled,
+    CapabilityMissing,
     Fail,
     NodeContext,
     Wait,
@@ -43,6 +44,8 @@ SAMPLE_ROWS = 3
 SAMPLE_TEXT_MAX = 500
 PROBLEMS_MAX = 8
 CALLS_MAX = 1_000
+TOOL_SECRET_FIELDS = ("tools.*.auth", "tools.*.agents.*.keys")
+"""Fields of the config of an agent, below its tools, that may hold secrets."""
 CONFIRM_MS = 7 * 86_400_000
 """How long a person has time to confirm a call; after that it is refused."""
 
@@ -197,8 +200,12 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
 class ToolRegistry:
     """The tool sources of a process, by name."""
 
-    def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
+    def __init__(
+        self, sources: Iterable[ToolSource] = (), late: Callable[[str], ToolSource | None] | None = None
+    ) -> None:
         self._sources: dict[str, ToolSource] = {}
+        self._late = late
+        """Finds sources that may be added at any time, such as registered functions."""
         for source in sources:
             self.add(source)
 
@@ -211,22 +218,34 @@ class ToolRegistry:
         return sorted(self._sources)
 
     def get(self, name: str) -> ToolSource | None:
-        return self._sources.get(name)
+        found = self._sources.get(name)
+        return self._late(name) if found is None and self._late is not None else found
 
-    def problems(self, tools: Any, path: str = "/tools") -> list[Problem]:
-        """Problems of an allow-list whose shape is valid: unknown and repeated names, wrong settings."""
+    def problems(self, tools: Any, path: str = "/tools", *, here: bool = False) -> list[Problem]:
+        """Problems of an allow-list: templates, unknown and repeated names, wrong settings.
+
+        A name that is not known and resembles none may be a function of another process, unless the tools must be
+        `here`.
+        """
         found: list[Problem] = []
         seen: set[str] = set()
         if not isinstance(tools, list):
             message = "the list of tools is a constant: data must not choose what an agent may do"
             return [Problem(code="tool_not_constant", message=message, path=path)]
+        if not compile_schema(ALLOW_LIST_SCHEMA).accepts(tools):
+            # The schema of the node type reports what is wrong.
+            return []
         for number, allowance in enumerate(allowances(tools)):
             place = f"{path}/{number}"
-            source = self._sources.get(allowance.name)
+            source = self.get(allowance.name)
             if source is None:
-                message = f"there is no tool {shorten(allowance.name, 80)}"
                 hint = offered(allowance.name, self._sources)
-                found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
+                if is_template(allowance.name):
+                    message = "the name of a tool is a constant: data must not choose what an agent may do"
+                    found.append(Problem(code="tool_not_constant", message=message, path=place))
+                elif here or hint.startswith("did you mean") or not allowance.name.isidentifier():
+                    message = f"there is no tool {shorten(allowance.name, 80)}"
+                    found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
                 continue
             key = _ENCODER.encode([allowance.name, allowance.settings]).decode()
             if key in seen:
@@ -249,10 +268,13 @@ class ToolRegistry:
         """The toolbox of an attempt. Raises `Fail` for an allow-list that cannot be used."""
         known: dict[str, tuple[Tool, Allowance]] = {}
         listed = list(tools)
-        for problem in self.problems(listed):
-            raise Fail(problem.code, f"{problem.path}: {problem.message}", hint=problem.hint)
+        for problem in self.problems(listed, here=True):
+            kind = CapabilityMissing if problem.code == "tool_unknown" else Fail
+            raise kind(problem.code, f"{problem.path}: {problem.message}", hint=problem.hint)
         for allowance in allowances(listed):
-            for tool in await self._sources[allowance.name].make(allowance, context):
+            source = self.get(allowance.name)
+            assert source is not None, "there were no problems"
+            for tool in await source.make(allowance, context):
                 if tool.name in known:
                     message = f"two entries of the allow-list give a tool {tool.name}"
                     raise Fail("tool_twice", message, hint="leave one out, or give it another name")

@@ -32,6 +32,7 @@ from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody, system_job
+from tidemill.kernel.spending import NOTHING_SPENT
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Store, Stream
 
@@ -229,6 +230,7 @@ class ChildRunMessenger:
             depth=state.depth + 1,
             # A child of an earlier version does not know its root and counts as one.
             root=state.root or stream.key,
+            budget=wait.budget,
         )
         async with self._descendants.start(stream.tenant, start.root):
             answer = await self._turns.command(child, start, start=flow)
@@ -302,6 +304,7 @@ class ChildRunMessenger:
             output=output,
             error=error,
             attempt=served(state.commands),
+            spent=None if state.spent == NOTHING_SPENT else state.spent,
             **_content_of(state),
         )
 

@@ -133,11 +133,16 @@ class SecretAccessLog(Mapping[str, str]):
         self._grants = secrets.grants_of(tenant) if isinstance(secrets, GrantedSecrets) else None
         self.values_seen: dict[str, str] = {}
 
-    def forbidden_at(self, origin: str) -> str:
-        """The name of a secret that was read and may not be sent to an origin; empty if all may."""
+    def forbidden_at(self, origin: str, texts: tuple[str, ...] | None = None) -> str:
+        """The name of a secret that was read and may not be sent to an origin; empty if all may.
+
+        With `texts`, only secrets that stand in one of them count: a template writes them unchanged.
+        """
         if self._grants is None:
             return ""
-        return next((name for name in self.values_seen if not self._grants[name].reaches(origin)), "")
+        seen = self.values_seen
+        sent = seen if texts is None else [name for name in seen if any(seen[name] in text for text in texts)]
+        return next((name for name in sent if not self._grants[name].reaches(origin)), "")
 
     def __getitem__(self, name: str) -> str:
         known = self.values_seen.get(name)

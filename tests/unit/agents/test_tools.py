@@ -99,11 +99,12 @@ async def test_a_number_of_calls() -> None:
 @pytest.mark.parametrize(
     ("tools", "found"),
     [
-        (["one", "nope"], "tool_unknown"),
+        (["one", "not-a-name"], "tool_unknown"),
+        (["one", "sett"], "tool_unknown"),
         (["one", "one"], "tool_twice"),
         ([{"name": "set", "x": 1}], "config_invalid"),
         ([{"name": "set", "y": "{{ inputs.y }}"}], "tool_not_constant"),
-        ([{"name": "{{ inputs.tool }}"}], "tool_unknown"),
+        ([{"name": "{{ inputs.tool }}"}], "tool_not_constant"),
         ("{{ inputs.tools }}", "tool_not_constant"),
         ([{"name": "one", "approvers": ["{{ inputs.who }}"]}], "tool_not_constant"),
     ],

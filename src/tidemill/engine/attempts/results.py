@@ -52,6 +52,7 @@ from tidemill.kernel.events import (
     Payload,
     RunCreated,
 )
+from tidemill.kernel.spending import Budget
 from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
@@ -109,9 +110,26 @@ def asked_for(ended: Wait | Skip, child: str = "") -> tuple[SkipRequested | Wait
         recall=bool(ended.resume),
         approval=None if ended.approval is None else _request(ended.approval),
         close="" if ended.child is None else ended.child.close,
+        budget=None if ended.child is None else _budget(ended.child.budget),
         returns=bool(ended.resume) and ended.child is not None and ended.child.failure == "return",
     )
     return waits, None if ended.child is None else _ask(ended.child)
+
+
+def _budget(given: Mapping[str, float] | None) -> Budget | None:
+    if given is None:
+        return None
+    if any(name not in _BUDGETED or type(each) not in (int, float) or each < 0 for name, each in given.items()):
+        raise Fail("answer_invalid", f"a budget has {', '.join(_BUDGETED)}, which are numbers from 0 on")
+    calls, tokens, money = (given.get(name) for name in _BUDGETED)
+    return Budget(
+        None if calls is None else int(calls),
+        None if tokens is None else int(tokens),
+        None if money is None else round(money * 1_000_000),
+    )
+
+
+_BUDGETED = ("calls", "tokens", "money")
 
 
 def _moment(ms: Any, field: str, most: int) -> int | None:

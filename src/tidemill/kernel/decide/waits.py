@@ -15,12 +15,13 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left
 from tidemill.kernel.decide.completion import ABANDON, drop_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
+from tidemill.kernel.spending import NO_BUDGET, Budget, share_of
 from tidemill.kernel.state import peek_at
 
 SIGNALS_MAX = 1_000
@@ -67,6 +68,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             close=request.close,
             returns=request.returns,
             signal="" if kept is None else kept.signal,
+            budget=_child_budget(builder, request),
         )
     )
     builder.cause = builder.state.seq
@@ -79,6 +81,14 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert waiting is not None
     for job in wait_jobs(node.id, visit.visit, index, waiting):
         builder.add_job(job)
+
+
+def _child_budget(builder: DecisionBuilder, request: WaitRequested) -> Budget | None:
+    """What a child run gets of the budget of this one: what was asked for, or all that is left; None is no limit."""
+    if request.on != "child":
+        return None
+    share = share_of(request.budget, budget_left(builder))
+    return None if share == NO_BUDGET else share
 
 
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
@@ -225,6 +235,7 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
             child=message.child,
             status=message.status,
             error=message.error,
+            spent=message.spent,
         )
     )
     builder.cause = builder.state.seq
