@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemill.agents.builtin import tool
+    from tidemill.agents.port import CompositeTool
     from tidemill.async_client import AsyncTidemill, aopen
     from tidemill.authoring.constructs import (
         Approval,
@@ -99,6 +101,7 @@ _HOMES = {
     "Child": "tidemill.handlers.contract",
     "ChildRun": "tidemill.handlers.contract",
     "Comparison": "tidemill.engine.services.inspection",
+    "CompositeTool": "tidemill.agents.port",
     "ConcurrencyLimit": "tidemill.engine.services.concurrency",
     **dict.fromkeys(("AuditEntry", "ChainCheck"), "tidemill.engine.maintenance.audit_chain"),
     **dict.fromkeys(("CreatedKey", "KeyView", "TenantView"), "tidemill.engine.services.access"),
@@ -176,6 +179,7 @@ _HOMES = {
     "sleep": "tidemill.authoring.constructs",
     "task": "tidemill.authoring.decorators",
     "template": "tidemill.authoring.constructs",
+    "tool": "tidemill.agents.builtin",
     "when": "tidemill.authoring.constructs",
     "workflow": "tidemill.authoring.decorators",
 }
@@ -198,6 +202,7 @@ __all__ = [
     "ChainCheck",
     "ChildRun",
     "Comparison",
+    "CompositeTool",
     "ConcurrencyLimit",
     "CreatedKey",
     "DeadLetterRow",
@@ -272,6 +277,7 @@ __all__ = [
     "sleep",
     "task",
     "template",
+    "tool",
     "when",
     "workflow",
 ]

@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.agents.builtin import built_in_tools, lanes_text
+from tidemill.agents.delegation import delegate_source
+from tidemill.agents.interpreter import CodeInterpreter
 from tidemill.agents.node import agent_handler
-from tidemill.agents.tools import ToolRegistry
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -80,19 +82,32 @@ def built_in_handlers(
     settings = settings or read_settings()
     fetcher, carrier = Fetcher(settings.egress), carrier or NoSandbox()
     http = http_handler(fetcher, carrier)
-    models = model_providers(fetcher)
+    models, named = model_providers(fetcher), {} if functions is None else functions
+    python = python_handler(named, settings.imports, granted=settings.functions)
+    pipeline = pipeline_handler(http, carrier)
+    interpreter = CodeInterpreter(carrier, settings.interpreter_packages)
+    delegate = delegate_source(fetcher, interpreter)
+    tools = built_in_tools(http=http, pipeline=pipeline, python=python, functions=named, delegate=delegate)
+
+    async def close_agents() -> None:
+        # Tools call functions also where no `python` node does.
+        if python.close is not None and (closing := python.close()) is not None:
+            await closing
+        await interpreter.close()
+        await fetcher.close()
+
     return (
         *PLAIN,
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler({} if functions is None else functions, settings.imports, granted=settings.functions),
+        python,
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
         classify_handler(models, fetcher.close),
-        agent_handler(models, ToolRegistry(), close=fetcher.close),
-        pipeline_handler(http, carrier),
+        agent_handler(models, tools, lanes_text, close=close_agents),
+        pipeline,
         transform_handler(carrier),
         shell_handler(enabled=settings.shell),
         email_handler(TcpConnector(fetcher.egress), settings.smtp),

@@ -98,6 +98,8 @@ TABLE: dict[str, frozenset[str]] = {
         ["GET /workers", "GET /queues", "GET /node-types", "GET /node-types/{}", "GET /concurrency"], EVERYONE
     ),
     **dict.fromkeys(["PUT /concurrency/{}", "DELETE /concurrency/{}"], ADMIN),
+    **dict.fromkeys(["GET /tools", "GET /tools/{}"], EVERYONE),
+    "PATCH /tools/{}": AUTHORING,
     **dict.fromkeys(["GET /schedules", "GET /schedules/{}", "GET /schedules/{}/times"], EVERYONE),
     **dict.fromkeys(
         [

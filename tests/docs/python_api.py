@@ -26,6 +26,7 @@ VERBS = {
     "Files": "put_blob save_blob blob blobs collect_blobs",
     "Upkeep": "diagnose verify_log reindex archive_sweep archive_list archive_show archive_restore "
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
+    "Tools of agents": "tools tool rename_tool pin_tool retire_tool",
     "Access": "create_key keys revoke_key create_tenant tenants disable_tenant enable_tenant audit verify_audit",
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""

@@ -16,7 +16,7 @@ import msgspec
 from tidemill.agents.budget import BUDGET_SCHEMA
 from tidemill.agents.loop import ROUTE_TOOL, AgentConfig, AgentLoop, Prefix
 from tidemill.agents.memory import check_session_name
-from tidemill.agents.tools import ALLOW_LIST_SCHEMA, Tool, Toolbox, ToolRegistry
+from tidemill.agents.tools import ALLOW_LIST_SCHEMA, TOOL_SECRET_FIELDS, Tool, Toolbox, ToolRegistry
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.fallback import ask_in_order
@@ -57,11 +57,8 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
 
     def check(config: Any) -> Iterator[ConfigProblem]:
         yield from check_model(config)
-        tools = config.get("tools")
-        if isinstance(tools, list) and all(isinstance(each, str | dict) for each in tools):
-            named = [each for each in tools if isinstance(each, str) or isinstance(each.get("name"), str)]
-            for problem in registry.problems(named) if len(named) == len(tools) else ():
-                yield ConfigProblem(problem.path, problem.message, problem.hint, problem.code)
+        for problem in registry.problems(config.get("tools", [])):
+            yield ConfigProblem(problem.path, problem.message, problem.hint, problem.code)
         session = config.get("session")
         if session is not None and "{{" not in str(session) and (wrong := check_session_name(session)):
             yield ConfigProblem("/session", wrong, "use for example the id of the customer")
@@ -72,7 +69,7 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
         icon="robot",
         description="A model that works in turns: it calls the tools that its config grants, until it answers.",
         capabilities=Capabilities(streaming=True, checkpointing=True),
-        secret_fields=SECRET_FIELDS,
+        secret_fields=(*SECRET_FIELDS, *TOOL_SECRET_FIELDS),
         schemas=("output_schema",),
         check=check,
         config_schema=schema,

@@ -38,7 +38,7 @@ from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import NAMES
 from tidemill.kernel.model import Node, Workflow
 
-NOT_ALLOWED = "patch_not_allowed"
+PATCH_NOT_ALLOWED = "patch_not_allowed"
 HARMLESS_TYPES = frozenset({"value", "transform", "sleep", "wait_until", "search", "fail", "output"})
 """Types that reach nothing outside the run; a policy allows another one only with a schema of its configs."""
 NEVER_TYPES = frozenset({"agent"})
@@ -130,7 +130,7 @@ def violations(policy: PatchPolicy, draft: Draft, operations: list[dict[str, Any
 
 
 def _refused(message: str, path: str = "", hint: str = "") -> Problem:
-    return Problem(code=NOT_ALLOWED, message=message, path=path, hint=hint)
+    return Problem(code=PATCH_NOT_ALLOWED, message=message, path=path, hint=hint)
 
 
 def _operation_violations(policy: PatchPolicy, operations: list[dict[str, Any]]) -> Iterator[Problem]:
@@ -311,19 +311,23 @@ async def _make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
 
 
 def _scope_of(policy: PatchPolicy, arguments: Mapping[str, Any]) -> Scope:
-    return arguments.get("scope", policy.scopes[0] if policy.scopes else "run")  # type: ignore[no-any-return]
+    given = arguments.get("scope")
+    default: Scope = policy.scopes[0] if policy.scopes else "run"
+    return "workflow" if given == "workflow" else "run" if given == "run" else default
 
 
 async def _propose(policy: PatchPolicy, context: ToolContext, arguments: dict[str, Any]) -> Ended:
     scope, operations = _scope_of(policy, arguments), arguments.get("operations")
     if scope not in policy.scopes:
-        return error_result(NOT_ALLOWED, f"patches of the {scope} are not allowed")
+        return error_result(PATCH_NOT_ALLOWED, f"patches of the {scope} are not allowed")
     if not operations:
         shown = await context.port.document(scope)
         return ToolResult(content={"document": shown.document, "digest": shown.digest})
+    if done := await context.port.patched(context.key, scope=scope):
+        return ToolResult(content=described(done))
     draft = await context.port.draft(operations, scope=scope)
     if found := violations(policy, draft, operations, own=context.node.node):
-        return problems_result(NOT_ALLOWED, "the policy does not allow this patch", found)
+        return problems_result(PATCH_NOT_ALLOWED, "the policy does not allow this patch", found)
     if policy.needs_person(scope):
         difference = _difference(draft)
         if len(difference) > DIFF_TEXT_MAX:

@@ -144,11 +144,17 @@ class AgentPort(Protocol):
         A patch of the workflow publishes a version and moves no tag except `tag`.
         """
 
+    async def patched(self, key: str, *, scope: Scope) -> PatchResult | None:
+        """The patch that was applied with this key, if there is one."""
+
     async def find(self, query: str, *, kinds: tuple[Kind, ...], limit: int) -> tuple[Found, ...]:
         """Workflows and composite tools of this tenant by full-text rank, best first."""
 
     async def workflow(self, reference: str) -> WorkflowInfo:
         """Resolve the name, version or tag of a published workflow of this tenant."""
+
+    async def publish_built_in(self, document: dict[str, Any]) -> str:
+        """Publish the workflow of a built-in agent unless this version exists; return `name@version`."""
 
     async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
         """Start a run that nobody waits for, once per `key`; return its id."""

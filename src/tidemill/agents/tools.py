@@ -14,7 +14,7 @@ model with `unknown_outcome` instead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,15 +24,18 @@ from tidemill.agents.port import AgentPort, BudgetSlice
 from tidemill.errors import Problem, Rejected, Unavailable, offered
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
+from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     ApprovalRequest,
     Cancelled,
+    CapabilityMissing,
     Fail,
     NodeContext,
     Wait,
     describe_exception,
     truncate,
 )
+from tidemill.handlers.data.steps import holds_template
 
 ARGUMENTS_BYTES_MAX = 256 * 1024
 RESULT_BYTES_MAX = 16 * 1024
@@ -41,6 +44,8 @@ SAMPLE_ROWS = 3
 SAMPLE_TEXT_MAX = 500
 PROBLEMS_MAX = 8
 CALLS_MAX = 1_000
+TOOL_SECRET_FIELDS = ("tools.*.auth", "tools.*.agents.*.keys")
+"""Fields of the config of an agent, below its tools, that may hold secrets."""
 CONFIRM_MS = 7 * 86_400_000
 """How long a person has time to confirm a call; after that it is refused."""
 
@@ -120,6 +125,7 @@ class Tool:
     resume: ResumeTool | None = None
     lane: str = ""
     """`fast` for work that leaves nothing behind, `patch` for lasting change, empty for neither."""
+    max_calls: int = CALLS_MAX
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +136,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     confirm: bool | None = None
     """Whether a person confirms each call; None leaves it to the tool's effect."""
     approvers: tuple[str, ...] = ()
-    max_calls: int = CALLS_MAX
+    max_calls: int | None = None
+    """Calls in one visit; None leaves it to the tool."""
 
 
 class ToolSource(NamedTuple):
@@ -144,6 +151,8 @@ class ToolSource(NamedTuple):
     description: str = ""
     parameters: Any = None
     """For `search_tools`."""
+    templated: tuple[str, ...] = ()
+    """Settings that may hold templates; all others are constants, so that no data widens what an agent may do."""
 
 
 _ENTRY_KEYS = ("name", "confirm", "approvers", "max_calls")
@@ -182,7 +191,7 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
                 settings=settings,
                 confirm=given.get("confirm"),
                 approvers=tuple(given.get("approvers", ())),
-                max_calls=given.get("max_calls", CALLS_MAX),
+                max_calls=given.get("max_calls"),
             )
         )
     return tuple(made)
@@ -191,8 +200,12 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
 class ToolRegistry:
     """The tool sources of a process, by name."""
 
-    def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
+    def __init__(
+        self, sources: Iterable[ToolSource] = (), late: Callable[[str], ToolSource | None] | None = None
+    ) -> None:
         self._sources: dict[str, ToolSource] = {}
+        self._late = late
+        """Finds sources that may be added at any time, such as registered functions."""
         for source in sources:
             self.add(source)
 
@@ -205,41 +218,63 @@ class ToolRegistry:
         return sorted(self._sources)
 
     def get(self, name: str) -> ToolSource | None:
-        return self._sources.get(name)
+        found = self._sources.get(name)
+        return self._late(name) if found is None and self._late is not None else found
 
-    def problems(self, tools: Any, path: str = "/tools") -> list[Problem]:
-        """Problems of an allow-list whose shape is valid: unknown and repeated names, wrong settings."""
+    def problems(self, tools: Any, path: str = "/tools", *, here: bool = False) -> list[Problem]:
+        """Problems of an allow-list: templates, unknown and repeated names, wrong settings.
+
+        A name that is not known and resembles none may be a function of another process, unless the tools must be
+        `here`.
+        """
         found: list[Problem] = []
         seen: set[str] = set()
+        if not isinstance(tools, list):
+            message = "the list of tools is a constant: data must not choose what an agent may do"
+            return [Problem(code="tool_not_constant", message=message, path=path)]
+        if not compile_schema(ALLOW_LIST_SCHEMA).accepts(tools):
+            # The schema of the node type reports what is wrong.
+            return []
         for number, allowance in enumerate(allowances(tools)):
             place = f"{path}/{number}"
-            source = self._sources.get(allowance.name)
+            source = self.get(allowance.name)
             if source is None:
-                message = f"there is no tool {shorten(allowance.name, 80)}"
                 hint = offered(allowance.name, self._sources)
-                found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
+                if is_template(allowance.name):
+                    message = "the name of a tool is a constant: data must not choose what an agent may do"
+                    found.append(Problem(code="tool_not_constant", message=message, path=place))
+                elif here or hint.startswith("did you mean") or not allowance.name.isidentifier():
+                    message = f"there is no tool {shorten(allowance.name, 80)}"
+                    found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
                 continue
             key = _ENCODER.encode([allowance.name, allowance.settings]).decode()
             if key in seen:
                 message = f"the tool {allowance.name} is listed twice"
                 found.append(Problem(code="tool_twice", message=message, path=place))
             seen.add(key)
+            constant = list(_not_constant(allowance, source.templated, place))
+            found += constant
             schema = compile_schema(source.settings_schema)
             wrong = [
                 msgspec.structs.replace(each, code="config_invalid", path=place + each.path)
-                for each in schema.problems(allowance.settings)
+                for each in schema.problems(allowance.settings, wildcard=is_template)
             ]
-            found += wrong or source.check(allowance.settings, place)
+            found += wrong
+            if not constant and not wrong:
+                found += source.check(allowance.settings, place)
         return found
 
     async def open(self, tools: Iterable[Any], context: NodeContext) -> Toolbox:
         """The toolbox of an attempt. Raises `Fail` for an allow-list that cannot be used."""
         known: dict[str, tuple[Tool, Allowance]] = {}
         listed = list(tools)
-        for problem in self.problems(listed):
-            raise Fail(problem.code, f"{problem.path}: {problem.message}", hint=problem.hint)
+        for problem in self.problems(listed, here=True):
+            kind = CapabilityMissing if problem.code == "tool_unknown" else Fail
+            raise kind(problem.code, f"{problem.path}: {problem.message}", hint=problem.hint)
         for allowance in allowances(listed):
-            for tool in await self._sources[allowance.name].make(allowance, context):
+            source = self.get(allowance.name)
+            assert source is not None, "there were no problems"
+            for tool in await source.make(allowance, context):
                 if tool.name in known:
                     message = f"two entries of the allow-list give a tool {tool.name}"
                     raise Fail("tool_twice", message, hint="leave one out, or give it another name")
@@ -248,6 +283,14 @@ class ToolRegistry:
                     raise Fail("tool_invalid", message, hint=problems[0].hint)
                 known[tool.name] = (tool, allowance)
         return Toolbox(known)
+
+
+def _not_constant(allowance: Allowance, templated: tuple[str, ...], place: str) -> Iterator[Problem]:
+    values = {**allowance.settings, "name": allowance.name, "approvers": list(allowance.approvers)}
+    for key, value in values.items():
+        if key not in templated and holds_template(value):
+            message = f"{key} of a tool is a constant: data must not choose what an agent may do"
+            yield Problem(code="tool_not_constant", message=message, path=f"{place}/{key}")
 
 
 class Prepared(NamedTuple):
@@ -280,8 +323,9 @@ class Toolbox:
             hint = f"you have {', '.join(self._tools)}" if self._tools else "you have no tools"
             return error_result("tool_not_allowed", f"there is no tool {shorten(name, 80)} for you", hint=hint)
         tool, allowance = known
-        if (used or {}).get(name, 0) >= allowance.max_calls:
-            message = f"{name} may be called {allowance.max_calls} times, and has been"
+        most = tool.max_calls if allowance.max_calls is None else allowance.max_calls
+        if (used or {}).get(name, 0) >= most:
+            message = f"{name} may be called {most} times, and has been"
             return error_result("tool_calls_exhausted", message, hint="finish with what you have")
         arguments = _decoded(arguments_text)
         if isinstance(arguments, ToolResult):
@@ -312,7 +356,8 @@ class Toolbox:
         stage, own = state
         if stage == _CONFIRM:
             if not is_approved(resumed):
-                return error_result("not_confirmed", f"the call was refused{remark_of(resumed)}", hint="do not repeat it")
+                message = f"the call was refused{remark_of(resumed)}"
+                return error_result("not_confirmed", message, hint="do not repeat it")
             return await self._ended(tool.call(context, arguments), context)
         if tool.resume is None:
             raise Fail("tool_invalid", f"the tool {tool.name} waits and cannot be continued")

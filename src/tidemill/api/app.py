@@ -12,7 +12,18 @@ from tidemill.api.auth import Access, Declared, Router
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes
-from tidemill.api.routes import approvals, blobs, dead_letters, fleet, health, run_actions, runs, schedules, workflows
+from tidemill.api.routes import (
+    approvals,
+    blobs,
+    dead_letters,
+    fleet,
+    health,
+    run_actions,
+    runs,
+    schedules,
+    tools,
+    workflows,
+)
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
@@ -29,6 +40,7 @@ ROUTERS: tuple[tuple[str, Router], ...] = (
     ("dead-letters", dead_letters.router),
     ("blobs", blobs.router),
     ("fleet", fleet.router),
+    ("tools", tools.router),
     ("schedules", schedules.router),
     ("access", access_routes.router),
 )

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from tidemill.agents.port import AgentPort
 from tidemill.ambient import Ambient
 from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.agents.accounts import RELEASE_EVERY_MS, AgentAccounts, AgentHost
+from tidemill.engine.agents.composite_tools import STREAM_KINDS as TOOL_STREAM_KINDS
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
@@ -52,11 +55,12 @@ from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Handler, NodeContext
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.kernel.spending import NO_BUDGET, Budget
 from tidemill.observability.metrics import Metrics
+from tidemill.security.masking import Mask
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
@@ -165,6 +169,10 @@ class Engine:
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
+    tool = service_verb("tools", CompositeToolService.show)
+    rename_tool = service_verb("tools", CompositeToolService.rename)
+    pin_tool = service_verb("tools", CompositeToolService.pin)
+    retire_tool = service_verb("tools", CompositeToolService.retire)
     diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
@@ -226,6 +234,7 @@ class Engine:
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
         self.turns.metrics = self.metrics
         self.context.stream_kinds.update(STREAM_KINDS)
+        self.context.stream_kinds.update(TOOL_STREAM_KINDS)
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
             self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
@@ -236,12 +245,13 @@ class Engine:
         self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
         self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
         self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
-        self.usage, self.queues = own.usage, own.queues
+        self.usage, self.queues, self.tools = own.usage, own.queues, own.tools
         self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
         self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self.agents = AgentHost(AgentAccounts(store, day_budget))
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster, agents=self.agents)
+        self.agents.port = self._agent_port
         self.worker: Worker | None = None
         self.registry: Registry | None = None
         self.reconciler: Reconciler | None = None
@@ -333,6 +343,12 @@ class Engine:
         )
         worker.job_handlers["maintain"] = self.schedule.handle
         self.schedule.claim_when_full = worker.claim_maintenance
+
+    def _agent_port(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> AgentPort:
+        # Imported here, because few runs have agents.
+        from tidemill.engine.agents.port import EngineAgentPort
+
+        return EngineAgentPort(self.for_tenant(tenant, audited=True), context.run_id, context.node, mask)
 
     def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
         """The services of another tenant on the same store; `audited` ones want an actor for every change."""

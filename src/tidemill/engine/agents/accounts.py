@@ -23,6 +23,7 @@ from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.spending import NO_BUDGET, NOTHING_SPENT, Budget, Spend, cut, exhausted, left_of
+from tidemill.security.masking import Mask
 from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream
 
 SESSION, DAY = "agent_session", "agent_day"
@@ -307,10 +308,10 @@ class AgentHost:
 
     def __init__(self, accounts: AgentAccounts) -> None:
         self.accounts = accounts
-        self.port: Callable[[str, NodeContext], Any] | None = None
+        self.port: Callable[[str, NodeContext, Callable[[], Mask]], Any] | None = None
         """Makes the port of an attempt for its tenant."""
 
-    def serve(self, tenant: str, context: NodeContext) -> None:
+    def serve(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> None:
         context.accounts = self.accounts.of(tenant)
         if self.port is not None:
-            context.port = self.port(tenant, context)
+            context.port = self.port(tenant, context, mask)

@@ -318,7 +318,7 @@ class Attempt:
         context.appended, context.append = tuple(map(decode_value, texts)), self._append
         context.recalled, context.resumed = resumed is not None, None if resumed is None else decode_value(resumed)
         if self._tools.runtime.agents is not None:
-            self._tools.runtime.agents.serve(self.lease.stream.tenant, context)
+            self._tools.runtime.agents.serve(self.lease.stream.tenant, context, lambda: self.mask)
 
     async def _append(self, record: Any, *, reserve: Spend | None = None, spent: Spend | None = None) -> None:
         text = await self._tools.recorder.record_append(self, record, self._appended, reserve, spent)

@@ -24,6 +24,7 @@ from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.spending import Spend
 from tidemill.observability.capture import OutputCapture
+from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class AppendedRecords(NamedTuple):
 class AgentServices(Protocol):
     """What the engine gives to the attempts of agents."""
 
-    def serve(self, tenant: str, context: NodeContext) -> None:
-        """Set `port` and `accounts` of an attempt."""
+    def serve(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> None:
+        """Set `port` and `accounts` of an attempt; the mask hides the secrets that it has read so far."""
 
 
 class Recorder(Protocol):
