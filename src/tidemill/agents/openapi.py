@@ -200,7 +200,7 @@ def settings_problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:
         message = "credentials are bound to an origin, and the config names none"
         yield Problem(code="config_invalid", message=message, path=f"{path}/auth", hint="write `server`, too")
     document = settings["document"]
-    if isinstance(document, str) and not document.startswith(("http://", "https://", "sha256:", "{{")):
+    if isinstance(document, str) and not document.startswith(("http://", "https://", "sha256:")):
         message = "the document is a URL, the digest of a blob, or the document itself"
         yield Problem(code="config_invalid", message=message, path=f"{path}/document")
 
@@ -212,8 +212,7 @@ def openapi_source(http: Handler) -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (_tool(allowance, http),)
 
-    fields = ("document", "server", "auth")
-    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, DESCRIPTION, templated=fields)
+    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, DESCRIPTION, templated=("auth",))
 
 
 def _tool(allowance: Allowance, http: Handler) -> Tool:

@@ -227,23 +227,20 @@ class ToolRegistry:
         A name that is not known and resembles none may be a function of another process, unless the tools must be
         `here`.
         """
-        found: list[Problem] = []
-        seen: set[str] = set()
         if not isinstance(tools, list):
-            message = "the list of tools is a constant: data must not choose what an agent may do"
-            return [Problem(code="tool_not_constant", message=message, path=path)]
+            return [_not_constant("the list of tools", path)]
+        if found := list(_templates_of_entries(tools, path)):
+            return found
         if not compile_schema(ALLOW_LIST_SCHEMA).accepts(tools):
             # The schema of the node type reports what is wrong.
             return []
+        seen: set[str] = set()
         for number, allowance in enumerate(allowances(tools)):
             place = f"{path}/{number}"
             source = self.get(allowance.name)
             if source is None:
                 hint = offered(allowance.name, self._sources)
-                if is_template(allowance.name):
-                    message = "the name of a tool is a constant: data must not choose what an agent may do"
-                    found.append(Problem(code="tool_not_constant", message=message, path=place))
-                elif here or hint.startswith("did you mean") or not allowance.name.isidentifier():
+                if here or hint.startswith("did you mean") or not allowance.name.isidentifier():
                     message = f"there is no tool {shorten(allowance.name, 80)}"
                     found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
                 continue
@@ -252,7 +249,8 @@ class ToolRegistry:
                 message = f"the tool {allowance.name} is listed twice"
                 found.append(Problem(code="tool_twice", message=message, path=place))
             seen.add(key)
-            constant = list(_not_constant(allowance, source.templated, place))
+            fixed = ((key, value) for key, value in allowance.settings.items() if key not in source.templated)
+            constant = [_not_constant(key, f"{place}/{key}") for key, value in fixed if holds_template(value)]
             found += constant
             schema = compile_schema(source.settings_schema)
             wrong = [
@@ -285,12 +283,17 @@ class ToolRegistry:
         return Toolbox(known)
 
 
-def _not_constant(allowance: Allowance, templated: tuple[str, ...], place: str) -> Iterator[Problem]:
-    values = {**allowance.settings, "name": allowance.name, "approvers": list(allowance.approvers)}
-    for key, value in values.items():
-        if key not in templated and holds_template(value):
-            message = f"{key} of a tool is a constant: data must not choose what an agent may do"
-            yield Problem(code="tool_not_constant", message=message, path=f"{place}/{key}")
+def _templates_of_entries(tools: list[Any], path: str) -> Iterator[Problem]:
+    for number, entry in enumerate(tools):
+        given = entry if isinstance(entry, dict) else {"name": entry}
+        for key in _ENTRY_KEYS:
+            if holds_template(given.get(key)):
+                yield _not_constant(key, f"{path}/{number}")
+
+
+def _not_constant(what: str, path: str) -> Problem:
+    message = f"{what} is a constant: data must not choose what an agent may do"
+    return Problem(code="tool_not_constant", message=message, path=path)
 
 
 class Prepared(NamedTuple):

@@ -107,6 +107,7 @@ async def test_a_number_of_calls() -> None:
         ([{"name": "{{ inputs.tool }}"}], "tool_not_constant"),
         ("{{ inputs.tools }}", "tool_not_constant"),
         ([{"name": "one", "approvers": ["{{ inputs.who }}"]}], "tool_not_constant"),
+        ([{"name": "one", "confirm": "{{ inputs.sure }}"}], "tool_not_constant"),
     ],
 )
 def test_problems_of_an_allow_list(tools: Any, found: str) -> None:
