@@ -72,7 +72,7 @@ class Conversation:
         self.repairs = 0
         self.warned = False
         self.lost = 0
-        """Calls of the model of which nobody knows how they ended."""
+        """Calls of the model whose end is not known."""
         self._asked: Spend | None = None
         self._same_key: tuple[str, str] = ("", "")
 

@@ -157,7 +157,7 @@ class AgentPort(Protocol):
         """Publish the workflow of a built-in agent unless this version exists; return `name@version`."""
 
     async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
-        """Start a run that nobody waits for, once per `key`; return its id."""
+        """Start a run, once per `key`, without waiting for its end; return its id."""
 
     async def put_blob(self, value: Any, *, name: str = "") -> Stored:
         """Store a JSON value."""

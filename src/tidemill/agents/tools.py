@@ -68,6 +68,10 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.read_only or self.idempotent
 
 
+CAREFUL = Effect()
+"""Of a tool whose author says nothing."""
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """One call: the attempt, the port and what identifies the call."""
 
@@ -121,7 +125,7 @@ class Tool:
     description: str
     parameters: dict[str, Any]
     call: CallTool
-    effect: Effect = Effect()
+    effect: Effect = CAREFUL
     resume: ResumeTool | None = None
     lane: str = ""
     """`fast` for work that leaves nothing behind, `patch` for lasting change, empty for neither."""

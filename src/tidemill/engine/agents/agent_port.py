@@ -205,7 +205,7 @@ class EngineAgentPort:
         return f"{published.name}@{published.version}"
 
     async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
-        # Whoever answers for this run answers for that one: four eyes exclude the same person there.
+        # The person who answers for this run answers for that one: four eyes exclude the same person there.
         state = (await self._context.entry(self._run_id)).state
         return await self._services.runs.start(
             workflow,
