@@ -156,7 +156,7 @@ class AgentPort(Protocol):
     async def publish_built_in(self, document: dict[str, Any]) -> str:
         """Publish the workflow of a built-in agent unless this version exists; return `name@version`."""
 
-    async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
+    async def start_run(self, workflow: str, inputs: Any, *, key: str) -> str:
         """Start a run, once per `key`, without waiting for its end; return its id."""
 
     async def put_blob(self, value: Any, *, name: str = "") -> Stored:

@@ -26,8 +26,10 @@ from tidemill.agents.tools import (
     allowances,
     preview_of,
 )
+from tidemill.engine.agents.agent_port import EngineAgentPort
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail, NodeContext
+from tidemill.security.masking import NO_MASK
 
 POLICY = {"policy": {"node_types": ["value"]}}
 
@@ -273,3 +275,16 @@ async def test_search_respects_the_allow_list() -> None:
         assert content(await bench.call("search_tools", query="bench"))["found"] == []
     async with workbench("search_tools") as bench:
         assert content(await bench.call("search_tools", query="send invoices"))["found"] == []
+
+
+async def test_agents_cannot_start_runs_of_runs_for_ever() -> None:
+    """Started runs have no parent, so no limit of descendants counts them."""
+    async with workbench({"name": "start_workflow", "workflows": ["other"]}) as bench:
+        for depth in range(1, 6):
+            ended = await bench.call("start_workflow", workflow="other", inputs={"n": depth})
+            if depth == 5:
+                assert code(ended) == "child_too_deep"
+                break
+            run_id = content(ended)["run_id"]
+            services = bench.engine.for_tenant(bench.engine.context.tenant, audited=True)
+            bench.port = EngineAgentPort(services, run_id, "agent", lambda: NO_MASK)
