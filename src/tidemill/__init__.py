@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidemill.agents.builtin import tool
     from tidemill.agents.port import CompositeTool
+    from tidemill.agents.transcript import Transcript
     from tidemill.async_client import AsyncTidemill, aopen
     from tidemill.authoring.constructs import (
         Approval,
@@ -150,6 +151,7 @@ _HOMES = {
     "Task": "tidemill.authoring.decorators",
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
+    "Transcript": "tidemill.agents.transcript",
     "Unavailable": "tidemill.errors",
     "UsageReport": "tidemill.engine.maintenance.usage",
     "UsageRow": "tidemill.engine.maintenance.usage",
@@ -249,6 +251,7 @@ __all__ = [
     "TenantView",
     "Tidemill",
     "TidemillError",
+    "Transcript",
     "Unavailable",
     "UsageReport",
     "UsageRow",

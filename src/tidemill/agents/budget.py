@@ -64,7 +64,7 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
     def used(self, conversation: Conversation, seconds: float) -> dict[str, tuple[float, float]]:
         """By limited amount: what is used, and the limit."""
         spent = conversation.spent
-        amounts = {
+        amounts: dict[str, tuple[float, float | None]] = {
             "calls": (spent.calls, self.calls),
             "tokens": (spent.tokens, self.tokens),
             "money": (spent.micros / MICROS, self.money),

@@ -72,7 +72,7 @@ class Conversation:
         self.repairs = 0
         self.warned = False
         self.lost = 0
-        """Calls of the model whose end is not known."""
+        """Calls of the model that were lost with their workers."""
         self._asked: Spend | None = None
         self._same_key: tuple[str, str] = ("", "")
 

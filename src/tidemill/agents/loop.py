@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill.agents.budget import NodeBudget, estimated, spent_by, spent_by_failure
-from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, record_of, restored
+from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.errors import Unavailable
@@ -26,6 +26,7 @@ from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Wait
 from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec, ignore_text
+from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
 ROUTE_TOOL = "choose_next_nodes"
@@ -35,8 +36,7 @@ RETRY_MS = 500
 RETRY_MS_MAX = 20_000
 """A provider that asks for more time is left to the retries of the node."""
 REPAIRS_MAX = 2
-"""How often the model is told that its answer does not suit the schema."""
-PROBLEMS_SHOWN = 10
+"""How often the model is told what is wrong with its answer."""
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
 CONFIRMED = "confirm"
@@ -360,9 +360,11 @@ class AgentLoop:
             call_id=call.call.id,
             key=f"{context.effect_key}/{self._conversation.replies}.{call.position}",
         )
-        careful = not prepared.tool.effect.repeatable
+        effect, confirm = prepared.tool.effect, prepared.allowance.confirm
+        careful = not effect.repeatable
         if call.wait is None:
-            if careful:
+            # A call that a person has to confirm does not begin yet.
+            if careful and not (effect.destructive if confirm is None else confirm):
                 await self._add({"t": "start", "n": call.position})
             return await self._toolbox.call(prepared, tool_context)
         self._has_result, resumed = False, context.resumed
@@ -413,23 +415,25 @@ class AgentLoop:
         last, config = self._conversation.last, self._config
         assert last is not None, "the model has answered"
         text: str = last["text"]
-        if last.get("refusal") or last.get("finish") == "content_filter":
-            reason = shorten(last.get("refusal") or "the provider's filter held the answer back", 300)
-            raise Fail("content_refused", f"the model does not answer: {reason}", hint="say it differently")
-        if config.output_schema is None:
-            return await self._done(text, text)
-        value, problems = decoded_answer(text, config.output_schema)
+        value: Any = text
+        problems: list[str] = []
+        try:
+            check_reply(reply_of(last))
+        except Fail as failed:
+            if failed.code != "empty_answer":
+                raise
+            failed.retryable, problems = False, [failed.message]
+            wrong, words = failed, "You have answered with nothing. Answer now."
+        else:
+            if config.output_schema is not None:
+                value, problems = read_value(text, compile_schema(config.output_schema))
+            wrong, words = _invalid(text, problems), correction_of(problems)
         if not problems:
             return await self._done(value, text)
-        if self._conversation.repairs < REPAIRS_MAX and self._why_stop() is None:
-            listed = "\n".join(f"- {problem}" for problem in problems)
-            words = f"This does not suit the JSON Schema:\n{listed}\nAnswer again with the corrected JSON only."
-            await self._add({"t": "note", "why": "repair", "text": words}, asks=True)
-            return None
-        hint = "simplify the schema, say more in the instructions, or use another model"
-        failed = Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
-        failed.add_note(f"the model answered: {shorten(text, 400)}")
-        raise failed
+        if self._conversation.repairs >= REPAIRS_MAX or self._why_stop() is not None:
+            raise wrong
+        await self._add({"t": "note", "why": "repair", "text": words}, asks=True)
+        return None
 
     async def _stop(self, failed: Fail) -> HandlerOutcome:
         """End without an answer: the records keep what was done, and `finish` makes it the result."""
@@ -483,6 +487,13 @@ def _failed_record(failed: Fail, spent: Spend) -> Record:
     return {"t": "failed", **words, "spent": amounts_of(spent)}
 
 
+def _invalid(text: str, problems: list[str]) -> Fail:
+    hint = "simplify the schema, say more in the instructions, or use another model"
+    failed = Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
+    failed.add_note(f"the model answered: {shorten(text, 400)}")
+    return failed
+
+
 def _out_of_time(seconds: float) -> Fail:
     hint = "raise `timeout_seconds`, or give the agent less to do"
     return Fail("agent_timeout", f"the agent has worked for {seconds:.0f} seconds", hint=hint)
@@ -499,23 +510,10 @@ def prompt_of(config: AgentConfig, context: NodeContext) -> str:
     return "\n\n".join(parts)
 
 
-def decoded_answer(text: str, schema: Any) -> tuple[Any, list[str]]:
-    """The JSON value of an answer, which models often wrap in a Markdown code block, and what is wrong with it."""
-    plain = text.strip()
-    if plain.startswith("```") and plain.endswith("```") and len(plain) > 6:
-        plain = plain[3:-3].partition("\n")[2] or plain[3:-3]
-    try:
-        value = msgspec.json.decode(plain)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return None, [f"it is not JSON: {error}"]
-    problems = compile_schema(schema).problems(value)[:PROBLEMS_SHOWN]
-    return value, [f"{each.path}: {each.message}" if each.path else each.message for each in problems]
-
-
 def chosen_in_text(answer: Any) -> tuple[tuple[str, ...] | None, str]:
     """The route that a JSON answer names under `next_nodes`; the engine refuses one that is not allowed."""
     if isinstance(answer, str):
-        answer, _ = decoded_answer(answer, True)
+        answer, _ = read_value(answer, compile_schema(True))
     names = answer.get("next_nodes") if isinstance(answer, dict) else None
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not names:

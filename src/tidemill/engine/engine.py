@@ -104,8 +104,8 @@ class Engine:
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
-    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own. `day_budget` is
-    what the agents of each tenant may spend in a day.
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own. The agents of
+    each tenant may spend the `day_budget` in a day.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.

@@ -222,7 +222,7 @@ def settle_spending(state: State, act: Activation, spent: Spend) -> None:
 
 
 def lapse(state: State, act: Activation) -> None:
-    """Count what is set aside as spent: nobody will say what became of it."""
+    """Count what is set aside as spent: what became of it is unknown."""
     if act.reserved is not None:
         settle_spending(state, act, act.reserved)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any, cast
 
 import msgspec
@@ -134,6 +135,24 @@ async def test_killed_after_every_call_it_repeats_none(mill: Cluster) -> None:
     assert len(plan.crashes) >= 2 * TURNS
     assert model.asked == list(range(TURNS + 1)), "no call whose reply is in the log is made again"
     assert set(tools.calls.values()) == {1} and tools.calls.total() == TURNS
+
+
+@pytest.mark.parametrize("seed", range(20))
+@simulated
+async def test_killed_anywhere_it_repeats_no_call_that_is_in_the_log(mill: Cluster, seed: int) -> None:
+    """A call that was lost is announced before it is made again; without an announcement no call is made."""
+    rng = random.Random(seed)
+    script = [rng.choice((ADD, {"pay": {"amount": 1}}, {"add": {"a": 1}, "pay": {"amount": 2}})) for _ in range(8)]
+    model, tools = Model(*script, "done", takes_s=0.2), Tools()
+    plan = CrashPlan(lambda boundary: "a" in boundary.nodes and rng.random() < 0.15)
+    worker, run_id = await _run_with_kills(mill, model, tools, plan, of_agent(budget={"identical_calls": 50}))
+    run = await worker.end(run_id)
+    assert (run.status, run.outputs["a"]["turns"]) == ("COMPLETED", 9)
+    announced = [record for record in await records(mill, run_id) if "ask" in record]
+    assert model.asked == sorted(model.asked), "no earlier turn is asked for again"
+    assert len(model.asked) <= len(announced)
+    paid = [key for key, count in tools.calls.items() if key.startswith("pay") and count > 1]
+    assert paid == []
 
 
 @simulated

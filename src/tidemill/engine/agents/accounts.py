@@ -30,7 +30,7 @@ SESSION, DAY = "agent_session", "agent_day"
 """Kinds of streams."""
 RACES_MAX = 64
 RESERVED_MS = 900_000
-"""After this time a reservation is not settled any more."""
+"""After this time a reservation is not settled any more: its worker was lost."""
 RELEASE_EVERY_MS = 60_000
 SNAPSHOT_AFTER = 500
 DAYS_KNOWN = 100

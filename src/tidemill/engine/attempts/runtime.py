@@ -96,7 +96,7 @@ class LeaveToOtherWorker(Exception):
 
 
 class AppendedRecords(NamedTuple):
-    """The records of a visit as the log has them, and what the wait before this attempt gave, if they do not hold it."""
+    """The records of a visit as the log has them, and what the wait before gave, if they do not hold it."""
 
     texts: list[bytes]
     resumed: bytes | None
