@@ -193,8 +193,6 @@ SHARED_STEMS = frozenset(
         "contract",
         "evaluate",
         "tables",
-        "tools",
-        "transcript",
         "dead_letters",
         "documents",
         "errors",

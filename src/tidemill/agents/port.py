@@ -165,6 +165,9 @@ class AgentPort(Protocol):
     async def read_blob(self, reference: Any) -> Any:
         """Read a JSON value of this tenant by its description or digest."""
 
+    def masked(self, value: Any) -> Any:
+        """A JSON value without the secrets that this attempt has read."""
+
     async def composite(self, name: str) -> CompositeTool | None:
         """A composite tool by `name` (the newest version that is not retired) or `name@version`."""
 

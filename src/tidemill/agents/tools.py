@@ -371,8 +371,17 @@ class Toolbox:
         return await self._ended(tool.resume(context, arguments, own, resumed), context)
 
     async def _ended(self, pending: Awaitable[Ended], context: ToolContext) -> Ended:
+        ended = await self._outcome(pending)
+        if isinstance(ended, Pending):
+            return msgspec.structs.replace(ended, state=[_TOOL, ended.state])
+        # A service may repeat a secret that it was sent; the model must not see it.
+        shown = msgspec.structs.replace(ended, content=context.port.masked(ended.content))
+        return await stored_if_large(shown, context)
+
+    async def _outcome(self, pending: Awaitable[Ended]) -> Ended:
+        """What a tool ends with; what it raises is a result, too."""
         try:
-            ended = await pending
+            return _checked(await pending)
         except (Unavailable, Cancelled):
             raise
         except Fail as failed:
@@ -386,9 +395,17 @@ class Toolbox:
         except Exception as error:
             described = describe_exception(error)
             return error_result("tool_failed", f"{described.kind}: {described.message}", unknown_outcome=True)
-        if isinstance(ended, Pending):
-            return msgspec.structs.replace(ended, state=[_TOOL, ended.state])
-        return await stored_if_large(ended, context)
+
+
+def _checked(ended: Ended) -> Ended:
+    """Refuse a result that is not JSON; code of others has made it."""
+    if isinstance(ended, ToolResult):
+        try:
+            _ENCODER.encode(ended.content)
+        except (TypeError, ValueError, RecursionError) as error:
+            message = f"the result is not JSON: {shorten(str(error), 200)}"
+            return error_result("output_not_json", message, unknown_outcome=True)
+    return ended
 
 
 async def stored_if_large(result: ToolResult, context: ToolContext) -> ToolResult:

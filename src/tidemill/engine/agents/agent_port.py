@@ -238,6 +238,10 @@ class EngineAgentPort:
         reference = await self._services.blobs.put(body, media_type="application/json", name=name)
         return Stored(reference=reference, preview=preview_of(decode_value(body)))
 
+    def masked(self, value: Any) -> Any:
+        mask = self._mask()
+        return mask.value(value) if mask else value
+
     async def read_blob(self, reference: Any) -> Any:
         digest = reference.get("$blob") if isinstance(reference, dict) else reference
         if not is_digest(digest):
