@@ -113,13 +113,14 @@ class CodeInterpreter:
                 async with asyncio.timeout(START_SECONDS + request.time_seconds + GRACE_SECONDS):
                     await child.send(msgspec.json.encode(request))
                     body = await child.receive(RESULT_BYTES_MAX + PRINTED_MAX + 65_536)
-                if body is None:
-                    report = await child.exit_report()
-                    raise _died(report.status, bool(report.taken_bytes), request)
+                report = None if body is not None else await child.exit_report()
         except TimeoutError:
             raise _late(request) from None
         except StartFailed as error:
             raise CapabilityMissing("process_unavailable", f"no process for code: {error}", retryable=True) from error
+        if body is None:
+            assert report is not None, "it has ended"
+            raise _died(report.status, bool(report.taken_bytes), request)
         try:
             return msgspec.json.decode(body, type=CodeAnswer)
         except msgspec.DecodeError:

@@ -96,7 +96,7 @@ class _References:
             return value
         reference = value.get("$ref")
         if not isinstance(reference, str):
-            return {key: self.resolved(each, seen) for key, each in value.items()}
+            return _modern({key: self.resolved(each, seen) for key, each in value.items()})
         self._left -= 1
         if self._left < 0:
             raise Fail("openapi_invalid", f"the document has more than {REFERENCES_MAX} references")
@@ -115,6 +115,19 @@ class _References:
                 raise Fail("openapi_invalid", f"there is nothing at {shorten(reference)}")
             found = found[key]
         return found
+
+
+def _modern(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of OpenAPI 3.0 as one of JSON Schema, where the two differ."""
+    if schema.get("nullable") is True and isinstance(schema.get("type"), str):
+        schema = {**schema, "type": [schema["type"], "null"]}
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(schema.get(exclusive), bool):
+            strict = schema[exclusive]
+            schema = {key: value for key, value in schema.items() if key != exclusive}
+            if strict and bound in schema:
+                schema[exclusive] = schema.pop(bound)
+    return schema
 
 
 def read_operations(document: Any, wanted: list[str], methods: list[str] | None = None) -> dict[str, Operation]:
@@ -200,7 +213,7 @@ def settings_problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:
         message = "credentials are bound to an origin, and the config names none"
         yield Problem(code="config_invalid", message=message, path=f"{path}/auth", hint="write `server`, too")
     document = settings["document"]
-    if isinstance(document, str) and not document.startswith(("http://", "https://", "sha256:", "{{")):
+    if isinstance(document, str) and not document.startswith(("http://", "https://", "sha256:")):
         message = "the document is a URL, the digest of a blob, or the document itself"
         yield Problem(code="config_invalid", message=message, path=f"{path}/document")
 
@@ -212,8 +225,7 @@ def openapi_source(http: Handler) -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (_tool(allowance, http),)
 
-    fields = ("document", "server", "auth")
-    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, DESCRIPTION, templated=fields)
+    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, DESCRIPTION, templated=("auth",))
 
 
 def _tool(allowance: Allowance, http: Handler) -> Tool:

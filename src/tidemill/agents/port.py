@@ -156,14 +156,17 @@ class AgentPort(Protocol):
     async def publish_built_in(self, document: dict[str, Any]) -> str:
         """Publish the workflow of a built-in agent unless this version exists; return `name@version`."""
 
-    async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
-        """Start a run that no node waits for, once per `key`; return its id."""
+    async def start_run(self, workflow: str, inputs: Any, *, key: str) -> str:
+        """Start a run, once per `key`, without waiting for its end; return its id."""
 
     async def put_blob(self, value: Any, *, name: str = "") -> Stored:
         """Store a JSON value."""
 
     async def read_blob(self, reference: Any) -> Any:
         """Read a JSON value of this tenant by its description or digest."""
+
+    def masked(self, value: Any) -> Any:
+        """A JSON value without the secrets that this attempt has read."""
 
     async def composite(self, name: str) -> CompositeTool | None:
         """A composite tool by `name` (the newest version that is not retired) or `name@version`."""

@@ -253,9 +253,12 @@ class ToolHistory(msgspec.Struct, kw_only=True):
             )
         if self.retired or key in (self.first.key, *(each.key for each in self.versions)):
             return None
+        parameters: dict[str, Any] | None = None
         if not self.versions:
             parameters = parameters_of(self.first, [self.first.constants, use.constants])
-        elif self.pinned or not (parameters := widened(self.versions[-1].parameters, use.constants)):
+        elif not self.pinned:
+            parameters = widened(self.versions[-1].parameters, use.constants)
+        if parameters is None:
             return None
         return ToolVersion(key=key, version=len(self.versions) + 1, parameters=parameters, at_ms=now_ms)
 

@@ -68,6 +68,10 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.read_only or self.idempotent
 
 
+CAREFUL = Effect()
+"""Of a tool whose author says nothing."""
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """One call: the attempt, the port and what identifies the call."""
 
@@ -121,7 +125,7 @@ class Tool:
     description: str
     parameters: dict[str, Any]
     call: CallTool
-    effect: Effect = Effect()
+    effect: Effect = CAREFUL
     resume: ResumeTool | None = None
     lane: str = ""
     """`fast` for work that leaves nothing behind, `patch` for lasting change, empty for neither."""
@@ -227,23 +231,20 @@ class ToolRegistry:
         A name that is not known and resembles none may be a function of another process, unless the tools must be
         `here`.
         """
-        found: list[Problem] = []
-        seen: set[str] = set()
         if not isinstance(tools, list):
-            message = "the list of tools is a constant: data must not choose what an agent may do"
-            return [Problem(code="tool_not_constant", message=message, path=path)]
+            return [_not_constant("the list of tools", path)]
+        if found := list(_templates_of_entries(tools, path)):
+            return found
         if not compile_schema(ALLOW_LIST_SCHEMA).accepts(tools):
             # The schema of the node type reports what is wrong.
             return []
+        seen: set[str] = set()
         for number, allowance in enumerate(allowances(tools)):
             place = f"{path}/{number}"
             source = self.get(allowance.name)
             if source is None:
                 hint = offered(allowance.name, self._sources)
-                if is_template(allowance.name):
-                    message = "the name of a tool is a constant: data must not choose what an agent may do"
-                    found.append(Problem(code="tool_not_constant", message=message, path=place))
-                elif here or hint.startswith("did you mean") or not allowance.name.isidentifier():
+                if here or hint.startswith("did you mean") or not allowance.name.isidentifier():
                     message = f"there is no tool {shorten(allowance.name, 80)}"
                     found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))
                 continue
@@ -252,7 +253,8 @@ class ToolRegistry:
                 message = f"the tool {allowance.name} is listed twice"
                 found.append(Problem(code="tool_twice", message=message, path=place))
             seen.add(key)
-            constant = list(_not_constant(allowance, source.templated, place))
+            fixed = ((key, value) for key, value in allowance.settings.items() if key not in source.templated)
+            constant = [_not_constant(key, f"{place}/{key}") for key, value in fixed if holds_template(value)]
             found += constant
             schema = compile_schema(source.settings_schema)
             wrong = [
@@ -285,12 +287,17 @@ class ToolRegistry:
         return Toolbox(known)
 
 
-def _not_constant(allowance: Allowance, templated: tuple[str, ...], place: str) -> Iterator[Problem]:
-    values = {**allowance.settings, "name": allowance.name, "approvers": list(allowance.approvers)}
-    for key, value in values.items():
-        if key not in templated and holds_template(value):
-            message = f"{key} of a tool is a constant: data must not choose what an agent may do"
-            yield Problem(code="tool_not_constant", message=message, path=f"{place}/{key}")
+def _templates_of_entries(tools: list[Any], path: str) -> Iterator[Problem]:
+    for number, entry in enumerate(tools):
+        given = entry if isinstance(entry, dict) else {"name": entry}
+        for key in _ENTRY_KEYS:
+            if holds_template(given.get(key)):
+                yield _not_constant(key, f"{path}/{number}")
+
+
+def _not_constant(what: str, path: str) -> Problem:
+    message = f"{what} is a constant: data must not choose what an agent may do"
+    return Problem(code="tool_not_constant", message=message, path=path)
 
 
 class Prepared(NamedTuple):
@@ -364,8 +371,17 @@ class Toolbox:
         return await self._ended(tool.resume(context, arguments, own, resumed), context)
 
     async def _ended(self, pending: Awaitable[Ended], context: ToolContext) -> Ended:
+        ended = await self._outcome(pending)
+        if isinstance(ended, Pending):
+            return msgspec.structs.replace(ended, state=[_TOOL, ended.state])
+        # A service may repeat a secret that it was sent; the model must not see it.
+        shown = msgspec.structs.replace(ended, content=context.port.masked(ended.content))
+        return await stored_if_large(shown, context)
+
+    async def _outcome(self, pending: Awaitable[Ended]) -> Ended:
+        """What a tool ends with; what it raises is a result, too."""
         try:
-            ended = await pending
+            return _checked(await pending)
         except (Unavailable, Cancelled):
             raise
         except Fail as failed:
@@ -379,9 +395,17 @@ class Toolbox:
         except Exception as error:
             described = describe_exception(error)
             return error_result("tool_failed", f"{described.kind}: {described.message}", unknown_outcome=True)
-        if isinstance(ended, Pending):
-            return msgspec.structs.replace(ended, state=[_TOOL, ended.state])
-        return await stored_if_large(ended, context)
+
+
+def _checked(ended: Ended) -> Ended:
+    """Refuse a result that is not JSON; code of others has made it."""
+    if isinstance(ended, ToolResult):
+        try:
+            _ENCODER.encode(ended.content)
+        except (TypeError, ValueError, RecursionError) as error:
+            message = f"the result is not JSON: {shorten(str(error), 200)}"
+            return error_result("output_not_json", message, unknown_outcome=True)
+    return ended
 
 
 async def stored_if_large(result: ToolResult, context: ToolContext) -> ToolResult:

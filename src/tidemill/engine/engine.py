@@ -346,7 +346,7 @@ class Engine:
 
     def _agent_port(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> AgentPort:
         # Imported here, because few runs have agents.
-        from tidemill.engine.agents.port import EngineAgentPort
+        from tidemill.engine.agents.agent_port import EngineAgentPort
 
         return EngineAgentPort(self.for_tenant(tenant, audited=True), context.run_id, context.node, mask)
 

@@ -154,3 +154,12 @@ def test_references_that_multiply_are_refused() -> None:
     paths = {"/a": {"post": {"operationId": "a", "requestBody": body}}}
     with pytest.raises(Fail, match="references"):
         read_operations({"openapi": "3.1.0", "components": {"schemas": schemas}, "paths": paths}, ["a"])
+
+
+def test_schemas_of_openapi_3_0_are_read() -> None:
+    old = {"type": "integer", "nullable": True, "minimum": 0, "exclusiveMinimum": True}
+    parameter = {"name": "n", "in": "query", "schema": old}
+    paths = {"/a": {"get": {"operationId": "a", "parameters": [parameter]}}}
+    found = read_operations({"openapi": "3.0.0", "paths": paths}, ["a"])
+    schema = found["a"].schema()["properties"]["parameters"]["properties"]["n"]
+    assert (schema["type"], schema["exclusiveMinimum"], "minimum" in schema) == (["integer", "null"], 0, False)

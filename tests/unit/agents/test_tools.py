@@ -10,6 +10,7 @@ import pytest
 import tidemill
 from tests.fixtures.agent_tools import code, content, workbench
 from tests.fixtures.handler_harness import context
+from tests.fixtures.servers.web import json_reply, web
 from tidemill.agents.builtin import lanes_text, parameters_of
 from tidemill.agents.tools import (
     ARGUMENTS_BYTES_MAX,
@@ -26,8 +27,10 @@ from tidemill.agents.tools import (
     allowances,
     preview_of,
 )
+from tidemill.engine.agents.agent_port import EngineAgentPort
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail, NodeContext
+from tidemill.security.masking import NO_MASK, Mask
 
 POLICY = {"policy": {"node_types": ["value"]}}
 
@@ -50,7 +53,15 @@ async def opened(*sources: Any, tools: list[Any] | None = None) -> Any:
     return await registry.open(listed, context({"tools": listed}))
 
 
-def call_context(port: Any = None) -> ToolContext:
+class PlainPort:
+    """A port of an attempt that has read no secrets."""
+
+    def masked(self, value: Any) -> Any:
+        return value
+
+
+def call_context() -> ToolContext:
+    port: Any = PlainPort()
     return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0")
 
 
@@ -107,6 +118,7 @@ async def test_a_number_of_calls() -> None:
         ([{"name": "{{ inputs.tool }}"}], "tool_not_constant"),
         ("{{ inputs.tools }}", "tool_not_constant"),
         ([{"name": "one", "approvers": ["{{ inputs.who }}"]}], "tool_not_constant"),
+        ([{"name": "one", "confirm": "{{ inputs.sure }}"}], "tool_not_constant"),
     ],
 )
 def test_problems_of_an_allow_list(tools: Any, found: str) -> None:
@@ -272,3 +284,37 @@ async def test_search_respects_the_allow_list() -> None:
         assert content(await bench.call("search_tools", query="bench"))["found"] == []
     async with workbench("search_tools") as bench:
         assert content(await bench.call("search_tools", query="send invoices"))["found"] == []
+
+
+async def test_agents_cannot_start_runs_of_runs_for_ever() -> None:
+    """Started runs have no parent, so no limit of descendants counts them."""
+    async with workbench({"name": "start_workflow", "workflows": ["other"]}) as bench:
+        for depth in range(1, 6):
+            ended = await bench.call("start_workflow", workflow="other", inputs={"n": depth})
+            if depth == 5:
+                assert code(ended) == "child_too_deep"
+                break
+            run_id = content(ended)["run_id"]
+            services = bench.engine.for_tenant(bench.engine.context.tenant, audited=True)
+            bench.port = EngineAgentPort(services, run_id, "agent", lambda: NO_MASK)
+
+
+async def test_a_result_that_is_not_json_comes_back_as_an_error() -> None:
+    @tidemill.tool
+    def odd() -> object:
+        return object()
+
+    async with workbench("odd", functions=[odd]) as bench:
+        assert code(await bench.call("odd")) == "output_not_json"
+
+
+async def test_a_secret_that_a_service_repeats_does_not_reach_the_model() -> None:
+    async with web({"/me": json_reply([{"you": "Bearer t0ken-secret"}])}) as served:
+        auth = {served.url(""): {"bearer": "t0ken-secret"}}
+        tool = {"name": "execute_pipeline", "origins": [served.url("")], "auth": auth}
+        async with workbench(tool) as bench:
+            bench.port._mask = lambda: Mask(["t0ken-secret"])
+            ended = await bench.call("execute_pipeline", pipeline=[{"step": "http_request", "url": served.url("/me")}])
+            assert served.asked[0].headers["authorization"] == "Bearer t0ken-secret"
+            assert content(ended)["rows"] == [{"you": "Bearer ***"}]
+            assert await bench.port.read_blob(content(ended)["reference"]) == [{"you": "Bearer ***"}]

@@ -14,7 +14,6 @@ import msgspec
 
 from tidemill.agents.port import (
     AgentDocument,
-    BudgetSlice,
     CompositeTool,
     Draft,
     Found,
@@ -33,10 +32,12 @@ from tidemill.engine.attempts.rendering import encoded
 from tidemill.engine.services.context import ServiceContext, command_name
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.services.tenant_services import TenantServices
+from tidemill.engine.validation import LABEL_LENGTH_MAX
 from tidemill.errors import rejected
 from tidemill.handlers.data.search import rank
 from tidemill.kernel.commands import Patch
 from tidemill.kernel.document.json_patch import apply_patch
+from tidemill.kernel.state import State
 from tidemill.security.masking import Mask
 
 BLOB_BYTES_MAX = 1 << 26
@@ -44,6 +45,9 @@ WORKFLOWS_MAX = 1_000
 """Workflows that a search looks through, the last changed first."""
 STARTED_BY = "started_by"
 """The label of a run that an agent has started: the run of the agent."""
+STARTED_DEPTH = "started_depth"
+STARTED_DEPTH_MAX = 4
+"""How far agents may start runs of agents that start runs: each has only its own limits."""
 
 
 def brief(key: str) -> str:
@@ -204,17 +208,27 @@ class EngineAgentPort:
         )
         return f"{published.name}@{published.version}"
 
-    async def start_run(self, workflow: str, inputs: Any, *, key: str, budget: BudgetSlice | None = None) -> str:
+    async def start_run(self, workflow: str, inputs: Any, *, key: str) -> str:
         # The person who answers for this run answers for that one: four eyes exclude the same person there.
         state = (await self._context.entry(self._run_id)).state
+        depth = await self._depth(state) + 1
+        if depth > STARTED_DEPTH_MAX:
+            message = f"agents have started this run through {STARTED_DEPTH_MAX} others already"
+            raise rejected("child_too_deep", message, hint="does a workflow start itself?")
         return await self._services.runs.start(
             workflow,
             inputs,
             key=f"agent-{brief(key)}",
-            labels={STARTED_BY: self._run_id},
+            labels={STARTED_BY: self._run_id[:LABEL_LENGTH_MAX], STARTED_DEPTH: str(depth)},
             submitted_by=state.submitted_by or self._actor,
             correlation_id=state.correlation_id,
         )
+
+    async def _depth(self, state: State) -> int:
+        """Through how many runs that agents have started this one was reached."""
+        root = (await self._context.entry(state.root)).state if state.root else state
+        said = root.labels.get(STARTED_DEPTH, "0")
+        return int(said) if said.isdecimal() and len(said) < 10 else 0
 
     # Values
 
@@ -223,6 +237,10 @@ class EngineAgentPort:
         body = encoded(value, self._mask())
         reference = await self._services.blobs.put(body, media_type="application/json", name=name)
         return Stored(reference=reference, preview=preview_of(decode_value(body)))
+
+    def masked(self, value: Any) -> Any:
+        mask = self._mask()
+        return mask.value(value) if mask else value
 
     async def read_blob(self, reference: Any) -> Any:
         digest = reference.get("$blob") if isinstance(reference, dict) else reference
