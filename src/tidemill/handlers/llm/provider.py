@@ -169,8 +169,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the tool to call."""
     parallel_tool_calls: bool = True
+    stable: int = 0
+    """How many messages at the beginning are equal in other conversations too, so that they are cached for those."""
     cache_key: str = ""
-    """Equal for questions with the same prefix; OpenAI sends them to the same cache."""
+    """Equal for questions with the same prefix; OpenAI sends them to the same cache, by the last 64 characters."""
     turn: int | None = None
     """How many replies this conversation already has, for `scripted`; None: as many as called tools."""
     begin_with: int = 0

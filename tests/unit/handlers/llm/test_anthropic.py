@@ -95,6 +95,13 @@ async def test_the_prefix_and_the_last_turns_are_marked() -> None:
         assert all(raw.count(b"cache_control") <= 4 for raw in (request.raw for request in server.requests))
 
 
+async def test_messages_that_other_conversations_share_are_marked() -> None:
+    example = ({"role": "user", "content": "The moon?"}, {"role": "assistant", "content": "A stone"})
+    async with model_providers() as providers, model_server(Says("yes")) as server:
+        await replied(providers, question_to(server, "anthropic", messages=(SYSTEM, *example, PROMPT), stable=3))
+        assert marked(server.bodies[0]) == [("messages", 0), ("messages", 1), ("messages", 2)]
+
+
 async def test_what_was_cached_is_still_there_in_the_next_turn() -> None:
     """Without the marks, which are not content, each request begins with all of the request before it."""
     turns = (Says("a", (Called("now"),)), Says(calls=(Called("now"),)), Says("done"))
