@@ -23,8 +23,6 @@ MAX_TOKENS = 8_192
 """Sent if the config does not limit the answer, because the protocol demands a limit."""
 MARK = {"type": "ephemeral"}
 Block = dict[str, Any]
-MALFORMED = "INVALID_JSON"
-"""The protocol demands objects as arguments; this key holds those of a call that were none."""
 
 # The request.
 
@@ -108,12 +106,8 @@ def _blocks(message: Message) -> list[Block]:
     return [*content, *map(_tool_use, calls)]
 
 
-def _tool_use(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = call.arguments()
-    except ValueError:
-        arguments = {MALFORMED: call.arguments_text}
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+def _tool_use(call: ToolCall) -> Block:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": msgspec.json.decode(call.object_text())}
 
 
 def _content(content: Any) -> list[Block]:
