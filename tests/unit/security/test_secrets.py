@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.fixtures.grants import grant_secrets
@@ -117,6 +118,14 @@ def test_a_call_is_judged_by_the_secrets_in_it(monkeypatch: pytest.MonkeyPatch) 
     assert read.forbidden_at("https://a.example", texts=("x", "Bearer the second")) == "B"
     assert read.forbidden_at("https://b.example", texts=("Bearer the first",)) == "A"
     assert read.forbidden_at("https://c.example", texts=()) == ""
+
+
+def test_a_secret_is_found_as_json_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}ODD", "a\\b\"c\nd")
+    grants = {"ODD": SecretGrant(("https://a.example",), ("*",))}
+    read = SecretAccessLog(GrantedSecrets(EnvironmentSecrets(), grants), "w")
+    body = msgspec.json.encode({"messages": [read["ODD"]]}).decode()
+    assert read.forbidden_at("https://b.example", texts=(body,)) == "ODD"
 
 
 def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
