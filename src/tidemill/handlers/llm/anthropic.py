@@ -99,9 +99,11 @@ def _blocks(message: Message) -> list[Block]:
         return [*native["content"]]
     content = _content(message.get("content"))
     if message.get("role") == "tool":
-        result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message["tool_call_id"]}
-        result |= {"content": content} if content else {}
-        return [result | {"is_error": True} if message.get("error") else result]
+        result: Block = {"type": "tool_result", "tool_use_id": message["tool_call_id"]}
+        if message.get("error"):
+            # The provider wants to be told what is wrong.
+            return [result | {"is_error": True, "content": content or [{"type": "text", "text": "it failed"}]}]
+        return [result | {"content": content} if content else result]
     calls = [ToolCall(each["id"], each["name"], each["arguments"]) for each in message.get("tool_calls", ())]
     return [*content, *map(_tool_use, calls)]
 

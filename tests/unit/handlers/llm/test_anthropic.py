@@ -61,6 +61,20 @@ def test_settings_have_the_names_of_the_protocol() -> None:
     assert body(PROMPT, max_tokens=9)["max_tokens"] == 9
 
 
+def test_a_failed_call_says_what_is_wrong() -> None:
+    calls = [{"id": each, "name": "now", "arguments": "{}"} for each in ("a", "b", "c")]
+    results = [
+        {"role": "tool", "tool_call_id": "a", "content": "no clock", "error": True},
+        {"role": "tool", "tool_call_id": "b", "content": "", "error": True},
+        {"role": "tool", "tool_call_id": "c", "content": ""},
+    ]
+    asked = body(PROMPT, {"role": "assistant", "content": "", "tool_calls": calls}, *results)
+    first, second, third = asked["messages"][-1]["content"]
+    assert (first["is_error"], first["content"]) == (True, [{"type": "text", "text": "no clock"}])
+    assert (second["is_error"], third) == (True, {"type": "tool_result", "tool_use_id": "c"})
+    assert second["content"]
+
+
 # The cache
 
 
