@@ -277,6 +277,7 @@ class AgentLoop:
             form=self._config.output_schema,
             stream=self._config.stream,
             tools=self._prefix.tools,
+            stable=len(self._prefix.messages),
             cache_key=self._prefix.digest,
             turn=self._conversation.replies,
             begin_with=self._position(),
