@@ -40,7 +40,7 @@ TABLE: dict[str, frozenset[str]] = {
             f"GET /runs/{{}}/{each}"
             for each in (
                 *("result", "events", "path", "tokens", "why", "why/{}", "logs", "document", "graph", "stream"),
-                *("nodes/{}/output", "compare/{}"),
+                *("nodes/{}/output", "nodes/{}/transcript", "compare/{}"),
             )
         ],
         EVERYONE,

@@ -18,7 +18,7 @@ END = "<!-- The end of what is made. -->"
 
 VERBS = {
     "Publish, start, find": "publish start start_many run result find runs count resolve show register bulk close",
-    "Look back": "events follow logs follow_logs path tokens why why_node compare",
+    "Look back": "events follow transcript logs follow_logs path tokens why why_node compare",
     "People and signals": "approvals approval decide delegate signal",
     "Repair": "pause resume cancel retry rewind override document patch fork rollback relabel",
     "Dead letters": "dead_letters dead_letter discard reprocess",

@@ -110,10 +110,11 @@ def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings)
 
 
 def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
-    """What a reply has cost; where the provider does not say, what was set aside."""
-    if reply.usage is None:
-        return reserved
-    return amount_of(reply.usage, prices, reply.cost)
+    """What a reply has cost; where the provider does not say, what was set aside. Failed calls before it count, too."""
+    spent = reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
+    for failed in reply.failed:
+        spent += spent_by_failure(failed.code, reserved)
+    return spent
 
 
 def spent_by_failure(code: str, reserved: Spend) -> Spend:

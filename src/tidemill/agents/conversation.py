@@ -135,7 +135,7 @@ class Conversation:
     def _wait(self, record: Record) -> None:
         call = self.pending_at(record["n"])
         if call is not None:
-            call.wait, call.state, call.started = record["wait"], record.get("state"), False
+            call.wait, call.state, call.started = unpacked(record["wait"]), unpacked(record["state"]), False
 
     def _tool(self, record: Record) -> None:
         call = self.pending_at(record["n"])
@@ -175,6 +175,18 @@ def restored(records: tuple[Any, ...]) -> Conversation:
     return conversation
 
 
+# Values of others inside records.
+
+
+def packed(value: Any) -> str:
+    """A value as text. What models and strangers write must not describe files: a run knows those of its records."""
+    return msgspec.json.encode(value).decode()
+
+
+def unpacked(text: str) -> Any:
+    return msgspec.json.decode(text)
+
+
 # Replies as records.
 
 
@@ -194,7 +206,7 @@ def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> R
         "finish": reply.finish_reason,
         "refusal": reply.refusal,
         "usage": [] if usage is None else _numbers(usage),
-        "native": reply.native,
+        "native": "" if reply.native is None else packed(reply.native),
         "position": reply.position,
         "failed": [[each.provider, each.model, each.code, each.message] for each in reply.failed],
         "request": request,
@@ -213,7 +225,7 @@ def reply_of(record: Record) -> Reply:
         refusal=record.get("refusal", ""),
         usage=None if not usage else Usage(**dict(zip(Usage.__struct_fields__, usage, strict=False))),
         tool_calls=tuple(ToolCall(*call) for call in record.get("calls", ())),
-        native=record.get("native"),
+        native=unpacked(record["native"]) if "native" in record else None,
         provider=record.get("provider", ""),
         position=record.get("position", 0),
         cost=record.get("cost"),

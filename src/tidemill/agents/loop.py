@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill.agents.budget import NodeBudget, estimated, spent_by, spent_by_failure
-from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, record_of, reply_of, restored
+from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
+from tidemill.blobs.contract import files_in
 from tidemill.errors import Unavailable
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
@@ -39,6 +40,7 @@ REPAIRS_MAX = 2
 """How often the model is told what is wrong with its answer."""
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
+MARK, FILES_MAX = "$blob", 1_000
 CONFIRMED = "confirm"
 """The stage of a call that waits for a person before its tool is called."""
 
@@ -94,6 +96,8 @@ class AgentLoop:
         """A budget beyond the node's has nothing left."""
         self._has_result = context.recalled
         """What a tool waited for has not been used yet."""
+        self._child_files: list[dict[str, str]] = []
+        """Files in the outputs of a child run, which this run knows from then on."""
         self._day_keys = 0
 
     async def run(self) -> HandlerOutcome:
@@ -273,6 +277,7 @@ class AgentLoop:
             form=self._config.output_schema,
             stream=self._config.stream,
             tools=self._prefix.tools,
+            stable=len(self._prefix.messages),
             cache_key=self._prefix.digest,
             turn=self._conversation.replies,
             begin_with=self._position(),
@@ -294,8 +299,8 @@ class AgentLoop:
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
                 wait = _wait_of(ended)
-                record = {"t": "wait", "n": call.position, "state": ended.state, "wait": msgspec.to_builtins(wait)}
-                await self._add(record)
+                words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
+                await self._add({"t": "wait", "n": call.position, **words})
                 return wait
             await self._record_result(call, ended, ms)
         return self._waiting()
@@ -368,6 +373,8 @@ class AgentLoop:
                 await self._add({"t": "start", "n": call.position})
             return await self._toolbox.call(prepared, tool_context)
         self._has_result, resumed = False, context.resumed
+        if call.wait.get("on") == "child":
+            self._child_files = [{MARK: digest} for digest in files_in(msgspec.json.encode(resumed))[:FILES_MAX]]
         if careful and isinstance(call.state, list) and call.state[:1] == [CONFIRMED]:
             await self._add({"t": "start", "n": call.position})
         return await self._toolbox.resume(prepared, tool_context, call.state, resumed)
@@ -377,10 +384,12 @@ class AgentLoop:
         more = {
             "error": ended.error,
             "ref": ended.reference,
-            "preview": ended.preview,
+            "preview": "" if ended.preview is None else packed(ended.preview),
             "run": ended.run_id,
             "unknown": ended.unknown_outcome,
+            "files": self._child_files,
         }
+        self._child_files = []
         record |= {name: value for name, value in more.items() if value}
         if call.call.name == ROUTE_TOOL and not ended.error and self._context.routes:
             record |= {"route": ended.content["next_nodes"], "reason": ended.content["reason"]}

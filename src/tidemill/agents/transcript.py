@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.agents.conversation import Conversation, Record, reply_of
+from tidemill.agents.conversation import Conversation, Record, reply_of, unpacked
 
 _FAILED_FIELDS = ("provider", "model", "code", "message")
 
@@ -173,7 +173,7 @@ def _start(transcript: Transcript, entry: Entry) -> None:
 
 def _wait(transcript: Transcript, entry: Entry) -> None:
     if (call := _call(transcript, entry)) is not None:
-        call.status, call.seq, call.waits_for = "waiting", entry.seq, entry.record["wait"].get("on", "")
+        call.status, call.seq, call.waits_for = "waiting", entry.seq, unpacked(entry.record["wait"]).get("on", "")
 
 
 def _tool(transcript: Transcript, entry: Entry) -> None:
@@ -182,7 +182,8 @@ def _tool(transcript: Transcript, entry: Entry) -> None:
         return
     call.error, call.unknown_outcome = record.get("error", ""), record.get("unknown", False)
     call.status = "failed" if call.error else "done"
-    call.result, call.reference, call.preview = _arguments(record["text"]), record.get("ref"), record.get("preview")
+    call.result, call.reference = _arguments(record["text"]), record.get("ref")
+    call.preview = unpacked(record["preview"]) if "preview" in record else None
     call.child, call.seq, call.duration_ms = record.get("run", ""), entry.seq, record.get("ms", 0)
 
 

@@ -26,8 +26,8 @@ DOCS = "reference/errors.md"
 RETRY_AFTER_SECONDS = 1
 
 _NOT_FOUND = (
-    "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown", "key_unknown",
-    "limit_unknown", "link_invalid", "node_type_unknown", "node_unknown", "path_unknown", "run_unknown",
+    "agent_unknown", "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown",
+    "key_unknown", "limit_unknown", "link_invalid", "node_type_unknown", "node_unknown", "path_unknown", "run_unknown",
     "schedule_unknown", "tag_unknown", "tenant_unknown", "tool_unknown", "version_unknown", "workflow_unknown",
 )  # fmt: skip
 _CONFLICT = (

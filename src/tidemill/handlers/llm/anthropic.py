@@ -7,7 +7,7 @@ that the provider caches; its order is tools, instructions, messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,15 +22,14 @@ VERSION = "2023-06-01"
 MAX_TOKENS = 8_192
 """Sent if the config does not limit the answer, because the protocol demands a limit."""
 MARK = {"type": "ephemeral"}
-MALFORMED = "INVALID_JSON"
-"""The protocol demands objects as arguments; this key holds those of a call that were none."""
+Block = dict[str, Any]
 
 # The request.
 
 
 def body_of(question: Question) -> dict[str, Any]:
     settings = question.settings
-    system, messages = _turns(question.conversation)
+    system, messages, stable = _turns(question)
     body: dict[str, Any] = {**settings.extra, "model": settings.model, "max_tokens": settings.max_tokens or MAX_TOKENS}
     stop = [settings.stop] if isinstance(settings.stop, str) else settings.stop
     passed_on = {"temperature": settings.temperature, "top_p": settings.top_p, "stop_sequences": stop}
@@ -43,7 +42,7 @@ def body_of(question: Question) -> dict[str, Any]:
     if system:
         body["system"] = system
     if question.cached:
-        _mark(system or body.get("tools", []), messages)
+        _mark(stable or system or body.get("tools", []), messages)
     return body | {"stream": question.stream, "messages": messages}
 
 
@@ -61,7 +60,7 @@ def _choice(question: Question) -> dict[str, Any]:
     return choice
 
 
-def _mark(stable: list[dict[str, Any]], messages: list[Message]) -> None:
+def _mark(stable: list[Block], messages: list[Message]) -> None:
     """Mark the end of the stable prefix and the ends of the last two turns of the user.
 
     The next question finds what this one has cached at its second last turn, however many blocks lie between.
@@ -71,50 +70,53 @@ def _mark(stable: list[dict[str, Any]], messages: list[Message]) -> None:
         block["cache_control"] = MARK
 
 
-def _turns(conversation: Iterable[Message]) -> tuple[list[dict[str, Any]], list[Message]]:
-    """The instructions at the beginning, and the messages. What follows of the same side is one message."""
-    system: list[dict[str, Any]] = []
+def _turns(question: Question) -> tuple[list[Block], list[Message], list[Block]]:
+    """The instructions at the beginning, the messages, and the blocks of those that are stable.
+
+    What follows of the same side is one message.
+    """
+    system: list[Block] = []
     turns: list[Message] = []
-    for message in conversation:
+    stable: list[Block] = []
+    for index, message in enumerate(question.conversation):
         role = message.get("role")
         blocks = _blocks(message)
         if role in ("system", "developer") and not turns:
             system += blocks
             continue
+        stable += blocks if index < question.stable else []
         side = "assistant" if role == "assistant" else "user"
         if turns and turns[-1]["role"] == side:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": side, "content": blocks})
-    return system, turns
+    return system, turns, stable
 
 
-def _blocks(message: Message) -> list[dict[str, Any]]:
+def _blocks(message: Message) -> list[Block]:
     native = message.get("native")
     if native and native["provider"] == NAME:
         return [*native["content"]]
     content = _content(message.get("content"))
     if message.get("role") == "tool":
-        result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message["tool_call_id"]}
-        result |= {"content": content} if content else {}
-        return [result | {"is_error": True} if message.get("error") else result]
+        result: Block = {"type": "tool_result", "tool_use_id": message["tool_call_id"]}
+        if message.get("error"):
+            # The provider wants to be told what is wrong.
+            return [result | {"is_error": True, "content": content or [{"type": "text", "text": "it failed"}]}]
+        return [result | {"content": content} if content else result]
     calls = [ToolCall(each["id"], each["name"], each["arguments"]) for each in message.get("tool_calls", ())]
     return [*content, *map(_tool_use, calls)]
 
 
-def _tool_use(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = call.arguments()
-    except ValueError:
-        arguments = {MALFORMED: call.arguments_text}
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+def _tool_use(call: ToolCall) -> Block:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": msgspec.json.decode(call.object_text())}
 
 
-def _content(content: Any) -> list[dict[str, Any]]:
+def _content(content: Any) -> list[Block]:
     """The parts of chat completions as blocks; others are passed on. The provider refuses texts without a letter."""
     if content is None or isinstance(content, str):
         return [{"type": "text", "text": content}] if content and content.strip() else []
-    blocks: list[dict[str, Any]] = []
+    blocks: list[Block] = []
     for part in content:
         match part:
             case {"type": "text", "text": str(text)} if not text.strip():

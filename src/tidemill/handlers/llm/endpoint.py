@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -371,20 +372,25 @@ class _Endpoint:
         settings = question.settings
         read_url(settings.url)
         base = urlsplit(settings.url)
-        credentials = self._wire.credentials(settings)
+        url = base._replace(path=base.path.rstrip("/") + self._wire.path, fragment="").geturl()
+        credentials = self._wire.credentials(settings) | {name.lower(): text for name, text in settings.headers.items()}
+        encoded, forbidden_at = msgspec.json.encode(body), question.forbidden_at
+        if forbidden_at is not None:
+            # An attempt may read the keys of several endpoints; those that this request holds are for this one.
+            forbidden_at = partial(forbidden_at, texts=(settings.url, *credentials.values(), encoded.decode()))
         return Call(
             method="POST",
-            url=base._replace(path=base.path.rstrip("/") + self._wire.path, fragment="").geturl(),
+            url=url,
             headers={
                 "accept": "text/event-stream, application/json" if body["stream"] else "application/json",
                 "content-type": "application/json",
             },
-            credentials=credentials | {name.lower(): value for name, value in settings.headers.items()},
-            body=msgspec.json.encode(body),
+            credentials=credentials,
+            body=encoded,
             # `_timed` limits the whole answer; the fetcher's own timer must not fire first.
             total_ms=round(settings.timeout_seconds * 1_000) + 60_000,
             redirects_max=0,
-            forbidden_at=question.forbidden_at,
+            forbidden_at=forbidden_at,
         )
 
     async def _read(self, answer: Streamed, stream: bool, assembly: Assembly) -> None:

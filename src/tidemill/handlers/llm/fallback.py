@@ -7,8 +7,6 @@ cost money, so every one stands in the reply. Nothing is asked twice here; only 
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 
 from tidemill.handlers.contract import Fail
@@ -48,10 +46,10 @@ def ask_in_order(providers: Providers) -> Ask:
 
         for step in range(len(chain)):
             position = (question.begin_with + step) % len(chain)
-            asked = _asked_of(question, chain[position])
+            settings = chain[position]
+            asked = msgspec.structs.replace(question, settings=settings)
             # Followers who have heard a part of another answer do not hear this one; they get it as a whole.
             hearer = ignore_text if heard else listen
-            settings = asked.settings
             try:
                 reply = await providers[settings.provider](asked, hearer)
             except Fail as error:
@@ -69,15 +67,6 @@ def ask_in_order(providers: Providers) -> Ask:
         raise _combined(failures)
 
     return ask
-
-
-def _asked_of(question: Question, settings: Settings) -> Question:
-    """The question for one model of the chain; the secrets of the others are not sent to it."""
-    forbidden_at = question.forbidden_at
-    if forbidden_at is not None:
-        texts = (settings.api_key, settings.base_url, *settings.headers.values())
-        forbidden_at = partial(forbidden_at, texts=texts)
-    return msgspec.structs.replace(question, settings=settings, forbidden_at=forbidden_at)
 
 
 def _failed_call(settings: Settings, error: Fail) -> FailedCall:

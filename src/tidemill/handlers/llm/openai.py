@@ -37,7 +37,7 @@ def body_of(question: Question) -> dict[str, Any]:
         body["stream_options"] = {"include_usage": True}
     body |= tool_fields(question, _tool, lambda name: {"type": "function", "function": {"name": name}})
     if question.cache_key and at_openai:
-        body["prompt_cache_key"] = question.cache_key
+        body["prompt_cache_key"] = question.cache_key[-64:]
     return body | {"stream": question.stream, "messages": [_message(each) for each in question.conversation]}
 
 

@@ -35,7 +35,7 @@ def body_of(question: Question) -> dict[str, Any]:
         body["include"] = [*settings.extra.get("include", ()), *included]
     body |= tool_fields(question, _tool, lambda name: {"type": "function", "name": name})
     if question.cache_key and settings.url.rstrip("/") == OPENAI_URL:
-        body["prompt_cache_key"] = question.cache_key
+        body["prompt_cache_key"] = question.cache_key[-64:]
     items = [item for message in question.conversation for item in _items(message, settings.model)]
     return body | {"stream": question.stream, "input": items}
 

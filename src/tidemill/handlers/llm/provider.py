@@ -30,6 +30,8 @@ DEFAULT_URLS = {"openai": OPENAI_URL, "openai_responses": OPENAI_URL, "anthropic
 
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises for a text that is not JSON, or not of the expected type."""
+MALFORMED = "INVALID_JSON"
+"""In a conversation, the key for the arguments of a call that were not a JSON object."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +153,14 @@ class ToolCall(msgspec.Struct, frozen=True):
             raise ValueError("the arguments are not a JSON object")
         return value
 
+    def object_text(self) -> str:
+        """The arguments for the conversation: endpoints that decode them want an object, whatever the model wrote."""
+        try:
+            self.arguments()
+        except ValueError:
+            return msgspec.json.encode({MALFORMED: self.arguments_text}).decode()
+        return self.arguments_text.strip() or "{}"
+
 
 ForbiddenAt = Callable[..., str] | None
 """Names a secret that may not be sent to an origin; of those in `texts`, if they are given."""
@@ -169,8 +179,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the tool to call."""
     parallel_tool_calls: bool = True
+    stable: int = 0
+    """How many messages at the beginning are equal in other conversations too, so that they are cached for those."""
     cache_key: str = ""
-    """Equal for questions with the same prefix; OpenAI sends them to the same cache."""
+    """Equal for questions with the same prefix; OpenAI sends them to the same cache, by the last 64 characters."""
     turn: int | None = None
     """How many replies this conversation already has, for `scripted`; None: as many as called tools."""
     begin_with: int = 0
@@ -223,7 +235,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         message: Message = {"role": "assistant", "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [
-                {"id": each.id, "name": each.name, "arguments": each.arguments_text} for each in self.tool_calls
+                {"id": each.id, "name": each.name, "arguments": each.object_text()} for each in self.tool_calls
             ]
         return message if self.native is None else message | {"native": self.native}
 

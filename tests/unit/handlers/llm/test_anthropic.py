@@ -61,6 +61,20 @@ def test_settings_have_the_names_of_the_protocol() -> None:
     assert body(PROMPT, max_tokens=9)["max_tokens"] == 9
 
 
+def test_a_failed_call_says_what_is_wrong() -> None:
+    calls = [{"id": each, "name": "now", "arguments": "{}"} for each in ("a", "b", "c")]
+    results = [
+        {"role": "tool", "tool_call_id": "a", "content": "no clock", "error": True},
+        {"role": "tool", "tool_call_id": "b", "content": "", "error": True},
+        {"role": "tool", "tool_call_id": "c", "content": ""},
+    ]
+    asked = body(PROMPT, {"role": "assistant", "content": "", "tool_calls": calls}, *results)
+    first, second, third = asked["messages"][-1]["content"]
+    assert (first["is_error"], first["content"]) == (True, [{"type": "text", "text": "no clock"}])
+    assert (second["is_error"], third) == (True, {"type": "tool_result", "tool_use_id": "c"})
+    assert second["content"]
+
+
 # The cache
 
 
@@ -93,6 +107,13 @@ async def test_the_prefix_and_the_last_turns_are_marked() -> None:
         ]
         assert server.complaints == []
         assert all(raw.count(b"cache_control") <= 4 for raw in (request.raw for request in server.requests))
+
+
+async def test_messages_that_other_conversations_share_are_marked() -> None:
+    example = ({"role": "user", "content": "The moon?"}, {"role": "assistant", "content": "A stone"})
+    async with model_providers() as providers, model_server(Says("yes")) as server:
+        await replied(providers, question_to(server, "anthropic", messages=(SYSTEM, *example, PROMPT), stable=3))
+        assert marked(server.bodies[0]) == [("messages", 0), ("messages", 1), ("messages", 2)]
 
 
 async def test_what_was_cached_is_still_there_in_the_next_turn() -> None:

@@ -53,6 +53,7 @@ def test_parts_become_parts_of_the_input() -> None:
 def test_a_cache_key_is_for_openai_only() -> None:
     for write in (body_of, chat_body):
         assert write(question(cache_key="k"))["prompt_cache_key"] == "k"
+        assert write(question(cache_key="sha256:" + "a" * 64))["prompt_cache_key"] == "a" * 64, "it takes no more"
         assert "prompt_cache_key" not in write(question(cache_key="k", settings={"base_url": "http://localhost:1/v1"}))
 
 

@@ -41,6 +41,8 @@ def test_a_reply_is_a_message_of_the_conversation() -> None:
     message = Reply(text="", tool_calls=(call,), native={"provider": "p"}).message()
     assert message["tool_calls"] == [{"id": "c", "name": "f", "arguments": "{}"}]
     assert message["native"] == {"provider": "p"}
+    broken = Reply(text="", tool_calls=(ToolCall("c", "f", "{"), ToolCall("d", "g", ""))).message()["tool_calls"]
+    assert [each["arguments"] for each in broken] == ['{"INVALID_JSON":"{"}', "{}"]
     assert tool_message(call, "7") == {"role": "tool", "tool_call_id": "c", "content": "7"}
     assert tool_message(call, "no", failed=True)["error"] is True
 
