@@ -25,7 +25,7 @@ from tidemill.agents.port import (
 )
 from tidemill.agents.promotion import lifted, parts_of
 from tidemill.agents.tools import preview_of
-from tidemill.blobs.contract import is_digest
+from tidemill.blobs.contract import files_in, is_digest
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.agents.composite_tools import TOOLS_MAX, CompositeToolService
 from tidemill.engine.attempts.rendering import encoded
@@ -42,6 +42,7 @@ from tidemill.kernel.state import State
 from tidemill.security.masking import Mask
 
 BLOB_BYTES_MAX = 1 << 26
+FILES_MAX = 20
 WORKFLOWS_MAX = 1_000
 """Workflows that a search looks through, the last changed first."""
 STARTED_BY = "started_by"
@@ -221,6 +222,7 @@ class EngineAgentPort:
         return f"{published.name}@{published.version}"
 
     async def start_run(self, workflow: str, inputs: Any, *, key: str) -> str:
+        await self.check_files(inputs)
         # The person who answers for this run answers for that one: four eyes exclude the same person there.
         state = (await self._context.entry(self._run_id)).state
         depth = await self._depth(state) + 1
@@ -274,6 +276,17 @@ class EngineAgentPort:
             return decode_value(body)
         except (msgspec.DecodeError, RecursionError, ValueError):
             raise rejected("blob_invalid", "the blob is not JSON") from None
+
+    async def check_files(self, value: Any) -> None:
+        digests = files_in(encoded(value, self._mask()))
+        if len(digests) > FILES_MAX:
+            raise rejected("blob_unknown", f"a call passes on at most {FILES_MAX} references")
+        for digest in digests:
+            if digest in self._made:
+                continue
+            if self._read is None:
+                raise rejected("blob_unknown", f"there is no blob {digest}", hint="pass a reference of a result")
+            await self._read(digest)
 
     # Composite tools
 
