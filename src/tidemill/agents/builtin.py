@@ -100,7 +100,8 @@ _PIPELINE_PARAMETERS = object_schema(
     },
     tool=_TEXT,
     parameters={"type": "object"},
-    rows=True,
+    # Providers refuse schemas that are no objects.
+    rows={},
     items=_TEXT,
 )
 
@@ -469,13 +470,13 @@ def parameters_of(target: Any) -> dict[str, Any]:
     for name, parameter in inspect.signature(target).parameters.items():
         if name == "context" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        schema: Any = True
+        schema: Any = {}
         if name in hints:
             try:
                 (schema,), found = msgspec.json.schema_components([hints[name]], ref_template="#/$defs/{name}")
                 definitions |= found
             except TypeError:
-                schema = True
+                schema = {}
         properties[name] = schema
         if parameter.default is parameter.empty:
             required.append(name)

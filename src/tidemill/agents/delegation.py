@@ -152,6 +152,7 @@ class _Delegation:
     async def call(self, context: ToolContext, arguments: dict[str, Any]) -> Ended:
         agent = self._agents[arguments["agent"]]
         task, inputs = arguments["task"], arguments.get("inputs", {})
+        await context.port.check_files(inputs)
         if agent.get("builtin") == "code_interpreter":
             return await self._interpret(agent, context, inputs)
         if agent.get("builtin") == "researcher":

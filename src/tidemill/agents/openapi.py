@@ -255,7 +255,7 @@ def _tool(allowance: Allowance, http: Handler) -> Tool:
         ("operation",),
         operation={"enum": names} if exact else {"type": "string", "minLength": 1},
         parameters={"type": "object"},
-        body=True,
+        body={},
         describe={"type": "boolean"},
     )
     reads = settings.get("methods") is not None and READING.issuperset(settings["methods"])

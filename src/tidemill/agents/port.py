@@ -168,6 +168,9 @@ class AgentPort(Protocol):
     def masked(self, value: Any) -> Any:
         """A JSON value without the secrets that this attempt has read."""
 
+    async def check_files(self, value: Any) -> None:
+        """Refuse a value that describes blobs which this run does not know."""
+
     async def composite(self, name: str) -> CompositeTool | None:
         """A composite tool by `name` (the newest version that is not retired) or `name@version`."""
 

@@ -348,7 +348,8 @@ class Engine:
         # Imported here, because few runs have agents.
         from tidemill.engine.agents.agent_port import EngineAgentPort
 
-        return EngineAgentPort(self.for_tenant(tenant, audited=True), context.run_id, context.node, mask)
+        services = self.for_tenant(tenant, audited=True)
+        return EngineAgentPort(services, context.run_id, context.node, mask, context.read)
 
     def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
         """The services of another tenant on the same store; `audited` ones want an actor for every change."""

@@ -318,3 +318,18 @@ async def test_a_secret_that_a_service_repeats_does_not_reach_the_model() -> Non
             assert served.asked[0].headers["authorization"] == "Bearer t0ken-secret"
             assert content(ended)["rows"] == [{"you": "Bearer ***"}]
             assert await bench.port.read_blob(content(ended)["reference"]) == [{"you": "Bearer ***"}]
+
+
+@pytest.mark.parametrize("tool", ["start_workflow", "delegate_to_agent"])
+async def test_a_blob_of_others_cannot_be_passed_on(tool: str) -> None:
+    tools = [
+        {"name": "start_workflow", "workflows": ["other"]},
+        {"name": "delegate_to_agent", "agents": {"clerk": {"workflow": "other"}}},
+    ]
+    async with workbench(*tools) as bench:
+        foreign = await bench.engine.put_blob(b"[1]", media_type="application/json")
+        more = {"workflow": "other"} if tool == "start_workflow" else {"agent": "clerk", "task": "read it"}
+        assert code(await bench.call(tool, {**more, "inputs": {"file": foreign}})) == "blob_unknown"
+        own = await bench.port.put_blob([2])
+        ended = await bench.call(tool, {**more, "inputs": {"file": own.reference}})
+        assert isinstance(ended, Pending) or not code(ended)

@@ -25,7 +25,7 @@ from tidemill.agents.port import (
 )
 from tidemill.agents.promotion import lifted, parts_of
 from tidemill.agents.tools import preview_of
-from tidemill.blobs.contract import is_digest
+from tidemill.blobs.contract import files_in, is_digest
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.agents.composite_tools import TOOLS_MAX, CompositeToolService
 from tidemill.engine.attempts.rendering import encoded
@@ -34,6 +34,7 @@ from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.engine.validation import LABEL_LENGTH_MAX
 from tidemill.errors import rejected
+from tidemill.handlers.contract import Reader
 from tidemill.handlers.data.search import rank
 from tidemill.kernel.commands import Patch
 from tidemill.kernel.document.json_patch import apply_patch
@@ -41,6 +42,7 @@ from tidemill.kernel.state import State
 from tidemill.security.masking import Mask
 
 BLOB_BYTES_MAX = 1 << 26
+FILES_MAX = 20
 WORKFLOWS_MAX = 1_000
 """Workflows that a search looks through, the last changed first."""
 STARTED_BY = "started_by"
@@ -58,8 +60,19 @@ def brief(key: str) -> str:
 class EngineAgentPort:
     """What the tools of one attempt may ask of the engine."""
 
-    def __init__(self, services: TenantServices, run_id: str, node: str, mask: Callable[[], Mask]) -> None:
+    def __init__(
+        self,
+        services: TenantServices,
+        run_id: str,
+        node: str,
+        mask: Callable[[], Mask],
+        read: Reader | None = None,
+    ) -> None:
         self._services, self._run_id, self._node, self._mask = services, run_id, node, mask
+        self._read = read
+        """Reads the blobs that the run knows; a digest that a model was told must not give it those of others."""
+        self._made: set[str] = set()
+        """Blobs that the tools of this attempt have stored."""
         self._context: ServiceContext = services.context
         self._tools = CompositeToolService(services.context)
 
@@ -209,6 +222,7 @@ class EngineAgentPort:
         return f"{published.name}@{published.version}"
 
     async def start_run(self, workflow: str, inputs: Any, *, key: str) -> str:
+        await self.check_files(inputs)
         # The person who answers for this run answers for that one: four eyes exclude the same person there.
         state = (await self._context.entry(self._run_id)).state
         depth = await self._depth(state) + 1
@@ -236,6 +250,7 @@ class EngineAgentPort:
         # What a service answers may repeat a secret that it was sent.
         body = encoded(value, self._mask())
         reference = await self._services.blobs.put(body, media_type="application/json", name=name)
+        self._made.add(reference["$blob"])
         return Stored(reference=reference, preview=preview_of(decode_value(body)))
 
     def masked(self, value: Any) -> Any:
@@ -247,15 +262,31 @@ class EngineAgentPort:
         if not is_digest(digest):
             hint = 'pass {"$blob": "sha256:…"} as a result has it'
             raise rejected("blob_invalid", "this does not describe a blob", hint=hint)
+        if self._read is None and digest not in self._made:
+            raise rejected("blob_unknown", f"there is no blob {digest}", hint="pass a reference of a result")
         info = await self._services.blobs.show(digest)
         if info.size > BLOB_BYTES_MAX:
             message = f"the blob has {info.size} bytes, and {BLOB_BYTES_MAX} can be read at once"
             raise rejected("blob_too_large", message)
-        body = await self._context.blobs.get(self._context.tenant, digest)
+        if digest in self._made or self._read is None:
+            body = await self._context.blobs.get(self._context.tenant, digest)
+        else:
+            body = await self._read(digest)
         try:
             return decode_value(body)
         except (msgspec.DecodeError, RecursionError, ValueError):
             raise rejected("blob_invalid", "the blob is not JSON") from None
+
+    async def check_files(self, value: Any) -> None:
+        digests = files_in(encoded(value, self._mask()))
+        if len(digests) > FILES_MAX:
+            raise rejected("blob_unknown", f"a call passes on at most {FILES_MAX} references")
+        for digest in digests:
+            if digest in self._made:
+                continue
+            if self._read is None:
+                raise rejected("blob_unknown", f"there is no blob {digest}", hint="pass a reference of a result")
+            await self._read(digest)
 
     # Composite tools
 
