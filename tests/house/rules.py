@@ -205,7 +205,6 @@ SHARED_STEMS = frozenset(
         "node",
         "operations",
         "pool",
-        "port",
         "problems",
         "protocol",
         "run_actions",
