@@ -38,7 +38,7 @@ async def test_a_transcript_is_printed(mill: Cluster, capsys: pytest.CaptureFixt
     run = await worker.run(of_agent(prompt="What is 2 + 3?"))
     print_transcript(await worker.engine.transcript(run.run_id, "a"))
     printed = capsys.readouterr().out
-    for words in ("What is 2 + 3?", "turn 1", 'add  {"a": 2, "b": 3}', "ok  5", "turn 2", "  It is 5.\n  Really."):
+    for words in ("What is 2 + 3?", "turn 1", 'add  {"a":2,"b":3}', "ok  5", "turn 2", "  It is 5.\n  Really."):
         assert words in printed, printed
 
 
