@@ -38,7 +38,8 @@ def flow(server: ModelServer) -> dict[str, object]:
 def test_killed_workers_repeat_no_call_that_is_in_the_log(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     turns = by_conversation(*SCRIPT, Says("4.2 m"))
-    with model_server_thread(choose=turns) as server, tidemill.open(f"sqlite:///{tmp_path}/mill.db", work=False) as mill:
+    url = f"sqlite:///{tmp_path}/mill.db"
+    with model_server_thread(choose=turns) as server, tidemill.open(url, work=False) as mill:
         mill.publish(flow(server))
         run_id = mill.start("tides")
         worker = start(tmp_path, server)
