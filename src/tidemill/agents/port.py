@@ -114,7 +114,6 @@ class CompositeTool(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the parameters, with the constants of the first use as defaults."""
     pipeline: list[dict[str, Any]]
     """Steps in which `{"$parameter": name}` stands for a parameter."""
-    uses: int = 0
     pinned: bool = False
     """A pinned tool keeps its version: later uses of the same name do not make another."""
     retired: bool = False

@@ -279,7 +279,7 @@ GROUPS = {
     "workflows": "See what is published; tag and change it.",
     "workers": "See who works on a store, on what, and what they can run.",
     "concurrency": "Limit how many nodes run at a time in the whole fleet.",
-    "tools": "See the tools that pipelines of agents have become; name, pin and retire them.",
+    "tools": "See which pipelines of agents are tools; name or retire them.",
     "keys": "Make, list and revoke the API keys of the HTTP service.",
     "tenants": "Make, list and disable tenants.",
     "audit": "See who has changed what, and check that no entry was changed.",
