@@ -33,6 +33,13 @@ BROKEN = "name: broken\nnodes: [{id: a, type: python, config: {function: fails},
 WAITING = "name: waiting\nnodes: [{id: a, type: signal, config: {name: paid}}]\n"
 LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
 SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
+AGENT = """
+name: agent
+nodes:
+  - id: a
+    type: agent
+    config: {provider: scripted, prompt: How high is the tide?, answers: [4.2 m]}
+"""
 LOG = logging.getLogger("flow")
 
 
@@ -128,6 +135,16 @@ async def test_the_output_of_a_node_whole_in_parts_and_as_a_preview(server: ApiS
         for at in range(0, 200_002, 50_000)
     ]
     assert b"".join(parts).decode() == f'"{large()}"'
+
+
+async def test_the_transcript_of_an_agent(server: ApiServer) -> None:
+    await server.publish(AGENT)
+    run_id = (await ended(server, "agent"))["run_id"]
+    shown = await server.get(f"/runs/{run_id}/nodes/a/transcript")
+    assert (shown["status"], shown["prompt"]) == ("COMPLETED", "How high is the tide?")
+    assert [turn["text"] for turn in shown["turns"]] == ["4.2 m"]
+    unknown = await server.http.get(f"/runs/{run_id}/nodes/a/transcript", params={"visit": 2})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "attempt_unknown")
 
 
 async def test_waiting_for_a_run_that_does_not_end_answers_how_it_stands(server: ApiServer) -> None:
@@ -325,6 +342,7 @@ async def test_a_run_of_another_tenant_is_as_unknown_as_none(server: ApiServer) 
         ("GET", "/runs/{}/events", None),
         ("GET", "/runs/{}/result", None),
         ("GET", "/runs/{}/nodes/a/output", None),
+        ("GET", "/runs/{}/nodes/a/transcript", None),
         ("POST", "/runs/{}/cancel", {}),
         ("POST", "/runs/{}/fork", {}),
         ("POST", "/runs/{}/patch", {"operations": []}),

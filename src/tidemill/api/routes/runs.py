@@ -13,6 +13,7 @@ import msgspec
 from fastapi import Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 
+from tidemill.agents.transcript import Transcript
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
 from tidemill.api.schemas import JSON, After, Body, Limit, PageOf, answer, byte_range, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
@@ -419,6 +420,24 @@ async def get_graph(
     ]
     taken = {name: edges for name, (_, edges) in view.traces.items()}
     return answer({"run_id": run_id, "status": view.status.value, "nodes": nodes, "edges": edges(view.graph, taken)})
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/nodes/{node}/transcript",
+    may="runs:read",
+    answers=Transcript,
+    summary="What an agent said and did: turns, calls of tools, tokens and cost",
+    operation_id="getTranscript",
+)
+async def get_transcript(
+    caller: CurrentCaller,
+    run_id: str,
+    node: str,
+    visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="By default the latest.")] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
+) -> Response:
+    return answer(await caller.services.inspection.transcript(run_id, node, visit=visit, index=index))
 
 
 def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[dict[str, Any]]:
