@@ -38,6 +38,8 @@ class Suite:
     workers: int
     long: bool = False
     """Left to `make test-long`."""
+    browser: bool = False
+    """Left to `make test-web`: it needs a Chromium."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ def read_suites(text: str) -> tuple[Suite, ...]:
             seconds=row["seconds"],
             workers=row["workers"],
             long=row.get("long", False),
+            browser=row.get("browser", False),
         )
         for row in tomllib.loads(text)["suite"]
     )
@@ -151,10 +154,12 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the named suites, those of `make test-long` (`--long`), or all others, and print the verdict."""
+    """Run the named suites, those of `make test-long` (`--long`) or `make test-web` (`--web`), or all others."""
     suites = read_suites(BUDGET.read_text())
-    if not names or names == ["--long"]:
-        names = [suite.name for suite in suites if suite.long is bool(names)]
+    if names == ["--web"]:
+        names = [suite.name for suite in suites if suite.browser]
+    elif not names or names == ["--long"]:
+        names = [suite.name for suite in suites if suite.long is bool(names) and not suite.browser]
     unknown = set(names) - {suite.name for suite in suites}
     if unknown:
         print(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in suites)}")

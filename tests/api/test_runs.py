@@ -306,6 +306,26 @@ async def test_bulk_acts_count_first(server: ApiServer) -> None:
     assert await server.engine.count("status:cancelled") == 2
 
 
+async def test_bulk_acts_on_named_runs_and_says_first_which_refuse(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    first, second = [(await server.post("/runs", {"workflow": "asleep"}))["run_id"] for _ in range(2)]
+    await server.post(f"/runs/{first}/cancel", {})
+    named = {"action": "pause", "run_ids": [first, second, second, "nobody"], "reason": "closing"}
+    dry = await server.post("/runs/bulk", {**named, "dry_run": True})
+    assert (dry["count"], dry["done"], dry["refused"]) == (3, 0, 2)
+    assert [(run["run_id"], run["status"], run["result"], run["code"]) for run in dry["runs"]] == [
+        (first, "CANCELLED", "refused", "run_ended"),
+        (second, "RUNNING", "would be done", ""),
+        ("nobody", "", "refused", "run_unknown"),
+    ]
+    assert await server.engine.count("status:running") == 1
+    done = await server.post("/runs/bulk", named)
+    assert (done["count"], done["done"], done["refused"]) == (3, 1, 2)
+    assert await server.engine.count("status:paused") == 1
+    both = await server.http.post("/runs/bulk", json={**named, "query": "live"})
+    assert (both.status_code, both.json()["path"]) == (422, "/run_ids")
+
+
 async def test_a_document_and_a_patch_need_the_permission_to_write_workflows(tmp_path: Path) -> None:
     def operator(engine: Engine) -> Access:
         return Access(engine, open_as=Principal(tenant="default", name="key:ops", roles=("operator",)))

@@ -19,6 +19,7 @@ from tidemill.api.routes import (
     fleet,
     health,
     run_actions,
+    run_pictures,
     run_summaries,
     runs,
     schedules,
@@ -36,6 +37,7 @@ PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
     ("runs", run_summaries.router),
     ("runs", runs.router),
+    ("runs", run_pictures.router),
     ("runs", run_actions.router),
     ("workflows", workflows.router),
     ("approvals", approvals.router),

@@ -67,13 +67,20 @@ class Access:
         self._looked_ms = engine.context.ambient.monotonic_ms()
 
     @classmethod
-    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None, sessions: Sessions | None = None) -> Access:
+    def open(
+        cls,
+        engine: Engine,
+        *,
+        hosts: Collection[str] | None = None,
+        sessions: Sessions | None = None,
+        roles: tuple[str, ...] = ("admin",),
+    ) -> Access:
         """Everyone who reaches the server is an administrator of the engine's tenant.
 
         With `hosts`, only under these names (none: any) and not from the page of another site: a browser on this
         machine reaches the server, too, and opens pages of anyone. It ends within seconds of the first key.
         """
-        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
+        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=roles)
         return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
     async def is_configured(self) -> bool:

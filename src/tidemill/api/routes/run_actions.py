@@ -356,9 +356,12 @@ class BulkRequest(Body):
         }
     )
     action: BulkAction
-    query: str = Field(description="Which runs, as in `status:failed workflow:billing`.")
+    query: str = Field(default="", description="Which runs, as in `status:failed workflow:billing`.")
+    run_ids: list[str] = Field(
+        default=[], max_length=RUNS_MAX, description="Instead of `query`: the runs by their ids."
+    )
     limit: int = Field(default=RUNS_MAX, ge=1, le=RUNS_MAX, description="The most runs to act on, newest first.")
-    dry_run: bool = Field(default=False, description="Only say which runs it would be.")
+    dry_run: bool = Field(default=False, description="Only say which runs it would be, and which would refuse.")
     reason: str = ""
 
 
@@ -366,7 +369,7 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     action: BulkAction
     dry_run: bool
     count: int
-    """Runs that the query found, up to `limit`."""
+    """Runs that the query found, or that were named, up to `limit`."""
     done: int
     refused: int
     more: bool
@@ -379,12 +382,18 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     "/runs/bulk",
     may="runs:act",
     answers=BulkAnswer,
-    summary="One action on all runs that a query finds",
+    summary="One action on all runs that a query finds, or that are named",
     operation_id="actOnRuns",
 )
 async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
     outcome = await caller.services.many.bulk(
-        body.action, body.query, limit=body.limit, dry_run=body.dry_run, reason=body.reason, actor=caller.actor
+        body.action,
+        body.query,
+        run_ids=body.run_ids,
+        limit=body.limit,
+        dry_run=body.dry_run,
+        reason=body.reason,
+        actor=caller.actor,
     )
     refused = sum(run.result == "refused" for run in outcome.runs)
     return answer(

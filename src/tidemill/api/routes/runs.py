@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
@@ -38,7 +38,6 @@ LOG_LINES_MAX = 10_000
 WAIT_S_MAX = 60.0
 NUMBER_MAX = 1_000_000_000
 """The largest number of an event, a visit, an item or an attempt that a request may name."""
-SVG = "image/svg+xml"
 
 RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
 At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it was after this event.")]
@@ -63,14 +62,6 @@ TOKEN: dict[str, Any] = {
         "hop": {"type": "integer"},
     },
     "required": ["from", "to", "visit", "hop"],
-}
-GRAPH: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "nodes": {"type": "array", "items": {"type": "object"}},
-        "edges": {"type": "array", "items": {"type": "object"}},
-    },
-    "required": ["nodes", "edges"],
 }
 
 
@@ -389,37 +380,6 @@ async def get_logs(
 )
 async def get_document(caller: CurrentCaller, run_id: str) -> Response:
     return answer(await caller.services.patches.document(run_id))
-
-
-@router.on(
-    "GET",
-    "/runs/{run_id}/graph",
-    may="runs:read",
-    answers=GRAPH,
-    summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
-    operation_id="getRunGraph",
-    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}},
-)
-async def get_graph(
-    caller: CurrentCaller,
-    run_id: str,
-    at: At = None,
-    format: Literal["json", "svg"] = "json",  # noqa: A002 - the name of the query parameter
-) -> Response:
-    view = await caller.services.inspection.show(run_id, at=at)
-    assert view.graph is not None
-    if format == "svg":
-        from tidemill.pictures import run_svg
-
-        return Response(await asyncio.to_thread(run_svg, view), media_type=SVG)
-    nodes = [
-        {"id": node.id, "type": node.type, "status": shown["status"], "visits": shown["visits"]}
-        | {"attempts": shown["attempts"], "duration_ms": view.traces.get(node.id, (0, None))[0]}
-        for node in view.graph.nodes
-        if (shown := view.nodes[node.id])
-    ]
-    taken = {name: edges for name, (_, edges) in view.traces.items()}
-    return answer({"run_id": run_id, "status": view.status.value, "nodes": nodes, "edges": edges(view.graph, taken)})
 
 
 @router.on(

@@ -274,6 +274,14 @@ class InspectionService:
         shown = None if row is None else read_run_row(row)
         return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
 
+    async def as_of(self, run_id: str, at: int | None) -> CachedRun:
+        """State and workflow as they are now, or as they were after event `at`."""
+        return await self._at(run_id, at)
+
+    async def log(self, run_id: str, at: int | None) -> list[AnyEvent]:
+        """All events of a run, or those up to `at`."""
+        return await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
+
     async def _at(self, run_id: str, at: int | None) -> CachedRun:
         if at is None:
             return await self._context.entry(run_id)

@@ -19,6 +19,10 @@ NAME_LENGTH_MAX = 200
 UNSET: Any = object()
 """No value was given; None is one."""
 
+_REHEARSED: dict[str, type[Cancel | Pause | Resume | Retry | Rollback]] = {
+    kind.__name__.lower(): kind for kind in (Cancel, Pause, Resume, Retry, Rollback)
+}
+
 
 class RunActions:
     """The verbs of `RunService` that change a run which exists."""
@@ -45,6 +49,17 @@ class RunActions:
         return sent
 
     # Operator actions
+
+    async def rehearse(self, action: str, run_id: str) -> None:
+        """Raise what `cancel`, `pause`, `resume`, `retry` or `rollback` would be refused with now; nothing is done."""
+        if action == "retry":
+            await self._context.check_parent(run_id)
+        await self._context.rehearse(run_id, _REHEARSED[action]())
+
+    async def status_of(self, run_id: str) -> tuple[str, str]:
+        """The workflow and the status of a run."""
+        state = (await self._context.entry(run_id)).state
+        return state.workflow, state.status
 
     async def cancel(
         self,

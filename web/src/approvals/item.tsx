@@ -1,0 +1,5 @@
+import { Empty } from "../ui";
+
+export default function ApprovalPage() {
+  return <Empty title="Approval" />;
+}

@@ -1,0 +1,5 @@
+import { Empty } from "../ui";
+
+export default function DeadLettersPage() {
+  return <Empty title="Dead letters" />;
+}

@@ -1,0 +1,5 @@
+import { Empty } from "../ui";
+
+export default function WorkersPage() {
+  return <Empty title="Workers and queues" />;
+}

@@ -1,0 +1,5 @@
+import { Empty } from "../ui";
+
+export default function RunPage() {
+  return <Empty title="Run" />;
+}

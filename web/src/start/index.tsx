@@ -1,0 +1,5 @@
+import { Empty } from "../ui";
+
+export default function StartPage() {
+  return <Empty title="Start a run" />;
+}
