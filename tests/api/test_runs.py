@@ -31,6 +31,17 @@ nodes:
 """
 BROKEN = "name: broken\nnodes: [{id: a, type: python, config: {function: fails}, retry: {max_attempts: 1}}]\n"
 WAITING = "name: waiting\nnodes: [{id: a, type: signal, config: {name: paid}}]\n"
+COUNTS = """
+name: counts
+nodes:
+  - id: a
+    type: value
+    config: {n: "{{ iteration }}"}
+    loop: {condition: "iteration < 2", max_iterations: 5}
+    dependents: [list]
+  - {id: list, type: value, config: [x, y, z], dependents: [each]}
+  - {id: each, type: value, map: {over: "{{ nodes.list }}"}, config: "{{ item }}!"}
+"""
 LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
 SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
 AGENT = """
@@ -145,6 +156,69 @@ async def test_the_transcript_of_an_agent(server: ApiServer) -> None:
     assert [turn["text"] for turn in shown["turns"]] == ["4.2 m"]
     unknown = await server.http.get(f"/runs/{run_id}/nodes/a/transcript", params={"visit": 2})
     assert (unknown.status_code, unknown.json()["code"]) == (422, "attempt_unknown")
+
+
+async def test_a_run_without_its_values_has_its_graph_and_edges(server: ApiServer) -> None:
+    await server.publish(LARGE)
+    run_id = (await ended(server, "large"))["run_id"]
+    response = await server.http.get(f"/runs/{run_id}", params={"values": "false", "graph": "true"})
+    shown = response.json()
+    assert len(response.content) < 10_000
+    assert (shown["outputs"], shown["nodes"]["a"]["output"], shown["nodes"]["a"]["status"]) == (None, None, "COMPLETED")
+    assert (shown["graph"]["name"], shown["edges"]) == ("large", [])
+
+
+async def test_what_a_node_was_given_then_and_without_secrets(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    run_id = (await ended(server, "counts"))["run_id"]
+    path = f"/runs/{run_id}/nodes/a/input"
+    assert [(await server.get(path, visit=each))["value"] for each in (1, 2, 3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert (await server.get(path))["visit"] == 3
+    assert (await server.get(path, visit=4))["size"] == 0
+    assert (await server.get(f"/runs/{run_id}/nodes/each/input"))["value"] == ["x", "y", "z"]
+    assert (await server.get(f"/runs/{run_id}/nodes/each/input", index=1))["value"] == "y!"
+    part = await server.http.get(path, headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b'{"n"')
+
+
+async def test_the_items_of_a_map_by_page_and_status(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    run_id = (await ended(server, "counts"))["run_id"]
+    path = f"/runs/{run_id}/nodes/each/items"
+    page = await server.get(path, limit=2)
+    assert ([each["index"] for each in page["items"]], page["next"]) == ([0, 1], "1")
+    page = await server.get(path, limit=2, after=page["next"])
+    assert page == {"items": [{"index": 2, "status": "COMPLETED", "attempts": 1, "error": None}], "next": None}
+    assert (await server.get(path, status="FAILED"))["items"] == []
+    assert (await server.get(f"/runs/{run_id}/nodes/a/items"))["items"] == []
+
+
+async def test_events_that_meet_conditions(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    await server.publish(LARGE)
+    run = await ended(server, "counts")
+    path = f"/runs/{run['run_id']}/events"
+    everything = (await server.get(path))["items"]
+    assert [each["seq"] for each in everything] == list(range(1, run["events"] + 1))
+    mine = (await server.get(path, node="a", visit=2))["items"]
+    assert mine == [each for each in everything if each.get("node") == "a" and each.get("visit") == 2]
+    ends = (await server.get(path, type=["NodeCompleted", "RunCompleted"]))["items"]
+    assert {each["type"] for each in ends} == {"NodeCompleted", "RunCompleted"}
+    first = await server.get(path, type="NodeCompleted", limit=1)
+    assert (await server.get(path, type="NodeCompleted", limit=1, after=first["next"]))["items"] == [ends[1]]
+    one = (await server.get(path, node="each", index=1, type=["NodeStarted", "NodeCompleted"]))["items"]
+    assert [each.get("index") for each in one][:2] == [1, 1]
+    assert not {0, 2} & {each.get("index") for each in one}
+    assert [each["type"] for each in (await server.get(path, contains="RUNCREATED"))["items"]] == ["RunCreated"]
+    assert (await server.get(path, contains="nowhere to be found")) == {"items": [], "next": None}
+
+    big = f"/runs/{(await ended(server, 'large'))['run_id']}/events"
+    (done,) = (await server.get(big, type="NodeCompleted", brief="true"))["items"]
+    assert done["output"]["size"] == 200_002
+    await server.publish(COUNTS.replace("[x, y, z]", f"[{'x' * 300}]").replace("counts", "wide"))
+    wide = f"/runs/{(await ended(server, 'wide'))['run_id']}/events"
+    (known,) = (await server.get(wide, type="NodeExpanded", brief="true"))["items"]
+    assert known["items"] == {"preview": '["' + "x" * 198, "bytes": 304}
 
 
 async def test_waiting_for_a_run_that_does_not_end_answers_how_it_stands(server: ApiServer) -> None:
@@ -363,6 +437,8 @@ async def test_a_run_of_another_tenant_is_as_unknown_as_none(server: ApiServer) 
         ("GET", "/runs/{}/result", None),
         ("GET", "/runs/{}/nodes/a/output", None),
         ("GET", "/runs/{}/nodes/a/transcript", None),
+        ("GET", "/runs/{}/nodes/a/input", None),
+        ("GET", "/runs/{}/nodes/a/items", None),
         ("POST", "/runs/{}/cancel", {}),
         ("POST", "/runs/{}/fork", {}),
         ("POST", "/runs/{}/patch", {"operations": []}),

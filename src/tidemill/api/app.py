@@ -19,6 +19,7 @@ from tidemill.api.routes import (
     fleet,
     health,
     run_actions,
+    run_nodes,
     run_pictures,
     run_summaries,
     runs,
@@ -37,6 +38,7 @@ PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
     ("runs", run_summaries.router),
     ("runs", runs.router),
+    ("runs", run_nodes.router),
     ("runs", run_pictures.router),
     ("runs", run_actions.router),
     ("workflows", workflows.router),
