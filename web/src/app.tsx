@@ -4,7 +4,7 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent, redirec
 import { BASE } from "./api/client";
 import { queryClient } from "./api/queries";
 import { Shell } from "./shell/shell";
-import { Loading, TooltipProvider } from "./ui";
+import { Button, Empty, ErrorState, Loading, TooltipProvider } from "./ui";
 
 const root = createRootRoute({ component: Shell });
 
@@ -36,6 +36,10 @@ const router = createRouter({
   defaultPreload: "intent",
   defaultPendingMs: 150,
   defaultPendingComponent: () => <Loading />,
+  defaultErrorComponent: ({ error, reset }) => <Broken error={error} reset={reset} />,
+  defaultNotFoundComponent: () => (
+    <Empty icon="search" title="There is no such page" action={<Button onClick={() => void router.navigate({ to: "/runs" })}>All runs</Button>} />
+  ),
   // Search values are plain texts: `?q=status:failed&at=12`, not JSON.
   parseSearch: (text) => Object.fromEntries(new URLSearchParams(text)),
   stringifySearch: (search) => {
@@ -52,6 +56,26 @@ declare module "@tanstack/react-router" {
   interface Register {
     router: typeof router;
   }
+}
+
+/** A page that could not be shown: the others still can. */
+function Broken({ error, reset }: { error: unknown; reset: () => void }) {
+  // After an update of the server the files of the page that is open are gone.
+  const outdated = error instanceof TypeError && /dynamically imported module|importing a module script|preload/i.test(error.message);
+  if (!outdated) return <ErrorState error={error} onRetry={reset} />;
+  return (
+    <Empty
+      icon="retry"
+      title="This page was updated"
+      action={
+        <Button kind="primary" onClick={() => location.reload()}>
+          Load it anew
+        </Button>
+      }
+    >
+      The server has a newer version of the page, or cannot be reached.
+    </Empty>
+  );
 }
 
 export function App() {
