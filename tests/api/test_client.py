@@ -82,7 +82,10 @@ AGENT: dict[str, Any] = {
                             "tool_calls": [
                                 {
                                     "name": "execute_pipeline",
-                                    "arguments": {"rows": [{"n": 1}, {"n": 2}], "steps": [{"step": "top_k", "k": k}]},
+                                    "arguments": {
+                                        "rows": [{"n": 1}, {"n": 2}],
+                                        "pipeline": [{"step": "top_k", "k": k}],
+                                    },
                                 }
                             ]
                         }
