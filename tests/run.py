@@ -26,6 +26,9 @@ BUDGET = ROOT / "tests" / "budget.toml"
 OVERRUN_MAX = 1.5
 HANG_SECONDS = 1200.0
 """Protects CI from a suite that never ends; far above what any suite takes on a slow machine."""
+IN_MEMORY = "/dev/shm"
+IN_MEMORY_BYTES = 2 << 30
+"""What must be free there: with less, the files of the tests stay on the disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ class Suite:
     workers: int
     long: bool = False
     """Left to `make test-long`."""
+    disk: bool = False
+    """Its files are on a disk, because they shall be synced; those of the others may be in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,7 @@ def read_suites(text: str) -> tuple[Suite, ...]:
             seconds=row["seconds"],
             workers=row["workers"],
             long=row.get("long", False),
+            disk=row.get("disk", False),
         )
         for row in tomllib.loads(text)["suite"]
     )
@@ -127,9 +133,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECONDS) -> Outcome:
     """Run one suite in a process group of its own, which is killed when it hangs."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=None if suite.disk else in_memory()) as folder:
+        os.chmod(folder, 0o1777)  # Servers of tests may run as another user.
+        environment["TMPDIR"] = folder
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "--quiet", f"--junit-xml={report}", "-n", str(suite.workers)]
+        command += ["--dist", "worksteal"] if suite.workers else []
         started = time.monotonic()
         process = subprocess.Popen([*command, *suite.paths], cwd=root, env=environment, start_new_session=True)
         try:
@@ -141,6 +150,16 @@ def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECOND
         seconds = time.monotonic() - started
         passed, failed, skipped = count(report.read_text()) if report.exists() else (0, 0, 0)
     return Outcome(suite=suite, passed=passed, failed=failed, skipped=skipped, seconds=seconds, exit_code=exit_code)
+
+
+def in_memory() -> str | None:
+    """A folder in memory, where a sync costs nothing, if it is large enough and programs may be run there."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(IN_MEMORY)
+        executable = not found.f_flag & getattr(os, "ST_NOEXEC", 8)
+        if executable and found.f_bavail * found.f_frsize >= IN_MEMORY_BYTES and os.access(IN_MEMORY, os.W_OK):
+            return IN_MEMORY
+    return None
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
