@@ -23,6 +23,12 @@ nodes:
   - {id: a, type: value, config: "{{ inputs.n * 2 }}", dependents: [b]}
   - {id: b, type: value, config: "{{ nodes.a }}"}
 """
+BOOKED = """
+name: booked
+nodes:
+  - {id: a, type: value, config: 1, compensator: {type: value, config: back}}
+  - {id: b, type: signal, dependencies: [a]}
+"""
 ASLEEP = """
 name: asleep
 nodes:
@@ -348,6 +354,61 @@ async def test_a_patch_of_a_run_that_moved_says_what_moved(server: ApiServer) ->
         f"/runs/{run_id}/patch", json={"operations": operations, "base_digest": "sha256:0"}
     )
     assert refused.status_code == 409
+
+
+async def test_a_patch_and_a_fork_take_the_document_as_it_shall_become(server: ApiServer) -> None:
+    await server.publish(BROKEN)
+    run_id = (await ended(server, "broken"))["run_id"]
+    shown = await server.get(f"/runs/{run_id}/document", text=True)
+    fixed = shown["text"].replace("type: python@1", "type: value@1")
+    assert "id: a" in fixed and fixed != shown["text"]
+    both = await server.http.post(f"/runs/{run_id}/patch", json={"document": fixed, "operations": []})
+    assert (both.status_code, both.json()["code"]) == (422, "patch_invalid")
+    wrong = await server.http.post(
+        f"/runs/{run_id}/patch", json={"document": fixed.replace("type: value@1", "type: nothing@1")}
+    )
+    assert wrong.status_code == 422
+    assert wrong.json()["problems"][0]["line"] == 1 + shown["text"][: shown["text"].index("type: python@1")].count("\n")
+    patch = {"document": fixed, "base_digest": shown["digest"], "retry": True}
+    dry = await server.post(f"/runs/{run_id}/patch", {**patch, "dry_run": True})
+    assert (dry["applied"], dry["changed"], dry["rerun"]) == (False, ["a"], ["a"])
+    fork_id = (await server.http.post(f"/runs/{run_id}/fork", json={"document": fixed})).json()["run_id"]
+    assert (await server.get(f"/runs/{fork_id}/result"))["status"] == "COMPLETED"
+    await server.post(f"/runs/{run_id}/patch", patch)
+    assert (await server.get(f"/runs/{run_id}/result"))["status"] == "COMPLETED"
+    events = (await server.get(f"/runs/{run_id}/events"))["items"]
+    assert [each["changed"] for each in events if each["type"] == "RunPatched"] == [["a"]]
+
+
+async def test_a_rehearsal_says_what_an_action_would_do_and_changes_nothing(server: ApiServer) -> None:
+    await server.publish(BROKEN)
+    run_id = (await ended(server, "broken"))["run_id"]
+    before = await server.get(f"/runs/{run_id}")
+    again = await server.post(f"/runs/{run_id}/rehearse", {"action": "retry"})
+    assert (again["status"], again["again"], again["seq"]) == ("RUNNING", ["a"], before["events"])
+    assert again["events"][0] == "RunRetried"
+    settled = await server.post(f"/runs/{run_id}/rehearse", {"action": "override", "node": "a", "skip": True})
+    assert (settled["again"], settled["skipped"]) == ([], ["a"])
+    for action, code in (("pause", "run_ended"), ("rewind", "run_ended"), ("rollback", "nothing_to_roll_back")):
+        refused = await server.http.post(f"/runs/{run_id}/rehearse", json={"action": action, "node": "a"})
+        assert refused.json()["code"] == code, action
+    unknown = await server.http.post(f"/runs/{run_id}/rehearse", json={"action": "rewind", "node": "z"})
+    assert unknown.json()["code"] == "node_unknown"
+    assert await server.get(f"/runs/{run_id}") == before
+
+
+async def test_a_rehearsal_names_what_is_cancelled_undone_and_unknown(server: ApiServer) -> None:
+    await server.publish(BOOKED)
+    run_id = (await server.post("/runs", {"workflow": "booked"}))["run_id"]
+    async for event in server.engine.follow(run_id):
+        if event["type"] == "NodeWaiting":
+            break
+    dry = await server.post(f"/runs/{run_id}/rehearse", {"action": "cancel", "compensate": True})
+    assert (dry["status"], dry["cancelled"], dry["undone"]) == ("CANCELLED", ["b"], ["a/1/-1"])
+    assert (await server.post(f"/runs/{run_id}/rehearse", {"action": "cancel"}))["undone"] == []
+    rewound = await server.post(f"/runs/{run_id}/rehearse", {"action": "rewind", "node": "a"})
+    assert (rewound["again"], rewound["cancelled"], rewound["unsure"]) == (["a", "b"], ["b"], [])
+    assert (await server.get(f"/runs/{run_id}"))["status"] == "RUNNING"
 
 
 async def test_bulk_acts_count_first(server: ApiServer) -> None:

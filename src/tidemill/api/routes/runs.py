@@ -14,15 +14,17 @@ from fastapi import Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
-from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
+from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
 from tidemill.engine.attempts.log_store import LogLine
+from tidemill.engine.compiled import off_loop
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.run_query import read_query
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import RunDocument
-from tidemill.engine.views import RunView
+from tidemill.engine.views import RunView, plain
 from tidemill.errors import rejected
+from tidemill.kernel.document.text import as_yaml
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
 from tidemill.kernel.model import Workflow, encode_workflow
@@ -388,12 +390,17 @@ async def get_logs(
     "GET",
     "/runs/{run_id}/document",
     may="runs:read",
-    answers=RunDocument,
+    answers=Extended(RunDocument, text=str),
     summary="The document that a run follows, with its patches",
     operation_id="getRunDocument",
 )
-async def get_document(caller: CurrentCaller, run_id: str) -> Response:
-    return answer(await caller.services.patches.document(run_id))
+async def get_document(
+    caller: CurrentCaller,
+    run_id: str,
+    text: Annotated[bool, Query(description="Also as YAML, in `text`, as people write it.")] = False,
+) -> Response:
+    shown = await caller.services.patches.document(run_id)
+    return answer({**plain(shown), "text": await off_loop(shown.document, as_yaml, shown.document) if text else ""})
 
 
 def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[dict[str, Any]]:
