@@ -24,6 +24,7 @@ from tidemill.api.routes import (
     run_summaries,
     runs,
     schedules,
+    tools,
     workflows,
 )
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
@@ -46,6 +47,7 @@ ROUTERS: tuple[tuple[str, Router], ...] = (
     ("dead-letters", dead_letters.router),
     ("blobs", blobs.router),
     ("fleet", fleet.router),
+    ("tools", tools.router),
     ("schedules", schedules.router),
     ("access", access_routes.router),
 )
