@@ -50,7 +50,7 @@ export function RunHeader({ model }: { model: RunModel }) {
           )}
         </Fact>
         <Fact name="Took">
-          <Duration {...(run.ended_ms === null ? { since: run.created_ms } : { ms: run.ended_ms - run.created_ms })} />
+          <Duration {...(run.ended_ms !== null ? { ms: run.ended_ms - run.created_ms } : model.at !== null ? { ms: run.last_event_ms - run.created_ms } : { since: run.created_ms })} />
         </Fact>
         {run.parent && (
           <Fact name="Child of">
