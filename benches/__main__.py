@@ -19,6 +19,7 @@ BENCHES = (
     "bench_redis",
     "bench_expressions",
     "bench_nodes",
+    "bench_agents",
     "bench_front_door",
     "bench_api",
 )

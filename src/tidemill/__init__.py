@@ -15,6 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemill.agents.builtin import tool
+    from tidemill.agents.port import CompositeTool
+    from tidemill.agents.transcript import Transcript
     from tidemill.async_client import AsyncTidemill, aconnect, aopen
     from tidemill.authoring.constructs import (
         Approval,
@@ -100,6 +103,7 @@ _HOMES = {
     "Child": "tidemill.handlers.contract",
     "ChildRun": "tidemill.handlers.contract",
     "Comparison": "tidemill.engine.services.inspection",
+    "CompositeTool": "tidemill.agents.port",
     "ConcurrencyLimit": "tidemill.engine.services.concurrency",
     **dict.fromkeys(("AuditEntry", "ChainCheck"), "tidemill.engine.maintenance.audit_chain"),
     **dict.fromkeys(("CreatedKey", "KeyView", "TenantView"), "tidemill.engine.services.access"),
@@ -148,6 +152,7 @@ _HOMES = {
     "Task": "tidemill.authoring.decorators",
     "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
+    "Transcript": "tidemill.agents.transcript",
     "Unavailable": "tidemill.errors",
     "UsageReport": "tidemill.engine.maintenance.usage",
     "UsageRow": "tidemill.engine.maintenance.usage",
@@ -179,6 +184,7 @@ _HOMES = {
     "sleep": "tidemill.authoring.constructs",
     "task": "tidemill.authoring.decorators",
     "template": "tidemill.authoring.constructs",
+    "tool": "tidemill.agents.builtin",
     "when": "tidemill.authoring.constructs",
     "workflow": "tidemill.authoring.decorators",
 }
@@ -201,6 +207,7 @@ __all__ = [
     "ChainCheck",
     "ChildRun",
     "Comparison",
+    "CompositeTool",
     "ConcurrencyLimit",
     "CreatedKey",
     "DeadLetterRow",
@@ -247,6 +254,7 @@ __all__ = [
     "TenantView",
     "Tidemill",
     "TidemillError",
+    "Transcript",
     "Unavailable",
     "UsageReport",
     "UsageRow",
@@ -277,6 +285,7 @@ __all__ = [
     "sleep",
     "task",
     "template",
+    "tool",
     "when",
     "workflow",
 ]

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, KeyService, TenantService
@@ -107,6 +108,7 @@ class AsyncTidemill:
     why = _verb(Engine.why)
     why_node = _verb(Engine.why_node)
     compare = _verb(Engine.compare)
+    transcript = _verb(Engine.transcript)
     logs = _verb(Engine.logs)
     follow_logs = _verb(Engine.follow_logs)
     find = _verb(Engine.find)
@@ -168,6 +170,11 @@ class AsyncTidemill:
     concurrency_limits = _verb(Engine.concurrency_limits)
     limit_concurrency = _verb(Engine.limit_concurrency)
     unlimit_concurrency = _verb(Engine.unlimit_concurrency)
+    tools = _verb(service_verb("tools", CompositeToolService.find))
+    tool = _verb(Engine.tool)
+    rename_tool = _verb(Engine.rename_tool)
+    pin_tool = _verb(Engine.pin_tool)
+    retire_tool = _verb(Engine.retire_tool)
     create_schedule = _verb(schedule_verb(ScheduleService.create))
     update_schedule = _verb(schedule_verb(ScheduleService.update))
     schedules = _verb(schedule_verb(ScheduleService.find))

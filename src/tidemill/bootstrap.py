@@ -18,6 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.agents.builtin import built_in_tools, lanes_text
+from tidemill.agents.delegation import delegate_source
+from tidemill.agents.interpreter import CodeInterpreter
+from tidemill.agents.node import agent_handler
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
@@ -30,15 +34,18 @@ from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType, collec
 from tidemill.handlers.email import email_handler
 from tidemill.handlers.http.node import http_handler
 from tidemill.handlers.http.webhook import webhook_handler
+from tidemill.handlers.llm.anthropic import anthropic_provider
 from tidemill.handlers.llm.classify import classify_handler
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.openai import openai_provider
-from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.llm.openai_responses import openai_responses_provider
+from tidemill.handlers.llm.provider import Providers, scripted
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import remove_leftovers, shell_handler
 from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_BY_STORE, RETENTION_DAYS, NodeType
+from tidemill.kernel.spending import Budget
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.observability.metrics import Metrics
@@ -75,23 +82,47 @@ def built_in_handlers(
     settings = settings or read_settings()
     fetcher, carrier = Fetcher(settings.egress), carrier or NoSandbox()
     http = http_handler(fetcher, carrier)
-    models = {"openai": openai_provider(fetcher), "scripted": scripted}
+    models, named = model_providers(fetcher), {} if functions is None else functions
+    python = python_handler(named, settings.imports, granted=settings.functions)
+    pipeline = pipeline_handler(http, carrier)
+    interpreter = CodeInterpreter(carrier, settings.interpreter_packages)
+    delegate = delegate_source(fetcher, interpreter)
+    tools = built_in_tools(http=http, pipeline=pipeline, python=python, functions=named, delegate=delegate)
+
+    async def close_agents() -> None:
+        # Tools call functions also where no `python` node does.
+        if python.close is not None and (closing := python.close()) is not None:
+            await closing
+        await interpreter.close()
+        await fetcher.close()
+
     return (
         *PLAIN,
         *WAITING,
         *BORDERS,
         *SEARCHING,
-        python_handler({} if functions is None else functions, settings.imports, granted=settings.functions),
+        python,
         http,
         webhook_handler(fetcher),
         llm_handler(models, fetcher.close),
         classify_handler(models, fetcher.close),
-        pipeline_handler(http, carrier),
+        agent_handler(models, tools, lanes_text, close=close_agents),
+        pipeline,
         transform_handler(carrier),
         shell_handler(enabled=settings.shell),
         email_handler(TcpConnector(fetcher.egress), settings.smtp),
         _sql_handler(store, settings),
     )
+
+
+def model_providers(fetcher: Fetcher) -> Providers:
+    """The providers of language models, by the names that configs use."""
+    return {
+        "openai": openai_provider(fetcher),
+        "openai_responses": openai_responses_provider(fetcher),
+        "anthropic": anthropic_provider(fetcher),
+        "scripted": scripted,
+    }
 
 
 def _sql_handler(store: Store | None, settings: Settings) -> Handler:
@@ -283,7 +314,14 @@ def engine_at(
 
 
 def _limits_of(settings: Settings) -> dict[str, Any]:
-    return {"input_bytes_max": settings.limits.input_bytes, "descendants_max": settings.limits.max_descendants}
+    limits = settings.limits
+    money = limits.agent_money_per_day
+    micros = None if money is None else round(money * 1_000_000)
+    return {
+        "input_bytes_max": limits.input_bytes,
+        "descendants_max": limits.max_descendants,
+        "day_budget": Budget(limits.agent_calls_per_day, limits.agent_tokens_per_day, micros),
+    }
 
 
 def _types_of(types: NodeTypes) -> dict[str, Any]:

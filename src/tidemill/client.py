@@ -22,6 +22,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.log_store import LogLine
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.index_rows import RunRow
@@ -206,6 +207,7 @@ class Tidemill:
     why = _blocking(Engine.why)
     why_node = _blocking(Engine.why_node)
     compare = _blocking(Engine.compare)
+    transcript = _blocking(Engine.transcript)
     logs = _blocking(Engine.logs)
     find = _blocking(Engine.find)
     runs = _iterating(service_verb("runs", RunService.iterate))
@@ -266,6 +268,11 @@ class Tidemill:
     concurrency_limits = _blocking(Engine.concurrency_limits)
     limit_concurrency = _blocking(Engine.limit_concurrency)
     unlimit_concurrency = _blocking(Engine.unlimit_concurrency)
+    tools = _blocking(service_verb("tools", CompositeToolService.find))
+    tool = _blocking(Engine.tool)
+    rename_tool = _blocking(Engine.rename_tool)
+    pin_tool = _blocking(Engine.pin_tool)
+    retire_tool = _blocking(Engine.retire_tool)
     create_schedule = _blocking(schedule_verb(ScheduleService.create))
     update_schedule = _blocking(schedule_verb(ScheduleService.update))
     schedules = _blocking(schedule_verb(ScheduleService.find))

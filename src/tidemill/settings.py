@@ -62,6 +62,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs that one root run may start, directly and through its children."""
     input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
+    agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Calls of language models that the agents of a tenant may make in a day; None is no limit."""
+    agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    agent_money_per_day: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """In the currency of the prices."""
 
 
 class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +113,7 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     egress: tuple[str, ...] = ()
     shell: bool = False
     smtp: str = ""
+    interpreter_packages: tuple[str, ...] = ()
     secrets_folder: str = ""
     secrets: dict[str, SecretGrant] = {}
     databases: dict[str, str] = {}
@@ -154,6 +160,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     egress: Egress = Egress()
     shell: bool = False
     smtp: Server | None = None
+    interpreter_packages: tuple[str, ...] = ()
+    """Packages that the code of models may import in `code_interpreter`."""
     secrets_folder: Path | None = None
     secrets: Mapping[str, SecretGrant] = {}
     databases: Mapping[str, tuple[str, str]] = {}
@@ -228,6 +236,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             lambda: _switch(SHELL_VARIABLE, "commands are", file.shell, code="shell_switch_invalid"), False
         ),
         smtp=problems.read(lambda: server_at(smtp) if smtp else None, None, said(SMTP_VARIABLE, "smtp")),
+        interpreter_packages=file.interpreter_packages,
         secrets_folder=problems.read(
             lambda: _secrets_folder(file.secrets_folder), None, said(SECRETS_VARIABLE, "secrets_folder")
         ),

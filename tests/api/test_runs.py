@@ -50,6 +50,13 @@ nodes:
 """
 LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
 SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
+AGENT = """
+name: agent
+nodes:
+  - id: a
+    type: agent
+    config: {provider: scripted, prompt: How high is the tide?, answers: [4.2 m]}
+"""
 LOG = logging.getLogger("flow")
 
 
@@ -145,6 +152,16 @@ async def test_the_output_of_a_node_whole_in_parts_and_as_a_preview(server: ApiS
         for at in range(0, 200_002, 50_000)
     ]
     assert b"".join(parts).decode() == f'"{large()}"'
+
+
+async def test_the_transcript_of_an_agent(server: ApiServer) -> None:
+    await server.publish(AGENT)
+    run_id = (await ended(server, "agent"))["run_id"]
+    shown = await server.get(f"/runs/{run_id}/nodes/a/transcript")
+    assert (shown["status"], shown["prompt"]) == ("COMPLETED", "How high is the tide?")
+    assert [turn["text"] for turn in shown["turns"]] == ["4.2 m"]
+    unknown = await server.http.get(f"/runs/{run_id}/nodes/a/transcript", params={"visit": 2})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "attempt_unknown")
 
 
 async def test_a_run_without_its_values_has_its_graph_and_edges(server: ApiServer) -> None:
@@ -480,6 +497,7 @@ async def test_a_run_of_another_tenant_is_as_unknown_as_none(server: ApiServer) 
         ("GET", "/runs/{}/events", None),
         ("GET", "/runs/{}/result", None),
         ("GET", "/runs/{}/nodes/a/output", None),
+        ("GET", "/runs/{}/nodes/a/transcript", None),
         ("GET", "/runs/{}/nodes/a/input", None),
         ("GET", "/runs/{}/nodes/a/items", None),
         ("POST", "/runs/{}/cancel", {}),

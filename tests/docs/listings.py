@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "tidemill"
 
 _GIVING_CODES = re.compile(
     r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|CapabilityMissing|BlobProblem|CallFailed|Fault"
-    r"|_say|_report|_problem|_override_problem|_invalid|_shape"
+    r"|_say|_report|_problem|_override_problem|_invalid|_shape|error_result|problems_result"
 )
 _A_CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

@@ -19,7 +19,7 @@ END = "<!-- The end of what is made. -->"
 
 VERBS = {
     "Publish, start, find": "publish start start_many run result find runs count resolve show register bulk close",
-    "Look back": "events follow logs follow_logs path tokens why why_node compare",
+    "Look back": "events follow transcript logs follow_logs path tokens why why_node compare",
     "People and signals": "approvals approval decide delegate signal",
     "Repair": "pause resume cancel retry rewind override document patch fork rollback relabel",
     "Dead letters": "dead_letters dead_letter discard reprocess",
@@ -31,6 +31,7 @@ VERBS = {
     "Files": "put_blob save_blob blob blobs collect_blobs",
     "Upkeep": "diagnose verify_log reindex archive_sweep archive_list archive_show archive_restore "
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
+    "Tools of agents": "tools tool rename_tool pin_tool retire_tool",
     "Access": "create_key keys revoke_key create_tenant tenants disable_tenant enable_tenant audit verify_audit",
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""

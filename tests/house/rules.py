@@ -93,7 +93,6 @@ BANNED_STEMS = frozenset(
         "strays",
         "sweeping",
         "taking",
-        "tools",
         "undoing",
         "unfounded",
         "unread",
@@ -211,6 +210,8 @@ SHARED_STEMS = frozenset(
         "run_actions",
         "runs",
         "schedules",
+        "tools",
+        "transcript",
         "worker",
         "workflows",
     ]
@@ -351,8 +352,14 @@ def matching_lines(path: str, text: str, pattern: re.Pattern[str]) -> list[str]:
     return [f"{path}:{number} {line.strip()[:100]}" for number, line in lines if pattern.search(line)]
 
 
+INTERPRETER = "src/tidemill/agents/interpreter.py"
+"""Runs the code of a model, in a process of its own."""
+
+
 def dynamic_code(path: str, tree: ast.AST) -> list[str]:
     """Text never becomes code; a method that happens to be called `eval` is another matter."""
+    if path == INTERPRETER:
+        return []
     return [
         f"{path}:{node.lineno} {ast.unparse(node)}"
         for node in ast.walk(tree)

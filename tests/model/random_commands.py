@@ -12,6 +12,7 @@ from tidemill.kernel import commands as cmd
 from tidemill.kernel.events import AnyEvent, BlobRef, Error, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Workflow
+from tidemill.kernel.spending import Spend
 
 VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
 INDEXES = (-1, -1, -1, -1, 0, 0, 1, 2, 5, -2, 10**9)
@@ -47,6 +48,7 @@ class RandomCommands:
                 token=self._token(), times=rng.choice((1, 2, 9, 0, -1)), **self._where()
             ),
             cmd.Checkpoint: lambda: cmd.Checkpoint(token=self._token(), value=self._payload(), **self._where()),
+            cmd.Append: self._append,
             cmd.TimerFired: lambda: cmd.TimerFired(**self._where()),
             cmd.WaitExpired: lambda: cmd.WaitExpired(**self._where()),
             cmd.RequeueJob: lambda: cmd.RequeueJob(kind=rng.choice(KINDS), **self._where()),
@@ -54,6 +56,17 @@ class RandomCommands:
             **self._from_the_world(),
             **self._acts(),
         }
+
+    def _append(self) -> cmd.Append:
+        amounts = (None, Spend(1, 100, 5), Spend(0, 0, 0), Spend(1, 10**9, 10**9))
+        return cmd.Append(
+            token=self._token(),
+            value=self._payload(),
+            number=self.rng.choice((0, 0, 1, 2, 9)),
+            reserve=self.rng.choice(amounts),
+            spent=self.rng.choice(amounts),
+            **self._where(),
+        )
 
     def _from_the_world(self) -> dict[type, Callable[[], Any]]:
         rng = self.rng

@@ -26,15 +26,15 @@ DOCS = "reference/errors.md"
 RETRY_AFTER_SECONDS = 1
 
 _NOT_FOUND = (
-    "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown", "key_unknown",
-    "limit_unknown", "link_invalid", "node_type_unknown", "node_unknown", "path_unknown", "run_unknown",
-    "schedule_unknown", "tag_unknown", "tenant_unknown", "version_unknown", "workflow_unknown",
+    "agent_unknown", "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown",
+    "key_unknown", "limit_unknown", "link_invalid", "node_type_unknown", "node_unknown", "path_unknown", "run_unknown",
+    "schedule_unknown", "tag_unknown", "tenant_unknown", "tool_unknown", "version_unknown", "workflow_unknown",
 )  # fmt: skip
 _CONFLICT = (
     "approval_decided", "decision_conflict", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired",
     "patch_needs_retry", "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running",
     "run_completed", "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists",
-    "key_label_taken", "signals_full", "tenant_exists", "workflow_in_use", "workflow_waits",
+    "key_label_taken", "signals_full", "tenant_exists", "tool_name_taken", "workflow_in_use", "workflow_waits",
 )  # fmt: skip
 _UNAUTHENTICATED = (
     "credential_invalid", "key_expired", "key_revoked", "session_invalid", "tenant_disabled", "token_expired",

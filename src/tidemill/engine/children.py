@@ -32,6 +32,7 @@ from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody, system_job
+from tidemill.kernel.spending import NOTHING_SPENT
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Store, Stream
 
@@ -158,7 +159,7 @@ class ChildRunMessenger:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index, lost)
             case "close":
-                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt)
+                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt, task.child)
             case _:
                 await self.report(stream, state, lost)
         return Delivered()
@@ -229,6 +230,7 @@ class ChildRunMessenger:
             depth=state.depth + 1,
             # A child of an earlier version does not know its root and counts as one.
             root=state.root or stream.key,
+            budget=wait.budget,
         )
         async with self._descendants.start(stream.tenant, start.root):
             answer = await self._turns.command(child, start, start=flow)
@@ -250,10 +252,12 @@ class ChildRunMessenger:
             raise Rejected(answer.problem)
         return await self._find(child) or entry
 
-    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int) -> None:
+    async def close_child(
+        self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int, child_name: str = ""
+    ) -> None:
         """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
         act = _activation(state, node, visit, index)
-        name = child_id(stream.key, node, visit, index)
+        name = child_name or child_id(stream.key, node, visit, index)
         if act is not None and act.wait is not None and act.wait.name == name and state.live:
             return
         child = Stream(stream.tenant, RUN, name)
@@ -300,6 +304,7 @@ class ChildRunMessenger:
             output=output,
             error=error,
             attempt=served(state.commands),
+            spent=None if state.spent == NOTHING_SPENT else state.spent,
             **_content_of(state),
         )
 
@@ -330,7 +335,8 @@ class ChildRunMessenger:
         if parent is not None:
             act = _activation(parent.state, node, visit, index)
             attempt = 0 if act is None else act.attempt
-            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
+            where = (node, visit, index, attempt, stream.key)
+            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, *where)
 
 
 def _content_of(state: State) -> dict[str, Any]:

@@ -13,10 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from tidemill.agents.port import AgentPort
 from tidemill.ambient import Ambient
 from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
+from tidemill.engine.agents.accounts import RELEASE_EVERY_MS, AgentAccounts, AgentHost
+from tidemill.engine.agents.composite_tools import STREAM_KINDS as TOOL_STREAM_KINDS
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.runtime import ProcessRuntime
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog, Published
@@ -51,10 +55,12 @@ from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Handler, NodeContext
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.kernel.spending import NO_BUDGET, Budget
 from tidemill.observability.metrics import Metrics
+from tidemill.security.masking import Mask
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
@@ -98,7 +104,8 @@ class Engine:
     Without `audit_every_ms` there is no maintenance: in a simulation an idle worker must have nothing to do.
     `offers` are the node types that its worker describes to processes without them: those that are not built in.
     `functions` are those that its handlers look up by name; `register` adds to them. `tenant_handlers` are those of
-    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own.
+    tenants with grants of their own. `fleet` is the tenant that workers register in, by default its own. The agents of
+    each tenant may spend the `day_budget` in a day.
 
     Callers use the services: `engine.runs.start(...)`, `engine.patches.patch(...)`. The flat verbs (`engine.start`,
     `engine.patch`) call them.
@@ -152,6 +159,7 @@ class Engine:
     why = service_verb("inspection", InspectionService.why)
     why_node = service_verb("inspection", InspectionService.why_node)
     compare = service_verb("inspection", InspectionService.compare)
+    transcript = service_verb("inspection", InspectionService.transcript)
     logs = service_verb("inspection", InspectionService.logs)
     follow_logs = service_verb("inspection", InspectionService.follow_logs)
     put_blob = service_verb("blobs", BlobService.put)
@@ -161,6 +169,10 @@ class Engine:
     concurrency_limits = service_verb("concurrency", ConcurrencyService.find)
     limit_concurrency = service_verb("concurrency", ConcurrencyService.set)
     unlimit_concurrency = service_verb("concurrency", ConcurrencyService.remove)
+    tool = service_verb("tools", CompositeToolService.show)
+    rename_tool = service_verb("tools", CompositeToolService.rename)
+    pin_tool = service_verb("tools", CompositeToolService.pin)
+    retire_tool = service_verb("tools", CompositeToolService.retire)
     diagnose = service_verb("maintenance", MaintenanceService.diagnose)
     verify_log = service_verb("maintenance", MaintenanceService.verify_log)
     reindex = service_verb("maintenance", MaintenanceService.reindex)
@@ -174,6 +186,11 @@ class Engine:
     disable_tenant = service_verb("tenants", TenantService.disable)
     enable_tenant = service_verb("tenants", TenantService.enable)
     verify_audit = service_verb("audit", AuditService.verify)
+
+    worker: Worker | None = None
+    registry: Registry | None = None
+    reconciler: Reconciler | None = None
+    schedule: MaintenanceSchedule | None = None
 
     def __init__(
         self,
@@ -200,6 +217,7 @@ class Engine:
         metrics: Metrics | None = None,
         tenant_handlers: Mapping[str, Sequence[Handler]] = {},
         approval_webhook: ApprovalWebhook | None = None,
+        day_budget: Budget = NO_BUDGET,
     ) -> None:
         store = store if metrics is None else measured(store, metrics, ambient)
         self._store, self._blobs, self._ownership = store, blobs, ownership
@@ -220,7 +238,7 @@ class Engine:
         )
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
         self.turns.metrics = self.metrics
-        self.context.stream_kinds.update(STREAM_KINDS)
+        self.context.stream_kinds.update({**STREAM_KINDS, **TOOL_STREAM_KINDS})
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
             self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
@@ -231,15 +249,13 @@ class Engine:
         self.runs, self.many, self.patches, self.approvals = own.runs, own.many, own.patches, own.approvals
         self.dead_letters, self.workflows, self.inspection = own.dead_letters, own.workflows, own.inspection
         self.blobs, self.concurrency, self.maintenance = own.blobs, own.concurrency, own.maintenance
-        self.usage, self.queues = own.usage, own.queues
+        self.usage, self.queues, self.tools = own.usage, own.queues, own.tools
         self.keys, self.tenants, self.audit, self.credentials = own.keys, own.tenants, own.audit, own.credentials
         self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
-        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster)
-        self.worker: Worker | None = None
-        self.registry: Registry | None = None
-        self.reconciler: Reconciler | None = None
-        self.schedule: MaintenanceSchedule | None = None
+        self.agents = AgentHost(AgentAccounts(store, day_budget))
+        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster, agents=self.agents)
+        self.agents.port = self._agent_port
         if worker is not None:
             self._add_worker(
                 worker, handlers, tenant_handlers, offers, audit_every_ms, descendants_max, archive is not None
@@ -308,6 +324,8 @@ class Engine:
             MaintenanceTask("workers", FORGET_EVERY_MS, registry.forget_dead),
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
+        if self.agents.accounts.has_budget:
+            tasks.append(MaintenanceTask("agent-budget", RELEASE_EVERY_MS, self.agents.accounts.release_expired))
         if not only:
             # It needs the lease of its job; a worker for one run has none.
             tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))
@@ -325,6 +343,13 @@ class Engine:
         )
         worker.job_handlers["maintain"] = self.schedule.handle
         self.schedule.claim_when_full = worker.claim_maintenance
+
+    def _agent_port(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> AgentPort:
+        # Imported here, because few runs have agents.
+        from tidemill.engine.agents.agent_port import EngineAgentPort
+
+        services = self.for_tenant(tenant, audited=True)
+        return EngineAgentPort(services, context.run_id, context.node, mask, context.read)
 
     def for_tenant(self, tenant: str, *, audited: bool = False) -> TenantServices:
         """The services of another tenant on the same store; `audited` ones want an actor for every change."""

@@ -542,5 +542,6 @@ class TurnLoop:
 
 def _job(put: JobSpec, seq: int) -> Job:
     task = put.task
-    body = _encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt))
+    fields = (task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt)
+    body = _encode_task((*fields, task.child) if task.child else fields)
     return Job(put.key, put.queue, body, put.ready_at_ms, put.priority, put.caps)

@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, overload
 import msgspec
 
 from tidemill.kernel.model import NodeType
+from tidemill.kernel.spending import Spend
 from tidemill.stores.contract import Statement
 
 
@@ -61,6 +62,12 @@ class ChildRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close: Literal["cancel", "abandon"] = "cancel"
     """What happens to the child run when its parent no longer waits for it."""
     labels: dict[str, str] = {}
+    budget: dict[str, float] | None = None
+    """What it may spend on language models: `calls`, `tokens`, `money`; None is all that the run has left."""
+    key: str = ""
+    """Tells the child runs of one visit apart: a letter, then letters, digits, - and _."""
+    failure: Literal["fail", "return"] = "fail"
+    """Whether a failed child fails the visit, or is the result of a wait with `resume`: `{"$child_failed": …}`."""
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +155,15 @@ Checkpointer = Callable[[Any], Awaitable[None]]
 Reader = Callable[[Any], Awaitable[bytes]]
 
 
+class Appender(Protocol):
+    async def __call__(self, record: Any, *, reserve: Spend | None = None, spent: Spend | None = None) -> None:
+        """Add a record to those of this visit; it is durable when this returns.
+
+        `reserve` sets an amount of the budget of the run aside for a call of a model, and `spent` says what the last
+        call has spent. Raises `Fail` (`budget_exceeded`) if nothing is left, and then adds nothing.
+        """
+
+
 class ProgressSink(Protocol):
     """Live output and cancellation of a running attempt. Every method may be called from any thread."""
 
@@ -212,6 +228,18 @@ class NodeContext(msgspec.Struct):
     """The name of the workflow."""
     timeout_ms: int | None = None
     """How long this attempt may take before it is cancelled."""
+    append: Appender | None = None
+    """For agents: add a record to the log of this visit. It uses up `resumed`."""
+    appended: tuple[Any, ...] = ()
+    """For agents: the records of this visit so far, also those of earlier attempts."""
+    recalled: bool = False
+    """For agents: the handler is called again after a wait, with its result in `resumed`."""
+    routes: tuple[str, ...] = ()
+    """The nodes that a branch of type `agent_driven` may choose from."""
+    port: Any = None
+    """For agents: what tools may ask of the engine (`tidemill.agents.port.AgentPort`)."""
+    accounts: Any = None
+    """For agents: session memories and the budget of the tenant (`tidemill.agents.memory.Accounts`)."""
 
     @property
     def forbidden_at(self) -> Callable[[str], str] | None:
@@ -275,6 +303,8 @@ class Handler:
     close: Callable[[], Awaitable[None] | None] | None = None
     prepare: Step | None = None
     finish: Step | None = None
+    agent: bool = False
+    """Its attempts append records and use the port: their start is recorded before the call."""
 
     @property
     def has_lifecycle(self) -> bool:
@@ -294,7 +324,7 @@ def handler_of(node: Handler | NodeClass) -> Handler:
     """Convert an object that describes a node type; its `call` may return a plain value."""
     if isinstance(node, Handler):
         return node
-    steps = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
+    steps: dict[str, Any] = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
     return Handler(node.type, _with_outcome(node.call), **steps)
 
 

@@ -252,6 +252,15 @@ WORKFLOW = NodeType(
             "inputs": True,
             "close": {"enum": ["cancel", "abandon"], "default": "cancel"},
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "budget": {
+                "type": "object",
+                "properties": {
+                    "calls": {"type": "integer", "minimum": 1},
+                    "tokens": {"type": "integer", "minimum": 1},
+                    "money": {"type": "number", "exclusiveMinimum": 0},
+                },
+                "additionalProperties": False,
+            },
         },
         "required": ["workflow"],
         "additionalProperties": False,

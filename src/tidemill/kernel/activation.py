@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.kernel import events
 from tidemill.kernel.events import AnyEvent, Error, Payload, Route
+from tidemill.kernel.spending import Budget, Spend
 
 ApprovalStatus = Literal["pending", "decided", "expired", "cancelled"]
 
@@ -124,6 +125,9 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     close: str = ""
     started: bool = False
     """For `child`: the child run exists."""
+    budget: Budget | None = None
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class Activation(msgspec.Struct, array_like=True, gc=False):
@@ -157,6 +161,12 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
     recall: bool = False
     """Call the handler again, with `resumed`."""
     approval: Approval | None = None
+    appended: int = 0
+    """Number of records that its attempts have added to the log."""
+    appended_from: int = 0
+    """The seq of the first of them."""
+    reserved: Spend | None = None
+    """Set aside from the budget of the run for a call of a model, or for a child run."""
 
 
 QUEUED_ITEM = Activation(status="QUEUED")

@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.kernel.events import NOT_AN_ITEM, Admission, AnyEvent, Error, Payload, Reading, Route
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.spending import Budget, Spend
 
 OnTimeout = Literal["approve", "reject", "escalate", "fail"]
 Verb = Literal["approve", "reject", "changes"]
@@ -37,6 +38,8 @@ class Start(Command, frozen=True, kw_only=True):
     close: str = ""
     depth: int = 0
     root: str = ""
+    budget: Budget | None = None
+    """Of a child run: what it may spend of the budget of its parent."""
     deadline_ms: int | None = None
     """How long this run may take; a tighter limit of its workflow holds all the same."""
 
@@ -126,6 +129,10 @@ class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ask: Payload | None = None
     """For `child`: which workflow to start with which inputs."""
     close: str = ""
+    budget: Budget | None = None
+    """For `child`: what it may spend on language models; None is all that is left."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
 
 
 class SkipRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -186,6 +193,20 @@ class WorkerLost(ToActivation, frozen=True, kw_only=True):
 class Checkpoint(ToActivation, frozen=True, kw_only=True):
     token: int
     value: Payload
+    worker: str = ""
+    started_ms: int = 0
+
+
+class Append(ToActivation, frozen=True, kw_only=True):
+    """Add a record to those of the visit; `number` is how many there were, so that a repetition is recognised."""
+
+    token: int
+    value: Payload
+    number: int
+    reserve: Spend | None = None
+    """Set this much of the budget of the run aside for a call; refused if nothing is left."""
+    spent: Spend | None = None
+    """What the call has spent."""
     worker: str = ""
     started_ms: int = 0
 
@@ -255,6 +276,7 @@ class ChildEnded(ToActivation, frozen=True, kw_only=True):
     workflow: str = ""
     version: int = 0
     digest: str = ""
+    spent: Spend | None = None
 
 
 class Delivered(Command, frozen=True, kw_only=True):
@@ -348,7 +370,7 @@ class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
 
 AnyCommand = (
     Start | Pause | Resume | Cancel | DeadlineReached | Repair | Result | AttemptStarted | WorkerLost | Checkpoint
-    | TimerFired | WaitExpired | RequeueJob | OutputsRendered | Delivered | Relabel | Decide | Delegate | Signal
-    | ChildBegan | ChildEnded | Retry | Rewind | Override | Patch | Fork | Rollback | CompensationResult
+    | Append | TimerFired | WaitExpired | RequeueJob | OutputsRendered | Delivered | Relabel | Decide | Delegate
+    | Signal | ChildBegan | ChildEnded | Retry | Rewind | Override | Patch | Fork | Rollback | CompensationResult
     | CompensationWorkerLost | CloseDeadLetter
 )  # fmt: skip

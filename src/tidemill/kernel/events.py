@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.kernel.spending import Budget, Spend
+
 INLINE_BYTES_MAX = 65_536
 """Longer values are stored as blobs and referenced."""
 
@@ -282,6 +284,19 @@ class NodeCheckpointed(NodeEvent, frozen=True, array_like=True, kw_only=True, ta
     value: Payload
 
 
+class NodeAppended(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeAppended"):
+    """The attempt added a record to those of its visit; only the log keeps it. It uses up the result of a wait."""
+
+    attempt: int
+    value: Payload
+    token: int = 0
+    """Fence of the lease under which the record was added."""
+    reserved: Spend | None = None
+    """What the next call of a model may spend, set aside from the budget of the run."""
+    spent: Spend | None = None
+    """What the last call has spent; it settles the reservation."""
+
+
 class NodeExpanded(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeExpanded"):
     """A map's list is known: `count` items with the values `items`, at most `window` in flight."""
 
@@ -314,6 +329,10 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     """For `child`: what happens to it when the parent no longer waits, `cancel` or `abandon`."""
     signal: str = ""
     """For `signal`: the id of the buffered signal that is taken."""
+    returns: bool = False
+    """For `child`: its failure is the result of the wait."""
+    budget: Budget | None = None
+    """For `child`: what it may spend of the budget of this run."""
 
 
 class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCompleted"):
@@ -392,8 +411,8 @@ class DeadLettered(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="D
 
 
 NodeEvents = (
-    NodeScheduled | NodeStarted | NodeCheckpointed | NodeExpanded | NodeWaiting | NodeCompleted | NodeFailed
-    | NodeSkipped | NodeCancelled | LoopContinued | ResultDiscarded | DeadLettered
+    NodeScheduled | NodeStarted | NodeCheckpointed | NodeAppended | NodeExpanded | NodeWaiting | NodeCompleted
+    | NodeFailed | NodeSkipped | NodeCancelled | LoopContinued | ResultDiscarded | DeadLettered
 )  # fmt: skip
 
 
@@ -422,6 +441,8 @@ class RunCreated(Event, frozen=True, array_like=True, kw_only=True, tag="RunCrea
     """Number of ancestors of a child run."""
     root: str = ""
     """The run above a child run that has no parent; empty for a root, and for children of earlier versions."""
+    budget: Budget | None = None
+    """Of a child run: what its parent allows it to spend on language models."""
 
 
 class RunPaused(Event, frozen=True, array_like=True, kw_only=True, tag="RunPaused"):
@@ -563,6 +584,8 @@ class ChildFinished(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="
     child: str
     status: str
     error: Error | None = None
+    spent: Spend | None = None
+    """What the child run has spent on language models."""
 
 
 ApprovalEvents = (

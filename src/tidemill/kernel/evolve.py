@@ -15,7 +15,8 @@ import msgspec
 from tidemill.kernel import events, evolve_nodes
 from tidemill.kernel.activation import Activation, closed, items_merged
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeStarted
-from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, over, pass_over_ended, undoable, unhold
+from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, lapse_all, over, pass_over_ended, undoable, unhold
+from tidemill.kernel.spending import NOTHING_SPENT
 from tidemill.kernel.state import State, Visit, edit_at, find_activation, key_at, notes
 
 
@@ -47,7 +48,7 @@ def _run_created(state: State, event: events.RunCreated) -> None:
     state.inputs, state.labels, state.submitted_by = event.inputs, event.labels, event.submitted_by
     state.correlation_id, state.trace, state.tag_used = event.correlation_id, event.trace, event.tag_used
     state.parent, state.forked_from = event.parent, event.forked_from
-    state.close, state.depth, state.root = event.close, event.depth, event.root
+    state.close, state.depth, state.root, state.budget = event.close, event.depth, event.root, event.budget
     state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
     state.counter = state.emitted = event.counter
     state.blobs += type(event.inputs) is BlobRef
@@ -150,6 +151,7 @@ def run_rewound(state: State, event: events.RunRewound) -> None:
         visit.edges = {known: taken for known, taken in items_merged(visit.edges).items() if known != source}
         visit.dead -= 1
     for reopened in event.nodes:
+        lapse_all(state, state.peek(reopened.node))
         state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
     state.emitted += event.emitted
@@ -225,6 +227,7 @@ def run_patched(state: State, event: events.RunPatched) -> None:
     for name in event.removed:
         # Remove a node; a later node of the same name continues its visit numbers.
         old = state.edit(name)
+        lapse_all(state, old)
         if old.held:
             unhold(state, name, old)
         state.items -= 0 if old.map is None else old.map.next
@@ -255,6 +258,9 @@ def run_forked(state: State, event: events.RunForked) -> None:
     state.letters, state.undo, state.listening = {}, {}, dict(items_merged(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
     state.work_ms = state.emitted = 0
+    # The other run has paid for its calls, and its parent is not the parent of this one.
+    state.spent = state.reserved = NOTHING_SPENT
+    state.budget = None
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
         visit = state.edit(name)
@@ -270,6 +276,7 @@ def run_forked(state: State, event: events.RunForked) -> None:
 
 def _detach(state: State, visit: Visit, act: Activation) -> None:
     act.token = act.reported = act.discarded = act.lost = 0
+    act.reserved = None
     between = act is visit and visit.map is not None
     if act.status == "RUNNING" and not between:
         act.status, act.running = "QUEUED", False
@@ -357,6 +364,7 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     events.NodeScheduled: evolve_nodes.node_scheduled,
     events.NodeStarted: evolve_nodes.node_started,
     events.NodeCheckpointed: evolve_nodes.node_checkpointed,
+    events.NodeAppended: evolve_nodes.node_appended,
     events.NodeExpanded: evolve_nodes.node_expanded,
     events.NodeWaiting: evolve_nodes.node_waiting,
     events.NodeCompleted: evolve_nodes.node_completed,

@@ -5,11 +5,14 @@ Pure bookkeeping: no rule is decided here. Every fold edits the visit that `stat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from tidemill.kernel import events
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef
+from tidemill.kernel.spending import NOTHING_SPENT, Spend, as_spend
 from tidemill.kernel.state import (
     Buffered,
     CompletedStep,
@@ -80,7 +83,10 @@ def child_started(state: State, event: events.ChildStarted) -> None:
 
 
 def child_finished(state: State, event: events.ChildFinished) -> None:
-    """Changes nothing: the next event ends the wait."""
+    """Count what the child has spent; the next event ends the wait."""
+    act = edit_at(state.edit(event.node), event.index)
+    if event.spent is not None or act.reserved is not None:
+        settle_spending(state, act, NOTHING_SPENT if event.spent is None else event.spent)
 
 
 UNKNOWN_OUTCOME = "unknown_outcome"
@@ -185,6 +191,53 @@ def node_checkpointed(state: State, event: events.NodeCheckpointed) -> None:
     state.blobs += type(event.value) is BlobRef
 
 
+def node_appended(state: State, event: events.NodeAppended) -> None:
+    act = edit_at(state.edit(event.node), event.index)
+    if not act.appended:
+        act.appended_from = state.seq
+    act.appended += 1
+    act.token = max(act.token, event.token)
+    # The record holds what the wait gave. It is progress, so the workers lost before it do not count any more.
+    act.resumed, act.recall, act.lost = None, False, 0
+    state.blobs += type(event.value) is BlobRef
+    if event.spent is not None:
+        settle_spending(state, act, event.spent)
+    if event.reserved is not None:
+        reserve(state, act, event.reserved)
+
+
+def reserve(state: State, act: Activation, amount: Spend) -> None:
+    """Set an amount of the budget aside; one that was never settled counts as spent."""
+    lapse(state, act)
+    act.reserved = amount
+    state.reserved += amount
+
+
+def settle_spending(state: State, act: Activation, spent: Spend) -> None:
+    """Count what was spent instead of what was set aside for it."""
+    if act.reserved is not None:
+        state.reserved -= act.reserved
+        act.reserved = None
+    state.spent += spent
+
+
+def lapse(state: State, act: Activation) -> None:
+    """Count what is set aside as spent: what became of it is unknown."""
+    if act.reserved is not None:
+        settle_spending(state, act, act.reserved)
+
+
+def lapse_all(state: State, visit: Visit) -> None:
+    """Do so for a visit that is given up, and for its items. The visit is not written."""
+    if state.reserved == NOTHING_SPENT:
+        return
+    items: Iterable[Activation] = () if visit.map is None else (item for _, item in visit.map.known())
+    for act in (visit, *items):
+        if act.reserved is not None:
+            state.reserved -= act.reserved
+            state.spent += act.reserved
+
+
 def node_expanded(state: State, event: events.NodeExpanded) -> None:
     visit = state.edit(event.node)
     visit.map = MapState(count=event.count, items=event.items, window=event.window)
@@ -218,7 +271,11 @@ def node_waiting(state: State, event: events.NodeWaiting) -> None:
         recall=event.recall,
         ask=event.ask,
         close=event.close,
+        budget=event.budget,
+        returns=event.returns,
     )
+    if event.budget is not None:
+        reserve(state, act, as_spend(event.budget))
     state.blobs += type(event.ask) is BlobRef
     if event.on == "signal":
         signal_awaited(state, event)
@@ -315,6 +372,8 @@ def over(state: State, visit: Visit, act: Activation, event: events.Ending, stat
     was = act.status
     act.status, act.running, act.wait, act.retry_at_ms = status, False, None, None
     act.since_ms, act.ended_seq = event.at_ms, state.seq
+    if act.reserved is not None:
+        lapse(state, act)
     act.resumed, act.recall = None, False
     if act.approval is not None:
         act.approval = closed(act.approval)

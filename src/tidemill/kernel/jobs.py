@@ -55,6 +55,8 @@ class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unk
     """The run's seq that called for the job; a worker with an older state must reload first."""
     attempt: int = 0
     """For `close`: the attempt that no longer waits for the child run."""
+    child: str = ""
+    """For `close`: the id of the child run; a job of an earlier version has none."""
 
     @property
     def key(self) -> str:
@@ -114,8 +116,8 @@ def system_job(
     return JobSpec(task.key, task, ready_at_ms=ready_at_ms)
 
 
-def close_job(node: str, visit: int, index: int, attempt: int) -> JobSpec:
-    task = JobBody("close", node, visit, index, attempt=attempt)
+def close_job(node: str, visit: int, index: int, attempt: int, child: str) -> JobSpec:
+    task = JobBody("close", node, visit, index, attempt=attempt, child=child)
     return JobSpec(task.key, task)
 
 

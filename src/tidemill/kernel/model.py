@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tidemill.errors import Rejected, rejected
+from tidemill.kernel.spending import Budget
 
 IR_FORMAT = 1
 
@@ -139,6 +140,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     max_parallel: int | None = None
     max_hops: int | None = None
     max_bytes: int | None = None
+    budget: Budget | None = None
+    """What a run may spend on language models, with its children."""
 
 
 RETENTION_DAYS = 30.0

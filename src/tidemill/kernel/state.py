@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill.kernel.activation import QUEUED_ITEM, Activation, MapState, NodeStatus, OverlayDict, merged
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
+from tidemill.kernel.spending import NOTHING_SPENT, Budget, Spend
 
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
 RollbackStatus = Literal["none", "running", "done", "partial"]
@@ -189,6 +190,12 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """Time that attempts have taken, also failed ones and those of earlier visits; for usage."""
     emitted: int = 0
     """Tokens ever emitted; for usage."""
+    budget: Budget | None = None
+    """Of a child run: what its parent allows it to spend on language models."""
+    spent: Spend = NOTHING_SPENT
+    """What the run and its children have spent on language models."""
+    reserved: Spend = NOTHING_SPENT
+    """What is set aside of its budget for calls in flight and child runs."""
     behind: dict[str, Visit] | None = None
     """In a draft only: the visits of its base, which it never changes."""
 
@@ -306,7 +313,7 @@ def find_activation(state: State, key: str) -> Activation | None:
     return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
 """First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
 
 A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what

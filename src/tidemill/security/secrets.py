@@ -6,6 +6,7 @@ memory of one attempt, whose `SecretAccessLog` records what was read, so that it
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -133,11 +134,15 @@ class SecretAccessLog(Mapping[str, str]):
         self._grants = secrets.grants_of(tenant) if isinstance(secrets, GrantedSecrets) else None
         self.values_seen: dict[str, str] = {}
 
-    def forbidden_at(self, origin: str) -> str:
-        """The name of a secret that was read and may not be sent to an origin; empty if all may."""
+    def forbidden_at(self, origin: str, texts: tuple[str, ...] | None = None) -> str:
+        """The name of a secret that was read and may not be sent to an origin; empty if all may.
+
+        With `texts`, only secrets that stand in one of them count, as they are or as JSON writes them.
+        """
         if self._grants is None:
             return ""
-        return next((name for name in self.values_seen if not self._grants[name].reaches(origin)), "")
+        held = [name for name, value in self.values_seen.items() if texts is None or _stands_in(value, texts)]
+        return next((name for name in held if not self._grants[name].reaches(origin)), "")
 
     def __getitem__(self, name: str) -> str:
         known = self.values_seen.get(name)
@@ -160,6 +165,11 @@ class SecretAccessLog(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self.values_seen)
+
+
+def _stands_in(value: str, texts: tuple[str, ...]) -> bool:
+    forms = {value, json.dumps(value, ensure_ascii=False)[1:-1]}
+    return any(form in text for form in forms for text in texts)
 
 
 class UnlistedSecrets(Mapping[str, str]):

@@ -144,6 +144,28 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("words", {}, {"words": 10, "often": ["be", "to"]}),
     ("words", {"text": "$(rm -r /) ; once"}, {"words": 5, "often": []}),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
+    ("leads", {}, "Acme gets the newsletter: A small lead."),
+    (
+        "flights",
+        {},
+        {
+            "answer": "Munich to Rome for 95 and Berlin to Rome for 120; below 100 only Munich to Rome.",
+            "calls": 2,
+        },
+    ),
+    (
+        "incident",
+        {},
+        {
+            "report": "I have added a step that rolls back the last release.",
+            "roll_back": "checkout is back at release 41",
+        },
+    ),
+    (
+        "research",
+        {},
+        {"answer": "On average it is 5.4 m.", "calls": [{"name": "delegate_to_agent"}] * 2},
+    ),
 ]
 
 

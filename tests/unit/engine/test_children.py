@@ -15,6 +15,7 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
+from tidemill.handlers.contract import ChildRun, Done, Handler, NodeContext, Wait
 from tidemill.kernel.commands import ChildEnded
 from tidemill.kernel.events import (
     BlobRef,
@@ -26,6 +27,7 @@ from tidemill.kernel.events import (
     RunRetried,
 )
 from tidemill.kernel.evolve import replay
+from tidemill.kernel.model import NodeType
 from tidemill.settings import Limits, Settings
 
 
@@ -528,3 +530,49 @@ def test_a_document_cannot_raise_it(tmp_path: Path) -> None:
     with tidemill.open(f"sqlite:///{tmp_path}/t.db") as mill, pytest.raises(tidemill.Rejected) as refused:
         mill.publish(document(child("c", "kid"), limits={"max_descendants": 1_000_000}))
     assert refused.value.problems[0].code == "unknown_key"
+
+
+def _delegating(*asked: ChildRun) -> Handler:
+    """A node type that starts children one after the other, and returns what each ended with."""
+
+    def call(context: NodeContext) -> Any:
+        seen = [*(context.last_checkpoint or [])]
+        return _next(context, seen)
+
+    async def _next(context: NodeContext, seen: list[Any]) -> Any:
+        if context.resumed is not None:
+            seen.append(context.resumed)
+            assert context.checkpoint is not None
+            await context.checkpoint(seen)
+        return Done(seen) if len(seen) == len(asked) else Wait("child", child=asked[len(seen)], resume=True)
+
+    return Handler(NodeType(name="delegating"), call)
+
+
+@simulated
+async def test_a_visit_may_have_several_children_and_get_their_failures(mill: Cluster) -> None:
+    asked = (
+        ChildRun(workflow="kid", inputs={"x": 1}, key="c1"),
+        ChildRun(workflow="bad", inputs={}, key="c2", failure="return"),
+        ChildRun(workflow="kid", inputs={"x": 2}, key="c3"),
+    )
+    worker = await mill.process(more=[_delegating(*asked)])
+    await _publish(worker, node("a", config="{{ inputs.x }}"), inputs={"type": "object"})
+    await _publish(worker, node("f", type="fail", config={"message": "no"}), name="bad")
+    run = await worker.run(document(node("d", type="delegating")), key="mum")
+    assert run.status == "COMPLETED"
+    first, failed, third = run.outputs["d"]
+    assert (first, third) == ({"a": 1}, {"a": 2})
+    assert failed["$child_failed"]["child"] == "mum.d.1.c2"
+    assert {row.run_id for row in await mill.rows("parent:mum")} == {f"mum.d.1.c{number}" for number in (1, 2, 3)}
+
+
+@simulated
+async def test_a_child_with_a_key_is_cancelled_with_its_parent(mill: Cluster) -> None:
+    worker = await mill.process(more=[_delegating(ChildRun(workflow="kid", inputs={}, key="c1"))])
+    await _publish(worker, signal("go"))
+    run_id = await worker.start(document(node("d", type="delegating")), key="mum")
+    await waits(mill, "mum.d.1.c1", "go")
+    await worker.engine.cancel(run_id)
+    await worker.end("mum.d.1.c1")
+    assert not await _alive(mill, "mum.d.1.c1")

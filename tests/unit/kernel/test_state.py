@@ -15,6 +15,7 @@ from tidemill.kernel.activation import CHUNK_ITEMS, QUEUED_ITEM, Activation, Map
 from tidemill.kernel.commands import AnyCommand, Done, MapExpanded, Pause, Result
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.evolve import replay
+from tidemill.kernel.spending import Budget, Spend
 from tidemill.kernel.state import (
     SNAPSHOT_FORMAT,
     UNVISITED,
@@ -25,11 +26,11 @@ from tidemill.kernel.state import (
     encode_state,
 )
 
-FORM = "c951c6706e8f961a"
+FORM = "2ffb8430ff481121"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "9a28b5c4e1355c33"
+EVENTS = "48e990660f8a366e"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 
@@ -50,7 +51,7 @@ def test_the_form_of_snapshots_is_the_one_of_their_format() -> None:
 
 
 def test_the_format_of_snapshots_is_that_of_the_events_in_them() -> None:
-    parts = (events.BlobRef, events.Error, events.Route, events.Admission, events.Reopened, events.Join)
+    parts = (events.BlobRef, events.Error, events.Route, events.Admission, events.Reopened, events.Join, Budget, Spend)
     shape = sorted((kind.__name__, *kind.__struct_fields__) for kind in (*parts, *get_args(events.AnyEvent)))
     assert sha256(repr((SNAPSHOT_FORMAT, shape)).encode()).hexdigest()[: len(EVENTS)] == EVENTS
 

@@ -23,7 +23,7 @@ from tidemill.engine.pending_commands import PendingCommand, still_valid
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status
-from tidemill.handlers.llm.openai import refusal
+from tidemill.handlers.llm.endpoint import refusal
 from tidemill.handlers.shell import StreamEnd
 from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.net.http_client import Answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.fixtures.grants import grant_secrets
@@ -12,12 +13,14 @@ from tidemill.bootstrap import engine_at
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Done, Handler
 from tidemill.kernel.model import NodeType
+from tidemill.security.grants import SecretGrant
 from tidemill.security.secrets import (
     PREFIX,
     VALUE_BYTES_MAX,
     ChainedSecrets,
     EnvironmentSecrets,
     FolderSecrets,
+    GrantedSecrets,
     SecretAccessLog,
     SecretUnusable,
 )
@@ -101,6 +104,28 @@ def test_a_value_stays_the_same_for_an_attempt() -> None:
         assert seen["ROTATED"] == "before-rotation"
     finally:
         del os.environ[name]
+
+
+def test_a_call_is_judged_by_the_secrets_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt with two keys sends each of them to its own place."""
+    monkeypatch.setenv(f"{PREFIX}A", "the first")
+    monkeypatch.setenv(f"{PREFIX}B", "the second")
+    grants = {name: SecretGrant((f"https://{name.lower()}.example",), ("*",)) for name in ("A", "B")}
+    read = SecretAccessLog(GrantedSecrets(EnvironmentSecrets(), grants), "w")
+    assert (read["A"], read["B"]) == ("the first", "the second")
+    assert read.forbidden_at("https://a.example") == "B"
+    assert read.forbidden_at("https://a.example", texts=("Bearer the first", "")) == ""
+    assert read.forbidden_at("https://a.example", texts=("x", "Bearer the second")) == "B"
+    assert read.forbidden_at("https://b.example", texts=("Bearer the first",)) == "A"
+    assert read.forbidden_at("https://c.example", texts=()) == ""
+
+
+def test_a_secret_is_found_as_json_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}ODD", 'a\\b"c\nd')
+    grants = {"ODD": SecretGrant(("https://a.example",), ("*",))}
+    read = SecretAccessLog(GrantedSecrets(EnvironmentSecrets(), grants), "w")
+    body = msgspec.json.encode({"messages": [read["ODD"]]}).decode()
+    assert read.forbidden_at("https://b.example", texts=(body,)) == "ODD"
 
 
 def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from fastapi import Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 
+from tidemill.agents.transcript import Transcript
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
@@ -401,6 +402,24 @@ async def get_document(
 ) -> Response:
     shown = await caller.services.patches.document(run_id)
     return answer({**plain(shown), "text": await off_loop(shown.document, as_yaml, shown.document) if text else ""})
+
+
+@router.on(
+    "GET",
+    "/runs/{run_id}/nodes/{node}/transcript",
+    may="runs:read",
+    answers=Transcript,
+    summary="What an agent said and did: turns, calls of tools, tokens and cost",
+    operation_id="getTranscript",
+)
+async def get_transcript(
+    caller: CurrentCaller,
+    run_id: str,
+    node: str,
+    visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="By default the latest.")] = None,
+    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
+) -> Response:
+    return answer(await caller.services.inspection.transcript(run_id, node, visit=visit, index=index))
 
 
 def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[dict[str, Any]]:

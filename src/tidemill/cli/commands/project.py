@@ -250,6 +250,9 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "databases", {name: without_password(url) for name, (url, _) in settings.databases.items()}
     yield "sql.store", settings.sql.enabled
     yield "sql.tables", {table: list(names) for table, names in settings.sql.tables.items()}
+    yield "limits.agent_calls_per_day", settings.limits.agent_calls_per_day
+    yield "limits.agent_money_per_day", settings.limits.agent_money_per_day
+    yield "limits.agent_tokens_per_day", settings.limits.agent_tokens_per_day
     yield "limits.input_bytes", settings.limits.input_bytes
     yield "limits.max_descendants", settings.limits.max_descendants
     jwt, jwks = settings.server.jwt, settings.server.jwks

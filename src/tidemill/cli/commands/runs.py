@@ -129,10 +129,21 @@ def failures_command(session: StoreSession, query: tuple[str, ...]) -> int:
 @runs.command("show")
 @options.run
 @options.at
+@options.option("--agent", metavar="NODE", about="The transcript of an agent instead: turns, calls of tools, tokens.")
+@options.visit
+@options.item
 @options.on_store()
-def show_command(session: StoreSession, run: str, at: int | None) -> int:
+def show_command(
+    session: StoreSession, run: str, at: int | None, agent: str | None, visit: int | None, item: int | None
+) -> int:
     """Show a run, its nodes, and what it returned or why not."""
-    return _show(session, run, at)
+    if agent is None:
+        if visit is not None or item is not None:
+            raise click.UsageError("--visit and --item say which transcript: give --agent NODE, too")
+        return _show(session, run, at)
+    from tidemill.cli.render.transcript import print_transcript
+
+    return session.ask_and_print(lambda mill: mill.transcript(run, agent, visit=visit, index=item), print_transcript)
 
 
 @runs.command("state")

@@ -1,4 +1,7 @@
-"""`tidemill workflows`, `publish` and `start`: published workflows with their versions and tags, and runs of them."""
+"""`tidemill workflows`, `publish` and `start`: published workflows with their versions and tags, and runs of them.
+
+Also `tidemill tools`: pipelines of agents that have become tools.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from tidemill.agents.port import CompositeTool
 from tidemill.cli import options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
 from tidemill.cli.render.lists import shares
 from tidemill.cli.render.runs import say
-from tidemill.cli.render.tables import print_facts
+from tidemill.cli.render.tables import Column, print_facts, print_rows
 from tidemill.cli.render.terminal import counted, print_warnings
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import warn_of_ignored_config
@@ -219,3 +223,78 @@ def start(
         return {"run_id": mill.start(workflow, read_inputs(given), labels=named, submitted_by=actor, **more)}
 
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))
+
+
+# Composite tools of agents.
+
+tools = options.new_group("tools")
+tool_argument = options.argument("name", "NAME", "The name of a composite tool.")
+
+
+@tools.command("list")
+@options.flag("--retired", about="Those that were retired, instead of those in use.")
+@options.on_store()
+def list_tools_command(session: StoreSession, retired: bool) -> int:
+    """List the pipelines of agents that have become tools, the last change first."""
+    return session.ask_and_print(lambda mill: mill.tools(retired=retired), print_tools)
+
+
+@tools.command("show")
+@options.argument("name", "NAME", "The name of a composite tool: name, or name@2.")
+@options.on_store()
+def show_tool_command(session: StoreSession, name: str) -> int:
+    """Print the parameters and the steps of a tool."""
+    return session.ask_and_print(lambda mill: mill.tool(name), print_tool)
+
+
+@tools.command("rename")
+@tool_argument
+@options.argument("new_name", "NEW", "Its new name: a letter, then letters, digits and -.")
+@options.option("--description", metavar="TEXT", about="What agents read of it.")
+@options.actor
+@options.on_store()
+def rename_tool_command(session: StoreSession, name: str, new_name: str, **given: Any) -> int:
+    """Give a tool another name. Agents find it under the new one only."""
+    return session.ask_and_print(lambda mill: mill.rename_tool(name, new_name, **given), print_tool)
+
+
+@tools.command("pin")
+@tool_argument
+@options.flag("--off", about="Let it get new versions again.")
+@options.actor
+@options.on_store()
+def pin_tool_command(session: StoreSession, name: str, off: bool, **given: Any) -> int:
+    """Keep a tool at its version, whatever later pipelines show."""
+    return session.ask_and_print(lambda mill: mill.pin_tool(name, pinned=not off, **given), print_tool)
+
+
+@tools.command("retire")
+@tool_argument
+@options.flag("--off", about="Give it back to agents.")
+@options.actor
+@options.on_store()
+def retire_tool_command(session: StoreSession, name: str, off: bool, **given: Any) -> int:
+    """Take a tool away from agents: they neither find nor call it."""
+    return session.ask_and_print(lambda mill: mill.retire_tool(name, retired=not off, **given), print_tool)
+
+
+def print_tools(found: Sequence[CompositeTool]) -> None:
+    if not found:
+        print("no pipeline has become a tool")
+        return
+    columns = (
+        Column("TOOL", "name"),
+        Column("VERSION", "version", number=True),
+        Column("STATE", tool_state),
+        Column("PARAMETERS", lambda tool: ", ".join(tool.parameters["properties"]) or "–", gives=True),
+    )
+    print_rows(columns, found)
+
+
+def tool_state(tool: CompositeTool) -> str:
+    return "retired" if tool.retired else "pinned" if tool.pinned else "active"
+
+
+def print_tool(tool: CompositeTool) -> None:
+    about = f"{tool.name}@{tool.version}, {tool_state(tool)}: {tool.description}"
+    print_document(about, {"parameters": tool.parameters["properties"], "pipeline": tool.pipeline})

@@ -9,7 +9,7 @@ The outputs of a run are no attempt: they have no node, are not retried after a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from functools import partial
 from inspect import isawaitable
 from types import coroutine
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tidemill.blobs.contract import MARKED, Blobs
+from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import NotJson, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
@@ -32,7 +32,6 @@ from tidemill.engine.attempts.rendering import (
     check_list_size,
     checked,
     context_of,
-    encoded,
     hidden,
     item_of,
     masked,
@@ -47,7 +46,6 @@ from tidemill.engine.attempts.results import (
     TransactionalStatement,
     as_payload,
     asked_for,
-    check_files,
     child_id,
     stored_value,
     transactional,
@@ -56,7 +54,6 @@ from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, Attempt
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.turn import TurnLoop
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
@@ -65,21 +62,13 @@ from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
 from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import (
-    AttemptStarted,
-    Checkpoint,
-    Failed,
-    MapExpanded,
-    Outcome,
-    Result,
-    SkipRequested,
-    WaitRequested,
-)
+from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
+from tidemill.kernel.spending import Spend
 from tidemill.kernel.state import peek_at
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog, SecretUnusable
@@ -93,15 +82,16 @@ _T = TypeVar("_T")
 
 CHECKED_HERE_MAX = 1 << 18
 """The text of a longer result is looked through in a thread."""
+NO_FILES: frozenset[str] = frozenset()
 
 
 class Attempt:
     """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
 
     __slots__ = (
-        "_act", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node", "_output",
-        "_started", "_state", "_tools", "_visit", "admission", "called", "lease", "number", "phase", "started_ms",
-        "statement", "task",
+        "_act", "_appended", "_described", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task",
+        "_lists", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called", "lease",
+        "number", "phase", "started_ms", "statement", "task",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +115,9 @@ class Attempt:
         self.admission: Admission | None = None
         self._in_task = False
         self._output: AttemptOutput | None = None
+        self._appended = 0
+        self._described: frozenset[str] = NO_FILES
+        """Files that the records of the visit describe."""
 
     @property
     def lost(self) -> int:
@@ -215,7 +208,7 @@ class Attempt:
     def _is_first(self) -> bool:
         """True until the first attempt of a visit has evaluated `when`; a lost worker may not have done so."""
         act = self._act
-        return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall)
+        return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall or act.appended)
 
     async def _admission(self, when: Condition) -> Admission | SkipRequested | Failed:
         scope, inputs = self._scope(), self._state.inputs
@@ -243,11 +236,13 @@ class Attempt:
     async def _call(self, program: CompiledNode) -> Result:
         config = await self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
-        if self._node.delivery == "at_most_once":
+        if self._node.delivery == "at_most_once" or self._handler.agent:
             # The start is durable before the handler is called; a superseded attempt does nothing.
             await self._enter_task()
             if not await self._tools.recorder.record_start(self):
                 raise AttemptSuperseded
+            if self._handler.agent:
+                await self._serve_agent(context)
         self.called, self.started_ms = True, self._tools.clock()
         output = self._output
         assert output is not None, "it speaks through its context"
@@ -312,6 +307,22 @@ class Attempt:
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)
 
+    async def _serve_agent(self, context: NodeContext) -> None:
+        """Give an agent the records of its visit as they are now: another worker may have added some."""
+        texts, resumed = await self._tools.recorder.read_appended(self)
+        self._appended = len(texts)
+        self._described = frozenset(digest for text in texts if MARKED in text for digest in files_in(text))
+        context.appended, context.append = tuple(map(decode_value, texts)), self._append
+        context.recalled, context.resumed = resumed is not None, None if resumed is None else decode_value(resumed)
+        if self._tools.runtime.agents is not None:
+            self._tools.runtime.agents.serve(self.lease.stream.tenant, context, lambda: self.mask)
+
+    async def _append(self, record: Any, *, reserve: Spend | None = None, spent: Spend | None = None) -> None:
+        text = await self._tools.recorder.record_append(self, record, self._appended, reserve, spent)
+        self._appended += 1
+        if MARKED in text:
+            self._described |= frozenset(files_in(text))
+
     @property
     def mask(self) -> Mask:
         return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
@@ -336,7 +347,8 @@ class Attempt:
             case Wait() | Skip():
                 task = self.task
                 try:
-                    child = child_id(self.lease.stream.key, task.node, task.visit, task.index)
+                    key = ended.child.key if isinstance(ended, Wait) and ended.child is not None else ""
+                    child = child_id(self.lease.stream.key, task.node, task.visit, task.index, key)
                     outcome, ask = asked_for(hidden(ended, self.mask), child)
                 except Exception as error:
                     return self._result(failed_by(error))
@@ -358,7 +370,7 @@ class Attempt:
         return failed_by(found) if isinstance(found, BaseException) else found
 
     def _files(self, made: frozenset[str] = frozenset()) -> KnownFiles:
-        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made)
+        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made | self._described)
 
     async def _returned(self, text: bytes, chosen: Chosen, made: frozenset[str] = frozenset()) -> Result:
         if self._handler.type.output_schema is not True:
@@ -500,45 +512,3 @@ async def outputs_of(
         raise
     except Exception as error:
         return failed_by(error)
-
-
-class AttemptLog:
-    """Writes events of running attempts; `note` is called with whether an attempt is recorded as begun."""
-
-    def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
-        self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
-
-    async def record_start(self, attempt: Attempt) -> bool:
-        """Commit NodeStarted; False when the attempt no longer counts."""
-        answer = await self._turns.command(attempt.lease.stream, self.start_command(attempt), hold=attempt.lease)
-        self._note(attempt, answer.problem is None)
-        return answer.problem is None
-
-    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        lease = attempt.lease
-        try:
-            text = encoded(value, attempt.mask)
-        except NotJson as error:
-            text, _ = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
-        on_stall = partial(self._turns.mark_stuck, lease.stream)
-        await retry_until_stored(lambda: check_files(self._blobs, lease.stream.tenant, text), on_stall)
-        payload = await retry_until_stored(lambda: as_payload(self._blobs, lease.stream.tenant, text), on_stall)
-        command = Checkpoint(value=payload, **self._common(attempt))
-        # An unreachable store is not the handler's failure, and writing a checkpoint twice is idempotent.
-        answer = await retry_until_stored(lambda: self._turns.command(lease.stream, command, hold=lease), on_stall)
-        self._note(attempt, answer.problem is None)
-
-    def start_command(self, attempt: Attempt) -> AttemptStarted:
-        return AttemptStarted(**self._common(attempt))
-
-    def _common(self, attempt: Attempt) -> dict[str, Any]:
-        task = attempt.task
-        return {
-            "node": task.node,
-            "visit": task.visit,
-            "index": task.index,
-            "admission": attempt.admission,
-            "token": attempt.lease.token,
-            "worker": self._worker,
-            "started_ms": attempt.started_ms,
-        }

@@ -129,7 +129,15 @@ def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Rout
         named = truncate(", ".join(strange[:NAMED_MAX]), 500)
         message = f"{named} is not among the nodes it may choose"
         return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
-    return replace(route, branch=tuple(names), reason="chosen by the node")
+    return replace(route, branch=tuple(names), reason=_reason(output))
+
+
+def _reason(output: Any) -> str:
+    """Why a node chose its route, as it says itself."""
+    said = output.get("route") if isinstance(output, dict) else None
+    reason = said.get("reason") if isinstance(said, dict) else None
+    chosen = "chosen by the node"
+    return f"{chosen}: {truncate(reason, 500)}" if isinstance(reason, str) and reason else chosen
 
 
 def _choices(branch: Branch) -> str:

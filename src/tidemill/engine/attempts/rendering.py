@@ -367,6 +367,8 @@ def context_of(
         context.at_most_once = True
     if node.timeout_ms is not None:
         context.timeout_ms = node.timeout_ms
+    if node.branch is not None and node.branch.kind == "agent_driven":
+        context.routes = node.branch.available
     if act.checkpoint is not None:
         context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
     if act.recall and act.resumed is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ from tidemill.kernel.events import (
     Payload,
     RunCreated,
 )
+from tidemill.kernel.spending import Budget
 from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
@@ -64,16 +66,20 @@ TEXT_MAX = 20_000
 CHILD_ID_LENGTH_MAX = 120
 FAMILY_NAME_LENGTH_MAX = 40
 PRINCIPALS_MAX = 1_000
+CHILD_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+"""A letter first: the children of items end in a number."""
 WAITED_FOR = ("timer", "signal", "human", "child")
 """What a handler can wait for; no event would end another wait."""
 
 
-def child_id(run_id: str, node: str, visit: int, index: int) -> str:
+def child_id(run_id: str, node: str, visit: int, index: int, key: str = "") -> str:
     """The id of the run that a visit or item starts: deterministic, so that it is started once."""
     tail = f".{node}.{visit}" if index == NOT_AN_ITEM else f".{node}.{visit}.{index}"
+    if key:
+        tail += f".{key}"
     if len((run_id + tail).encode()) <= CHILD_ID_LENGTH_MAX:
         return run_id + tail
-    # Too deep for a readable id: hash the same four facts. The prefix stays that of the root run, because
+    # Too deep for a readable id: hash the same facts. The prefix stays that of the root run, because
     # `in_run_tree` compares it.
     eldest = run_id.partition(".")[0]
     brief = "child-" + hashlib.sha256((run_id + tail).encode()).hexdigest()[:40]
@@ -104,8 +110,26 @@ def asked_for(ended: Wait | Skip, child: str = "") -> tuple[SkipRequested | Wait
         recall=bool(ended.resume),
         approval=None if ended.approval is None else _request(ended.approval),
         close="" if ended.child is None else ended.child.close,
+        budget=None if ended.child is None else _budget(ended.child.budget),
+        returns=bool(ended.resume) and ended.child is not None and ended.child.failure == "return",
     )
     return waits, None if ended.child is None else _ask(ended.child)
+
+
+def _budget(given: Mapping[str, float] | None) -> Budget | None:
+    if given is None:
+        return None
+    if any(name not in _BUDGETED or type(each) not in (int, float) or each < 0 for name, each in given.items()):
+        raise Fail("answer_invalid", f"a budget has {', '.join(_BUDGETED)}, which are numbers from 0 on")
+    calls, tokens, money = (given.get(name) for name in _BUDGETED)
+    return Budget(
+        None if calls is None else int(calls),
+        None if tokens is None else int(tokens),
+        None if money is None else round(money * 1_000_000),
+    )
+
+
+_BUDGETED = ("calls", "tokens", "money")
 
 
 def _moment(ms: Any, field: str, most: int) -> int | None:
@@ -160,6 +184,9 @@ class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
 def _ask(child: ChildRun) -> bytes:
     if not all(isinstance(text, str) for pair in child.labels.items() for text in pair):
         raise Fail("answer_invalid", "a child's labels are text")
+    if child.key and not CHILD_KEY.fullmatch(child.key):
+        hint = "up to 40 of A-Z, a-z, 0-9, - and _, a letter first"
+        raise Fail("answer_invalid", f"{truncate(child.key, 100)!r} is no key of a child", hint=hint)
     workflow = _word(child.workflow, "workflow")
     return encode_value({"workflow": workflow, "inputs": child.inputs, "labels": dict(child.labels)})
 

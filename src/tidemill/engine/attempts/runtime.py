@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,10 +19,12 @@ from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.worker.leases import REST_MS_MAX
 from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.handlers.contract import CapabilityMissing, enable_node_log
+from tidemill.handlers.contract import CapabilityMissing, NodeContext, enable_node_log
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
+from tidemill.kernel.spending import Spend
 from tidemill.observability.capture import OutputCapture
+from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -93,11 +95,33 @@ class LeaveToOtherWorker(Exception):
     """Another worker may be able to run the job, and this one is not."""
 
 
+class AppendedRecords(NamedTuple):
+    """The records of a visit as the log has them, and what the wait before gave, if they do not hold it."""
+
+    texts: list[bytes]
+    resumed: bytes | None
+
+
+class AgentServices(Protocol):
+    """What the engine gives to the attempts of agents."""
+
+    def serve(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> None:
+        """Set `port` and `accounts` of an attempt; the mask hides the secrets that it has read so far."""
+
+
 class Recorder(Protocol):
     async def record_start(self, attempt: Attempt) -> bool:
         """Commit that the attempt has begun; False when it no longer counts."""
 
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None: ...
+
+    async def read_appended(self, attempt: Attempt) -> AppendedRecords:
+        """The records that the visit has now; raises `AttemptSuperseded` when the attempt no longer counts."""
+
+    async def record_append(
+        self, attempt: Attempt, record: Any, number: int, reserve: Spend | None, spent: Spend | None
+    ) -> bytes:
+        """Commit a record as the one after `number` others, and return its text."""
 
 
 class ProcessRuntime(msgspec.Struct, frozen=True):
@@ -111,6 +135,7 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
     handler_host: HandlerHost = msgspec.field(default_factory=HandlerHost)
     capture: OutputCapture = msgspec.field(default_factory=OutputCapture)
     missing: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
+    agents: AgentServices | None = None
 
     def open(self) -> None:
         """Start capturing output, in the running loop."""

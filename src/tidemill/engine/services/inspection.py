@@ -31,7 +31,7 @@ from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable,
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeFailed, RunCreated
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeAppended, NodeFailed, RunCreated
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
@@ -42,10 +42,13 @@ from tidemill.stores.contract import Row, Stream, cap_bound
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
+    from tidemill.agents.transcript import Transcript
     from tidemill.kernel.explain.ended import NodeHistory
     from tidemill.kernel.explain.explain import Explanation
 
 ITEM_HINT = "items are counted from 0"
+AGENT = "agent"
+"""The node type whose visits have transcripts."""
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""
 
@@ -255,6 +258,42 @@ class InspectionService:
         text = b"" if act.output is None else await self._context.text(act.output)
         digest = act.output.digest if isinstance(act.output, BlobRef) else digest_of(text) if text else ""
         return NodeOutput(node=node, visit=visit.visit, index=index, status=act.status, digest=digest, text=text)
+
+    async def transcript(
+        self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
+    ) -> Transcript:
+        """What an agent said and did in a visit, by default the latest: turns, calls of tools, tokens and cost."""
+        from tidemill.agents.transcript import Entry, Transcript, transcript_of
+
+        entry = await self._context.entry(run_id)
+        check_node(entry.flow.workflow, node)
+        cell, place = entry.state.peek(node), at_index(index)
+        number = cell.visit if visit is None else visit
+        if not 1 <= number <= cell.visit:
+            raise rejected("attempt_unknown", f"there is no visit {number} of node {node}", path="/visit")
+        act = peek_at(cell, place) if number == cell.visit else None
+        if act is None and number == cell.visit:
+            raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
+        kind = entry.flow.workflow.by_id[node].type.partition("@")[0]
+        if kind != AGENT and (act is None or not act.appended):
+            hint = "`tidemill runs logs` shows what other nodes say"
+            raise rejected("agent_unknown", f"node {node} is of type {kind}, not an agent", path="/node", hint=hint)
+        made = Transcript(run_id=run_id, node=node, visit=number, index=place)
+        if act is not None:
+            made.status = act.status
+            made.error = None if act.error is None else {"code": act.error.code, "message": act.error.message}
+            if not act.appended:
+                return made
+        after = 0 if act is None else act.appended_from - 1
+        tail = await self._context.tail(run_id, after, None)
+        found: list[Entry] = []
+        for seq, raw in enumerate(tail.records, after + 1):
+            event = decode_event(raw)
+            if isinstance(event, NodeAppended) and (event.node, event.visit, event.index) == (node, number, place):
+                record = decode_value(await self._context.text(event.value))
+                if isinstance(record, dict):
+                    found.append(Entry(seq, event.at_ms, event.attempt, record))
+        return transcript_of(made, found)
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""

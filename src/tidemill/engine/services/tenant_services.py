@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemill.blobs.archive import Archive
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.usage import UsageService
 from tidemill.engine.services.access import AuditService, CredentialDirectory, KeyService, TenantService
@@ -53,3 +54,4 @@ class TenantServices:
         self.keys = KeyService(context, shared.credentials)
         self.tenants = TenantService(context)
         self.audit = AuditService(context)
+        self.tools = CompositeToolService(context)

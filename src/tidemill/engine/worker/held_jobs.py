@@ -13,8 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.attempts.attempt import Attempt, AttemptLog
+from tidemill.engine.attempts.attempt import Attempt
 from tidemill.engine.attempts.compensation import CompensationAttempt
+from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
 from tidemill.engine.turn import TurnLoop
 from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, SkipRequested, WaitRequested

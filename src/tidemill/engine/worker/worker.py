@@ -20,9 +20,10 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.attempt import Attempt, AttemptLog, outputs_of
+from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result
+from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
@@ -135,7 +136,8 @@ class Worker:
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
-        self._log, self.watchdog = AttemptLog(turns, blobs, options.name, self._note_begun), LoopWatchdog(ambient)
+        self._log = AttemptLog(turns, runs, store, blobs, options.name, self._note_begun)
+        self.watchdog = LoopWatchdog(ambient)
         tools = (ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)
         self._tools = AttemptRuntime(*tools)
         self._handlers, self._options = defaultdict(lambda: handlers, tenant_handlers), options

@@ -16,16 +16,18 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tidemill.expressions.conditions import EvaluationRequest, SimpleCondition
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.python_condition import ANSWER, CONTEXT, MEMORY_MB_MAX, OUTPUT, TIMEOUT_MS_MAX, Sandbox
 from tidemill.expressions.sandbox.protocol import answer_of, packed_answer, unpacked
-from tidemill.expressions.sandbox.tasks import SandboxTask, execute
+from tidemill.expressions.sandbox.tasks import RunCode, SandboxTask, execute
 from tidemill.expressions.scope import Absent, Json, Scope
 from tidemill.processes.supervisor import frame, read_frame, resident_mb
 
 if TYPE_CHECKING:
-    from pydantic_monty import Monty, MontyError
+    from pydantic_monty import Monty, MontyError, MontySession
 
 
 GRACE_SECONDS = 0.5
@@ -39,6 +41,10 @@ _CALL = f"""
 {ANSWER} = evaluate({OUTPUT}, {CONTEXT})
 {ANSWER} if {ANSWER} is True or {ANSWER} is False else type({ANSWER}).__name__
 """
+
+_MAIN = f"main({OUTPUT})\n"
+PRINTED_MAX = 8_000
+"""Characters of what code prints that are returned."""
 
 _KINDS = {
     "NoneType": "None",
@@ -72,16 +78,35 @@ class Interpreter:
         raise condition_failed(f"evaluate must return True or False, and it returned {kind}", hint)
 
     def _run(self, sandbox: Sandbox, data: Json) -> object:
-        session = self._started().checkout(
-            limits={
-                "max_feed_duration_secs": sandbox.timeout_ms / 1000,
-                "max_memory": sandbox.max_memory_mb << 20,
-            },
-            os_policy={"sleep": "zero", "datetime": "call_host", "random_start": "call_host"},
-        )
-        with session:
+        with self._session(sandbox.timeout_ms, sandbox.max_memory_mb) as session:
             inputs = {OUTPUT: data["output"], CONTEXT: data["context"]}
             return session.feed_run(f"{sandbox.code}\n{_CALL}", inputs=inputs, print_callback=lambda stream, text: None)
+
+    def run_code(self, task: RunCode) -> bytes:
+        """Call `main(data)` of the code; return its result and what it printed. Raise `ExpressionError`."""
+        from pydantic_monty import MontyError
+
+        printed: list[str] = []
+
+        def note(stream: str, text: str) -> None:
+            printed.append(text)
+
+        try:
+            with self._session(task.deadline_ms, task.memory_mb) as session:
+                inputs = {OUTPUT: msgspec.json.decode(task.value)}
+                result = session.feed_run(f"{task.code}\n{_MAIN}", inputs=inputs, print_callback=note)
+        except MontyError as error:
+            raise condition_failed(f"the code failed: {shorten(str(error), 500)}") from None
+        try:
+            return msgspec.json.encode({"result": result, "printed": "".join(printed)[:PRINTED_MAX]})
+        except (TypeError, ValueError) as error:
+            raise condition_failed(f"main must return plain JSON values: {shorten(str(error))}") from None
+
+    def _session(self, timeout_ms: int, memory_mb: int) -> MontySession:
+        return self._started().checkout(
+            limits={"max_feed_duration_secs": timeout_ms / 1000, "max_memory": memory_mb << 20},
+            os_policy={"sleep": "zero", "datetime": "call_host", "random_start": "call_host"},
+        )
 
     def _started(self) -> Monty:
         if self._pool is None:
@@ -184,6 +209,8 @@ def _execute(work: EvaluationRequest | SandboxTask, interpreter: Interpreter) ->
 
     if isinstance(work, EvaluationRequest):
         return b"true" if judge(work.leaf, work.scope) else b"false"
+    if isinstance(work, RunCode):
+        return interpreter.run_code(work)
     return execute(work, judge)
 
 

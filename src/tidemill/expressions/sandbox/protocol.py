@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
 from tidemill.expressions.errors import ExpressionError, condition_failed
-from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RenderTexts, RunQuery, SandboxTask
+from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RenderTexts, RunCode, RunQuery, SandboxTask
 from tidemill.expressions.scope import NOTHING, Absent, Json, References, Scope, Seen
 
 FRAME_MAX = 1 << 26
@@ -77,7 +77,7 @@ class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
     rows: list[Json]
 
 
-_Sent = _SentRequest | _SentFilterRows | _SentRender | Jq | RunQuery
+_Sent = _SentRequest | _SentFilterRows | _SentRender | Jq | RunQuery | RunCode
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
@@ -108,7 +108,7 @@ def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
         case RenderTexts():
             scope = _sent_scope(work.references, work.scope)
             return _SentRender(texts=work.texts, deadline_ms=work.deadline_ms, scope=scope)
-        case Jq() | RunQuery():
+        case Jq() | RunQuery() | RunCode():
             return work
         case _:
             assert_never(work)
@@ -153,7 +153,7 @@ def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
             return FilterRows(request.leaf, request.scope, sent.rows, request.deadline_ms)
         case _SentRender():
             return RenderTexts(sent.texts, NOTHING, _received_scope(sent.scope), sent.deadline_ms)
-        case Jq() | RunQuery():
+        case Jq() | RunQuery() | RunCode():
             return sent
         case _:
             assert_never(sent)

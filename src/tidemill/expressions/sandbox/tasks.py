@@ -53,6 +53,16 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
     deadline_ms: int = TASK_MS
 
 
+class RunCode(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    """Code in the subset of Python of python_sandbox conditions, and the data of its function `main(data)`."""
+
+    what: ClassVar[str] = "the code"
+    code: str
+    value: msgspec.Raw
+    memory_mb: int
+    deadline_ms: int = TASK_MS
+
+
 class RenderTexts(msgspec.Struct, frozen=True):
     """Templates by place, which take longer than they may on the event loop."""
 
@@ -64,7 +74,7 @@ class RenderTexts(msgspec.Struct, frozen=True):
     """Of the process; rendering itself has its own limit, of processor time."""
 
 
-SandboxTask = FilterRows | Jq | RunQuery | RenderTexts
+SandboxTask = FilterRows | Jq | RunQuery | RenderTexts | RunCode
 
 Judge = Callable[[SimpleCondition, Scope], bool]
 """Decides a condition over a scope."""
@@ -83,6 +93,8 @@ def execute(task: SandboxTask, judge: Judge) -> bytes:
             from tidemill.expressions.templates.template import render_texts
 
             return msgspec.json.encode(render_texts(task.texts, task.scope))
+        case RunCode():
+            raise condition_failed("code runs in the interpreter of a child process only")
 
 
 def find_all(query: str, value: Json) -> list[Json]:

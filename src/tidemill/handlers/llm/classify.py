@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
+from tidemill.handlers.llm.fallback import ask_in_order
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import ForbiddenAt, Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
@@ -86,14 +87,16 @@ def classify_type(providers: Providers) -> NodeType:
 
 
 def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
+    ask = ask_in_order(providers)
+
     async def work(context: NodeContext) -> HandlerOutcome:
         config = context.config
         settings = msgspec.convert(config, Settings)
         if config.get("otherwise") not in (None, *config["labels"]):
             raise Fail("config_invalid", f"/otherwise: {config['otherwise']!r} is none of the labels")
         question = question_of(config, settings, context.forbidden_at)
-        answer = await answered(providers[settings.provider], question, context)
-        return Done(_labelled(config, answer) | answer.account(settings.prices))
+        answer = await answered(ask, question, context)
+        return Done(_labelled(config, answer) | answer.account(with_fallbacks=bool(settings.fallbacks)))
 
     return Handler(classify_type(providers), work, close=close)
 

@@ -12,53 +12,90 @@ import msgspec
 
 from tidemill.handlers.contract import Done, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
-from tidemill.handlers.llm.provider import OPENAI_URL, ForbiddenAt, Message, Providers, Question, Settings
+from tidemill.handlers.llm.fallback import ask_in_order
+from tidemill.handlers.llm.provider import ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 # Shared config.
 
-SECRET_FIELDS = ("api_key", "headers", "base_url")
+_ENDPOINT_FIELDS = ("api_key", "headers", "base_url")
+SECRET_FIELDS = (*_ENDPOINT_FIELDS, *(f"fallbacks.*.{name}" for name in _ENDPOINT_FIELDS))
+FALLBACKS_MAX = 5
 _PRICE = {"type": "number", "minimum": 0}
 _RESERVED = ("messages", "model", "n", "stream", "tools")
+_UNKNOWN_TO = {"anthropic": ("seed",), "openai_responses": ("seed", "stop")}
+"""Fields that a protocol lacks."""
 
 
 def model_schema(providers: Iterable[str], required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     """The schema of a config: the shared fields and some of its own."""
+    provider = {"enum": sorted(providers)}
+    model = _model_fields(provider)
     shared = {
-        "provider": {"enum": sorted(providers), "default": "openai"},
-        "model": {"type": "string", "minLength": 1},
-        "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
-        "api_key": {"type": "string"},
-        "headers": exchange.HEADERS_SCHEMA,
+        **model,
+        "provider": provider | {"default": "openai"},
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
         "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "max_tokens": {"type": "integer", "minimum": 1},
         "seed": {"type": "integer"},
-        "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
+        "cache": {"type": "boolean"},
         "timeout_seconds": exchange.TIMEOUT_SCHEMA | {"default": 120},
+        "fallbacks": {
+            "type": "array",
+            "items": object_schema((), **model) | _REQUIRED,
+            "minItems": 1,
+            "maxItems": FALLBACKS_MAX,
+        },
+    }
+    return object_schema(required, **shared, **properties) | _REQUIRED
+
+
+_REQUIRED = {
+    "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
+    "then": {"required": ["answers"]},
+    "else": {"required": ["model"]},
+}
+
+
+def _model_fields(provider: dict[str, Any]) -> dict[str, Any]:
+    """The fields that say which model at which endpoint; also those of a fallback."""
+    return {
+        "provider": provider,
+        "model": {"type": "string", "minLength": 1},
+        "base_url": {"type": "string", "minLength": 1},
+        "api_key": {"type": "string"},
+        "headers": exchange.HEADERS_SCHEMA,
+        "max_tokens": {"type": "integer", "minimum": 1},
+        "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
+        "timeout_seconds": exchange.TIMEOUT_SCHEMA,
         "prices": object_schema(
             ("input_per_million", "output_per_million"),
             input_per_million=_PRICE,
             output_per_million=_PRICE,
             cached_input_per_million=_PRICE,
+            cache_write_per_million=_PRICE,
         ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
-    }
-    return object_schema(required, **shared, **properties) | {
-        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
-        "then": {"required": ["answers"]},
-        "else": {"required": ["model"]},
     }
 
 
 def check_model(config: Any) -> Iterator[ConfigProblem]:
     """Checks of the shared fields beyond the schema."""
-    yield from exchange.check_not_literal(config.get("api_key"), "/api_key", "key")
-    yield from exchange.check_url(config.get("base_url"), "/base_url")
-    yield from exchange.check_headers(config.get("headers"))
+    fallbacks = config.get("fallbacks")
+    places = [("", config)]
+    if isinstance(fallbacks, list):
+        places += [(f"/fallbacks/{index}", each) for index, each in enumerate(fallbacks) if isinstance(each, dict)]
+    for place, model in places:
+        yield from exchange.check_not_literal(model.get("api_key"), f"{place}/api_key", "key")
+        yield from exchange.check_url(model.get("base_url"), f"{place}/base_url")
+        for problem in exchange.check_headers(model.get("headers")):
+            yield ConfigProblem(f"{place}{problem.path}", problem.message, problem.hint)
+    provider = config.get("provider")
+    for name in _UNKNOWN_TO.get(provider, ()) if isinstance(provider, str) else ():
+        if name in config:
+            yield ConfigProblem(f"/{name}", f"{provider} knows no `{name}`", "leave it out, or use the provider openai")
 
 
 # The node type.
@@ -111,12 +148,14 @@ def llm_type(providers: Providers) -> NodeType:
 
 
 def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
+    ask = ask_in_order(providers)
+
     async def work(context: NodeContext) -> HandlerOutcome:
         settings = msgspec.convert(context.config, Settings)
         question = question_of(context.config, settings, context.forbidden_at)
-        answer = await answered(providers[settings.provider], question, context)
-        reply = answer.reply
-        output = {"text": reply.text, "finish_reason": reply.finish_reason, **answer.account(settings.prices)}
+        answer = await answered(ask, question, context)
+        account = answer.account(with_fallbacks=bool(settings.fallbacks))
+        output = {"text": answer.reply.text, "finish_reason": answer.reply.finish_reason, **account}
         return Done(output if "schema" not in context.config else output | {"value": answer.value})
 
     return Handler(llm_type(providers), work, close=close)

@@ -14,7 +14,7 @@ import msgspec
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Fail, NodeContext
-from tidemill.handlers.llm.provider import Ask, Message, OnText, Prices, Question, Reply, Usage, ignore_text
+from tidemill.handlers.llm.provider import Ask, FailedCall, Message, OnText, Question, Reply, Usage, ignore_text
 
 CUT_SHORT = "length"
 """The finish reason of an answer that reached `max_tokens`."""
@@ -29,17 +29,24 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """The decoded text, if a schema was given."""
     usage: Usage | None
     """The sum of all turns."""
+    cost: float | None
+    """The sum of all turns."""
+    failed: tuple[FailedCall, ...] = ()
+    """Calls that failed before another model was asked, in all turns."""
     repaired: bool = False
 
-    def account(self, prices: Prices | None) -> dict[str, Any]:
-        """The output fields that all node types over models share."""
-        usage = self.usage
-        return {
+    def account(self, *, with_fallbacks: bool) -> dict[str, Any]:
+        """The output fields that all node types over models share; with fallbacks, also who has replied."""
+        account = {
             "model": self.reply.model,
-            "usage": None if usage is None else usage.to_output(),
-            "cost": None if usage is None or prices is None else usage.cost(prices),
+            "usage": None if self.usage is None else self.usage.to_output(),
+            "cost": self.cost,
             "repaired": self.repaired,
         }
+        if not with_fallbacks:
+            return account
+        failed = [msgspec.structs.asdict(each) for each in self.failed]
+        return account | {"provider": self.reply.provider, "failed_calls": failed}
 
 
 ACCOUNT_SCHEMA: dict[str, Any] = {
@@ -51,6 +58,15 @@ ACCOUNT_SCHEMA: dict[str, Any] = {
     },
     "cost": {"type": ["number", "null"]},
     "repaired": {"type": "boolean"},
+    "provider": {"type": "string"},
+    "failed_calls": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in FailedCall.__struct_fields__},
+            "additionalProperties": False,
+        },
+    },
 }
 
 
@@ -69,46 +85,61 @@ def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message
 async def answered(ask: Ask, question: Question, context: NodeContext) -> Answered:
     first = await _ask(ask, question, context.stream if question.stream else ignore_text, context)
     if question.form is None:
-        return Answered(reply=first, usage=first.usage)
+        return Answered(reply=first, usage=first.usage, cost=first.cost, failed=first.failed)
     schema = compile_schema(question.form)
-    value, problems = _read(first.text, schema)
+    value, problems = read_value(first.text, schema)
     if not problems:
-        return Answered(reply=first, value=value, usage=first.usage)
+        return Answered(reply=first, value=value, usage=first.usage, cost=first.cost, failed=first.failed)
     _keep(first, problems, context)
     if first.finish_reason == CUT_SHORT:
         raise _invalid(first, problems, "the answer was cut short: raise max_tokens")
-    second = await _ask(ask, _corrected(question, first.text, problems), ignore_text, context)
+    second = await _ask(ask, _corrected(question, first, problems), ignore_text, context)
     usage = second.usage if first.usage is None else first.usage + (second.usage or Usage())
-    value, problems = _read(second.text, schema)
+    costs = [each.cost for each in (first, second) if each.cost is not None]
+    cost = round(sum(costs), 10) if costs else None
+    value, problems = read_value(second.text, schema)
     if problems:
         _keep(second, problems, context)
         raise _invalid(second, problems, "simplify the schema, say more in the prompt, or use another model")
-    return Answered(reply=second, value=value, usage=usage, repaired=True)
+    failed = (*first.failed, *second.failed)
+    return Answered(reply=second, value=value, usage=usage, cost=cost, failed=failed, repaired=True)
 
 
 async def _ask(ask: Ask, question: Question, on_text: OnText, context: NodeContext) -> Reply:
     reply = await ask(question, on_text)
+    for failed in reply.failed:
+        context.log.info("%s of %s failed: %s: %s", failed.model, failed.provider, failed.code, failed.message)
     usage = reply.usage
     used = "unknown tokens" if usage is None else f"{usage.input_tokens} + {usage.output_tokens} tokens"
     context.log.info("%s answered: %s, %s", reply.model, reply.finish_reason or "no reason to end", used)
-    if reply.refusal or reply.finish_reason == "content_filter":
-        reason = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
-        raise Fail("content_refused", f"the model does not answer: {reason}", hint="say it differently")
-    if not reply.text.strip():
-        cut = reply.finish_reason == CUT_SHORT
-        hint = "raise max_tokens: the model used all of them before it said anything" if cut else ""
-        raise Fail("empty_answer", "the model answered with nothing", retryable=not cut, hint=hint)
+    check_reply(reply)
     return reply
 
 
-def _corrected(question: Question, text: str, problems: list[str]) -> Question:
+def check_reply(reply: Reply) -> None:
+    """Raise if a reply is a refusal, or holds neither text nor a tool call."""
+    if reply.refusal or reply.finish_reason == "content_filter":
+        reason = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
+        raise Fail("content_refused", f"the model does not answer: {reason}", hint="say it differently")
+    if not reply.text.strip() and not reply.tool_calls:
+        cut = reply.finish_reason == CUT_SHORT
+        hint = "raise max_tokens: the model used all of them before it said anything" if cut else ""
+        raise Fail("empty_answer", "the model answered with nothing", retryable=not cut, hint=hint)
+
+
+def _corrected(question: Question, reply: Reply, problems: list[str]) -> Question:
+    """The question after a wrong answer, for the model that gave it."""
+    turns = ({"role": "assistant", "content": reply.text}, {"role": "user", "content": correction_of(problems)})
+    return msgspec.structs.replace(question, correction=turns, stream=False, begin_with=reply.position)
+
+
+def correction_of(problems: list[str]) -> str:
+    """What a model is told about an answer that does not match its schema."""
     wrong = "\n".join(f"- {problem}" for problem in problems)
-    request = f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
-    turns = ({"role": "assistant", "content": text}, {"role": "user", "content": request})
-    return msgspec.structs.replace(question, correction=turns, stream=False)
+    return f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
 
 
-def _read(text: str, schema: Schema) -> tuple[Any, list[str]]:
+def read_value(text: str, schema: Schema) -> tuple[Any, list[str]]:
     """The JSON value of a text, and its problems. Models often wrap JSON in a Markdown code block."""
     fenced = re.fullmatch(r"```[A-Za-z]*\s*(.*?)\s*```", text.strip(), re.DOTALL)
     try:

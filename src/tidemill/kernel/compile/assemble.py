@@ -18,6 +18,7 @@ from tidemill.kernel.compile.references import Reading
 from tidemill.kernel.document.fields import UNLIMITED
 from tidemill.kernel.document.normalize import NormalizedDraft
 from tidemill.kernel.model import Json, NodeType
+from tidemill.kernel.spending import Budget
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10
@@ -66,7 +67,16 @@ def limits_of(document: Mapping[str, Json]) -> model.Limits:
         max_parallel=given.get("max_parallel"),
         max_hops=given.get("max_hops"),
         max_bytes=given.get("max_bytes"),
+        budget=budget_of(given.get("budget")),
     )
+
+
+def budget_of(given: Mapping[str, Json] | None) -> Budget | None:
+    """A budget of the document; money is counted in millionths."""
+    if not given:
+        return None
+    money = given.get("money")
+    return Budget(given.get("calls"), given.get("tokens"), None if money is None else round(money * 1_000_000))
 
 
 def retry_of(given: Mapping[str, Json]) -> model.Retry:

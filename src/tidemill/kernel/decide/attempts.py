@@ -7,17 +7,27 @@ leaves a ResultDiscarded, or nothing if it repeats what the log already holds.
 
 from __future__ import annotations
 
+from tidemill.errors import Problem
 from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left, problem
 from tidemill.kernel.decide.edges_and_joins import route_problem
 from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
 from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, worker_killer
 from tidemill.kernel.decide.waits import begin_wait
-from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCheckpointed, NodeExpanded, NodeStarted, ResultDiscarded
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    Error,
+    NodeAppended,
+    NodeCheckpointed,
+    NodeExpanded,
+    NodeStarted,
+    ResultDiscarded,
+)
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Node
+from tidemill.kernel.spending import cut, exhausted
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
@@ -71,7 +81,11 @@ def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
             _expand(builder, node, result, expanded, facts)
 
 
-def begin(builder: DecisionBuilder, command: commands.Result | commands.AttemptStarted | commands.Checkpoint) -> None:
+Began = commands.Result | commands.AttemptStarted | commands.Checkpoint | commands.Append
+"""What says that an attempt has begun."""
+
+
+def begin(builder: DecisionBuilder, command: Began) -> None:
     """Record the start of the current attempt, once.
 
     The commit may come long after the handler was called, so `at_ms` is the worker's time, clamped between the time
@@ -106,6 +120,45 @@ def take_checkpoint(builder: DecisionBuilder, command: commands.Checkpoint) -> N
             index=command.index,
             attempt=act.attempt if act else 1,
             value=command.value,
+        )
+    )
+
+
+def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem | None:
+    """Why a record is not added: the one before it is missing, or the budget of the run is used up."""
+    act = peek_at(builder.state.peek(command.node), command.index)
+    assert act is not None, "the attempt counts"
+    known, repeated = act.appended, act.token == command.token and act.appended == command.number + 1
+    if known != command.number and not repeated:
+        message = f"record {command.number + 1} of a visit that has {known}"
+        return problem("attempt_stale", message, "stop working on it")
+    if repeated or command.reserve is None:
+        return None
+    used_up = exhausted(budget_left(builder), command.reserve)
+    if not used_up:
+        return None
+    hint = "raise `limits.budget` of the workflow by a patch, and retry the run"
+    return problem("budget_exceeded", f"the run has used up its budget: no {used_up} left", hint)
+
+
+def take_append(builder: DecisionBuilder, command: commands.Append) -> None:
+    """Add a record, and settle or set aside what a call of a model spends. A repetition changes nothing."""
+    begin(builder, command)
+    act = peek_at(builder.state.peek(command.node), command.index)
+    assert act is not None, "the attempt counts"
+    if act.appended > command.number:
+        return
+    builder.emit(
+        NodeAppended(
+            at_ms=builder.now,
+            node=command.node,
+            visit=command.visit,
+            index=command.index,
+            attempt=act.attempt,
+            value=command.value,
+            token=command.token,
+            reserved=None if command.reserve is None else cut(command.reserve, budget_left(builder)),
+            spent=command.spent,
         )
     )
 
@@ -170,8 +223,8 @@ def _done(
         visits.fail_for_good(builder, node, result.index, error, facts, fatal=True)
     elif result.index != NOT_AN_ITEM:
         visits.complete_item(builder, node, result.index, done.output, done.size, facts)
-    elif (problem := route_problem(node, result.route)) is not None:
-        visits.fail_visit(builder, node, Error("route_not_allowed", problem), facts)
+    elif (wrong := route_problem(node, result.route)) is not None:
+        visits.fail_visit(builder, node, Error("route_not_allowed", wrong), facts)
     else:
         # The size of a map's list is not counted again: its items were counted one by one.
         visits.complete_visit(builder, node, done.output, result.route, facts, 0 if node.map is not None else done.size)

@@ -17,6 +17,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, N
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import DISPATCHING, JobSpec
 from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.spending import Budget, left_of, stricter
 from tidemill.kernel.state import State, draft_of
 
 
@@ -99,6 +100,12 @@ class DecisionBuilder:
             work=Work(put=tuple(self._puts.values()), drop=tuple(self._drops), withdraw=tuple(self._withdrawn)),
             after=self.state,
         )
+
+
+def budget_left(builder: DecisionBuilder) -> Budget:
+    """What the run may still spend on language models, without what is set aside."""
+    state = builder.state
+    return left_of(stricter(builder.flow.limits.budget, state.budget), state.spent + state.reserved)
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, gc=False):

@@ -156,7 +156,7 @@ def drop_wait(builder: DecisionBuilder, node: str, visit: int, index: int, act: 
     if wait.on == "child":
         builder.remove_job(key_of("child", node, visit, index))
         if close and wait.close != ABANDON:
-            builder.add_job(close_job(node, visit, index, act.attempt))
+            builder.add_job(close_job(node, visit, index, act.attempt, wait.name))
 
 
 def cancel_items(builder: DecisionBuilder, node: Node, reason: str) -> None:

@@ -19,7 +19,15 @@ from tidemill.kernel import commands, events
 from tidemill.kernel.activation import DISPATCHED, items_merged
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
-from tidemill.kernel.decide.attempts import begin, take_checkpoint, take_lost, take_result
+from tidemill.kernel.decide.attempts import (
+    Began,
+    begin,
+    refuse_append,
+    take_append,
+    take_checkpoint,
+    take_lost,
+    take_result,
+)
 from tidemill.kernel.decide.builder import Decision, DecisionBuilder, problem
 from tidemill.kernel.decide.completion import after_end, cancel_run, fail_run, unread
 from tidemill.kernel.decide.edges_and_joins import owns_job
@@ -99,6 +107,8 @@ def _activation_refusal(builder: DecisionBuilder, command: commands.ToActivation
         return problem("node_unknown", f"the workflow has no node {command.node}", hint)
     if isinstance(command, (commands.AttemptStarted, commands.Checkpoint)):
         return _stale(builder, command)
+    if isinstance(command, commands.Append):
+        return _stale(builder, command) or refuse_append(builder, command)
     if isinstance(command, (commands.Decide, commands.Delegate)):
         return approvals.reject_reason(builder, command)
     return operations.refuse_override(builder, command) if isinstance(command, commands.Override) else None
@@ -130,7 +140,7 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
             return None
 
 
-def _stale(builder: DecisionBuilder, command: commands.AttemptStarted | commands.Checkpoint) -> Problem | None:
+def _stale(builder: DecisionBuilder, command: Began) -> Problem | None:
     node = builder.flow.by_id[command.node]
     status = attempt_status(builder.state, command.node, command.visit, command.index, command.token)
     if status == "current" and phase_of(node, builder.state.peek(command.node), command.index) != "call":
@@ -142,7 +152,7 @@ def _stale(builder: DecisionBuilder, command: commands.AttemptStarted | commands
     return problem("attempt_stale", f"the attempt no longer counts: {status}", "stop working on it")
 
 
-def _announced(node: Node, state: State, command: commands.AttemptStarted | commands.Checkpoint) -> bool:
+def _announced(node: Node, state: State, command: Began) -> bool:
     """Whether an at-most-once attempt was started under another lease, so that it must not start again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
@@ -171,7 +181,7 @@ def start_run(builder: DecisionBuilder, start: commands.Start) -> None:
     )
     if start.parent is not None:
         created = msgspec.structs.replace(
-            created, parent=start.parent, close=start.close, depth=start.depth, root=start.root
+            created, parent=start.parent, close=start.close, depth=start.depth, root=start.root, budget=start.budget
         )
     builder.emit(created)
     if deadline is not None:
@@ -317,6 +327,7 @@ _RULES: dict[type[AnyCommand], Callable[[DecisionBuilder, Any], None]] = {
     commands.AttemptStarted: begin,
     commands.WorkerLost: take_lost,
     commands.Checkpoint: take_checkpoint,
+    commands.Append: take_append,
     commands.TimerFired: on_timer,
     commands.WaitExpired: on_timer,
     commands.RequeueJob: requeue,

@@ -173,5 +173,6 @@ def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
         close="",
         depth=0,
         root="",
+        budget=None,
     )
     yield from prefix[1:]

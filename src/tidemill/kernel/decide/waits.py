@@ -15,12 +15,13 @@ from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left
 from tidemill.kernel.decide.completion import ABANDON, drop_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
+from tidemill.kernel.spending import NO_BUDGET, Budget, share_of
 from tidemill.kernel.state import peek_at
 
 SIGNALS_MAX = 1_000
@@ -31,6 +32,8 @@ AGAIN = "again:"
 COMPLETED = "COMPLETED"
 CAUSES_MAX = 8
 CHILD_FAILED = "child_failed"
+FAILURE = "$child_failed"
+"""The key of a child's failure as the result of a wait."""
 NULL = b"null"
 
 
@@ -63,7 +66,9 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
             recall=request.recall,
             ask=request.ask,
             close=request.close,
+            returns=request.returns,
             signal="" if kept is None else kept.signal,
+            budget=_child_budget(builder, request),
         )
     )
     builder.cause = builder.state.seq
@@ -76,6 +81,14 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     assert waiting is not None
     for job in wait_jobs(node.id, visit.visit, index, waiting):
         builder.add_job(job)
+
+
+def _child_budget(builder: DecisionBuilder, request: WaitRequested) -> Budget | None:
+    """What a child run gets of the budget of this one: what was asked for, or all that is left; None is no limit."""
+    if request.on != "child":
+        return None
+    share = share_of(request.budget, budget_left(builder))
+    return None if share == NO_BUDGET else share
 
 
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
@@ -184,7 +197,7 @@ def child_began(builder: DecisionBuilder, message: ChildBegan) -> None:
     act = _waiting_for(builder, message)
     if act is None:
         if message.close != ABANDON:
-            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt))
+            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt, message.child))
     else:
         _record_start(builder, act, message)
 
@@ -222,14 +235,25 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
             child=message.child,
             status=message.status,
             error=message.error,
+            spent=message.spent,
         )
     )
     builder.cause = builder.state.seq
     if message.status == COMPLETED:
         wait_over(builder, node, message.index, NULL if message.output is None else message.output)
         return
+    error = _child_error(message)
+    if act.wait is not None and act.wait.recall and act.wait.returns:
+        wait_over(builder, node, message.index, _failure(message, error))
+        return
     leave_wait(builder, node, message.index)
-    visits.fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
+    visits.fail_for_good(builder, node, message.index, error, AttemptFacts(cause=builder.cause))
+
+
+def _failure(message: ChildEnded, error: Error) -> bytes:
+    """The result of a wait for a child that failed, where the handler asked for it."""
+    words = {"code": error.causes[0] if error.causes else error.code, "message": error.message, "hint": error.hint}
+    return msgspec.json.encode({FAILURE: {"child": message.child, "status": message.status, **words}})
 
 
 def _child_error(message: ChildEnded) -> Error:

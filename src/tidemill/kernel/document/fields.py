@@ -483,6 +483,21 @@ NODE = Table(
 )
 
 
+_AGENT_SPELLINGS = {"available_tools": "tools", "timeout_sec": "timeout_seconds", "session_id": "session"}
+
+
+def _renamed(place: DocumentPath, config: dict[str, Json]) -> dict[str, Json]:
+    """The settings of an agent with other spellings of their names translated."""
+    read: dict[str, Json] = {}
+    for key, value in config.items():
+        name = _AGENT_SPELLINGS.get(key, key)
+        if name in read or (name != key and name in config):
+            place.problem("conflicting_keys", key, f"`{key}` says again what `{name}` has said", f"keep `{name}`")
+            continue
+        read[name] = value
+    return read
+
+
 def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
     """A node in normal form, but with its edges; `given_id` is its key where nodes are written as a mapping."""
     if not isinstance(raw, dict):
@@ -510,7 +525,10 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
             hint = "leave one of the two away"
             place.warning("ignored_key", "config_ref", "`config_ref` is ignored beside an inline configuration", hint)
             del node["config_ref"]
-    if isinstance(node.get("config"), dict) and str(node.get("type")).partition("@")[0] == "human":
+    kind = str(node.get("type")).partition("@")[0]
+    if kind == "agent" and isinstance(node.get("config"), dict):
+        node["config"] = _renamed(place.child("config"), node["config"])
+    if isinstance(node.get("config"), dict) and kind == "human":
         # Translate other spellings of approval settings.
         renamed = dict(node["config"])
         if "approval_ui_url" in renamed:

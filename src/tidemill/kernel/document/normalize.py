@@ -115,6 +115,10 @@ LEAVES_MAX = 10_000
 LEAVES_PER_NODE = 10
 """Conditions of a document, counted with those that composite ones are made of."""
 
+MONEY_MAX = 1_000_000_000
+BUDGET = fields.table_of(calls=fields.whole(1), tokens=fields.whole(1), money=fields.number(0, MONEY_MAX, above=True))
+"""What runs may spend on language models; money is in the currency of the prices."""
+
 LIMITS = fields.Table(
     {
         "deadline_seconds": ("deadline_seconds", fields.seconds),
@@ -127,6 +131,7 @@ LIMITS = fields.Table(
         "max_parallel": ("max_parallel", fields.whole(1)),
         "max_hops": ("max_hops", fields.whole(1)),
         "max_bytes": ("max_bytes", fields.whole(1)),
+        "budget": ("budget", fields.mapping_of(BUDGET)),
     }
 )
 

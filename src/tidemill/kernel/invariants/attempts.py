@@ -29,6 +29,11 @@ class Attempts(InvariantGroup):
     def checkpointed(self, event: ev.NodeCheckpointed) -> None:
         self._unfinished(event)
 
+    def appended(self, event: ev.NodeAppended) -> None:
+        act = self._unfinished(event)
+        self._check("append", act.open, "a record is added by an attempt that has begun")
+        self._fence(act, event.token)
+
     def left(self, event: ev.NodeWaiting | ev.NodeExpanded) -> None:
         """An attempt has ended, but its activation has not."""
         act = self._unfinished(event)

@@ -101,6 +101,7 @@ class LogChecker:
             ev.NodeScheduled: (self.visits_made.scheduled, self.waits.resumed),
             ev.NodeStarted: (self.attempts.started,),
             ev.NodeCheckpointed: (self.attempts.checkpointed,),
+            ev.NodeAppended: (self.attempts.appended,),
             ev.NodeExpanded: (self.attempts.left, self.visits_made.expanded),
             ev.NodeWaiting: (self.attempts.left, self.approvals.closed, self.waits.began),
             ev.NodeCompleted: (*ended, self.rollbacks.completed),

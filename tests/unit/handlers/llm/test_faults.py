@@ -30,8 +30,9 @@ from tests.fixtures.servers.web import Asked, Script, Writer, cut, json_reply, r
 from tests.pace import allowed
 from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm.endpoint import ProviderRefused, duration_ms, events, refusal, wait_ms
 from tidemill.handlers.llm.node import llm_handler
-from tidemill.handlers.llm.openai import ProviderRefused, duration_ms, events, openai_provider, refusal, wait_ms
+from tidemill.handlers.llm.openai import openai_provider
 from tidemill.net.egress import Egress, Limits
 from tidemill.net.http_client import Fetcher
 
@@ -127,6 +128,9 @@ async def test_a_rate_limit_says_how_long_to_wait(headers: dict[str, str], expec
         ("120ms", 120),
         ("1d2h", 93_600_000),
         ("8.64s", 8_640),
+        ("2023-11-14T22:13:21Z", 1_000),
+        ("2023-11-14T22:13:21", 1_000),
+        ("2020-01-01T00:00:00Z", 0),
         ("", None),
         ("x", None),
     ],

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.kernel.tables import Run, begun, choose, error, loop, rows
 from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, WaitRequested
-from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeStarted, NodeWaiting
+from tidemill.kernel.events import (
+    ChildFinished,
+    ChildStarted,
+    Error,
+    NodeFailed,
+    NodeScheduled,
+    NodeStarted,
+    NodeWaiting,
+)
 
 Json = Any
 
@@ -325,3 +334,26 @@ def test_a_child_that_a_later_attempt_has_asked_for_is_not_closed_for_an_earlier
     run.do(Relabel(id="again:2", labels={}))
     assert run.do(Cancel(attempt=1)) == []
     assert run.do(Cancel(attempt=2)) != []
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "code"),
+    [("FAILED", Error("boom", "it broke"), "boom"), ("CANCELLED", None, "child_failed")],
+    ids=["failed", "cancelled"],
+)
+def test_a_handler_may_get_the_failure_of_its_child(status: str, told: Error | None, code: str) -> None:
+    run = begun("c > z", {"c": CALLS})
+    run.call("c", close="cancel", recall=True, returns=True)
+    run.child_began("c")
+    assert run.child_ended("c", status, error=told)[1:] == rows("NodeScheduled c recalled; drop child c; put run c")
+    resumed = run.of(NodeScheduled)[-1].resumed
+    failed = msgspec.json.decode(resumed)["$child_failed"]
+    assert (failed["child"], failed["status"], failed["code"]) == ("kid", status, code)
+
+
+def test_a_failure_returns_only_to_a_handler_that_is_called_again() -> None:
+    run = begun("c > z", {"c": CALLS})
+    run.call("c", close="cancel", returns=True)
+    run.child_began("c")
+    run.child_ended("c", "FAILED", error=error("boom"))
+    assert run.of(NodeFailed)[0].error.code == "child_failed"

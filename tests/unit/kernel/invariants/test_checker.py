@@ -31,6 +31,8 @@ from tidemill.kernel import events as ev
 from tidemill.kernel.invariants.checker import LogChecker, check_log
 from tidemill.kernel.model import Limits, Workflow
 
+APPENDED = ev.NodeAppended(node="a", visit=1, attempt=1, value=b"1")
+
 
 def late(times: int) -> Change:
     discarded = ev.ResultDiscarded(node="a", visit=1, attempt=1, token=1, outcome="Done", reason="stale")
@@ -240,6 +242,8 @@ BROKEN: list[Case] = [
     ("timer", "waited", change(ev.NodeCompleted, at_ms=5_999)),
     ("timer", "routed", change(ev.NodeScheduled, 1, at_ms=1_999)),
     ("timer", "too_late", change(ev.NodeFailed, at_ms=3_999)),
+    ("append", "appended", before(ev.NodeStarted, APPENDED)),
+    ("fence", "appended", change(ev.NodeAppended, 2, token=1)),
     ("wait-once", "waited", again(ev.NodeWaiting)),
     ("wait-end", "approved", until(ev.ApprovalDecided)),
     ("wait-end", "returned", until(ev.ApprovalReturned)),

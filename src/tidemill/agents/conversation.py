@@ -1,0 +1,247 @@
+"""The conversation of an agent's visit, folded from its records: messages, calls without a result, and what was spent.
+
+A record is a JSON object with a tag `t`; it holds only what is new. The loop appends it to the log and adds it here; an
+attempt after a crash, a fork or a wait adds the records of the log again: the same records give the same messages.
+
+    begin   prompt, and what the session remembers        note    words of the engine to the model
+    reply   what the model said, with usage               again   a call of the model that was lost is made again
+    failed  a call of the model that failed               start   a tool begins that must not be called twice
+    wait    a tool waits for a person or a child run      tool    the result of a tool
+
+`ask` in a record says that the model is asked next, and what is set aside for that. If no reply and no failure follows,
+the call was lost, and counts as spent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, tool_message
+from tidemill.kernel.spending import NOTHING_SPENT, Spend
+
+Record = dict[str, Any]
+
+
+class Call(msgspec.Struct):
+    """A call of the last reply that has no result yet."""
+
+    position: int
+    call: ToolCall
+    started: bool = False
+    """Its tool was called, and must not be called again."""
+    wait: Any = None
+    """The wait that it ended with, as a JSON value."""
+    state: Any = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A call that has its result, as the result of the agent lists it."""
+
+    name: str
+    error: str = ""
+
+
+class Conversation:
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        """Behind the stable prefix."""
+        self.begun = False
+        self.replies = 0
+        self.pending: list[Call] = []
+        self.last: Record | None = None
+        """The latest reply."""
+        self.answered = False
+        """No note has come after the latest reply."""
+        self.spent = NOTHING_SPENT
+        self.usage = Usage()
+        self.cost: float | None = None
+        self.work_ms = 0
+        """Time that models and tools have taken."""
+        self.position = 0
+        """Which model of the chain replied last."""
+        self.used: dict[str, int] = {}
+        """Calls by tool."""
+        self.ended: list[Ended] = []
+        self.same = 0
+        """How often the latest call was asked for in a row."""
+        self.chosen: tuple[str, ...] | None = None
+        """The route, if one was chosen."""
+        self.reason = ""
+        self.repairs = 0
+        self.warned = False
+        self.lost = 0
+        """Calls of the model that were lost with their workers."""
+        self._asked: Spend | None = None
+        self._same_key: tuple[str, str] = ("", "")
+
+    def add(self, record: Record) -> None:
+        """Fold a record. An unknown tag of a later version changes nothing."""
+        fold = _FOLDS.get(record.get("t", ""))
+        if fold is not None:
+            fold(self, record)
+        if "ask" in record:
+            if self._asked is not None:
+                # The call was lost with its worker.
+                self.spent += self._asked
+                self.lost += 1
+            self._asked = Spend(*record["ask"])
+
+    def pending_at(self, position: int) -> Call | None:
+        return next((each for each in self.pending if each.position == position), None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model has answered without a further call."""
+        return self.last is not None and self.answered and not self.last.get("calls")
+
+    def _begin(self, record: Record) -> None:
+        self.begun = True
+        self.messages += [{"role": role, "content": text} for role, text in record.get("memory", ())]
+        self.messages.append({"role": "user", "content": record["prompt"]})
+
+    def _reply(self, record: Record) -> None:
+        self.replies += 1
+        self._asked = None
+        self.last, self.answered = record, True
+        reply = reply_of(record)
+        self.messages.append(reply.message())
+        self.pending = [Call(position, call) for position, call in enumerate(reply.tool_calls)]
+        usage = reply.usage or Usage()
+        self.usage += usage
+        if reply.cost is not None:
+            self.cost = (self.cost or 0.0) + reply.cost
+        self.work_ms += record.get("ms", 0)
+        self.position = reply.position
+        self.spent += Spend(*record.get("spent", (1,)))
+
+    def _failed(self, record: Record) -> None:
+        self._asked = None
+        self.work_ms += record.get("ms", 0)
+        self.spent += Spend(*record.get("spent", (1,)))
+
+    def _note(self, record: Record) -> None:
+        self.messages.append({"role": "user", "content": record["text"]})
+        self.answered = False
+        self.warned = self.warned or record.get("why") == "budget"
+        self.repairs += record.get("why") == "repair"
+
+    def _start(self, record: Record) -> None:
+        call = self.pending_at(record["n"])
+        if call is not None:
+            call.started = True
+
+    def _wait(self, record: Record) -> None:
+        call = self.pending_at(record["n"])
+        if call is not None:
+            call.wait, call.state, call.started = unpacked(record["wait"]), unpacked(record["state"]), False
+
+    def _tool(self, record: Record) -> None:
+        call = self.pending_at(record["n"])
+        if call is None:
+            return
+        self.pending.remove(call)
+        self.messages.append(tool_message(call.call, record["text"], failed=bool(record.get("error"))))
+        self.ended.append(Ended(call.call.name, record.get("error", "")))
+        self.used[call.call.name] = self.used.get(call.call.name, 0) + 1
+        key = (call.call.name, call.call.arguments_text)
+        self.same = self.same + 1 if key == self._same_key else 1
+        self._same_key = key
+        self.work_ms += record.get("ms", 0)
+        if "route" in record:
+            self.chosen, self.reason = tuple(record["route"]), record.get("reason", "")
+
+    def streak(self, call: ToolCall) -> int:
+        """How often a call would have been made in a row with this one."""
+        return self.same + 1 if (call.name, call.arguments_text) == self._same_key else 1
+
+
+_FOLDS = {
+    "begin": Conversation._begin,
+    "reply": Conversation._reply,
+    "failed": Conversation._failed,
+    "note": Conversation._note,
+    "start": Conversation._start,
+    "wait": Conversation._wait,
+    "tool": Conversation._tool,
+}
+
+
+def restored(records: tuple[Any, ...]) -> Conversation:
+    conversation = Conversation()
+    for record in records:
+        conversation.add(record)
+    return conversation
+
+
+# Values of others inside records.
+
+
+def packed(value: Any) -> str:
+    """A value as text. What models and strangers write must not describe files: a run knows those of its records."""
+    return msgspec.json.encode(value).decode()
+
+
+def unpacked(text: str) -> Any:
+    return msgspec.json.decode(text)
+
+
+# Replies as records.
+
+
+def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> Record:
+    """A reply without what is empty. Calls without an id of their own get one: results are found by it."""
+    record: Record = {"t": "reply", "text": reply.text, "ms": ms, "spent": amounts_of(spent)}
+    ids = [call.id for call in reply.tool_calls]
+    calls = [
+        [call.id if call.id and ids.count(call.id) == 1 else f"call_{turn}_{number}", call.name, call.arguments_text]
+        for number, call in enumerate(reply.tool_calls)
+    ]
+    usage = reply.usage
+    more = {
+        "calls": calls,
+        "model": reply.model,
+        "provider": reply.provider,
+        "finish": reply.finish_reason,
+        "refusal": reply.refusal,
+        "usage": [] if usage is None else _numbers(usage),
+        "native": "" if reply.native is None else packed(reply.native),
+        "position": reply.position,
+        "failed": [[each.provider, each.model, each.code, each.message] for each in reply.failed],
+        "request": request,
+    }
+    if reply.cost is not None:
+        record["cost"] = reply.cost
+    return record | {name: value for name, value in more.items() if value}
+
+
+def reply_of(record: Record) -> Reply:
+    usage = record.get("usage")
+    return Reply(
+        text=record["text"],
+        model=record.get("model", ""),
+        finish_reason=record.get("finish", ""),
+        refusal=record.get("refusal", ""),
+        usage=None if not usage else Usage(**dict(zip(Usage.__struct_fields__, usage, strict=False))),
+        tool_calls=tuple(ToolCall(*call) for call in record.get("calls", ())),
+        native=unpacked(record["native"]) if "native" in record else None,
+        provider=record.get("provider", ""),
+        position=record.get("position", 0),
+        cost=record.get("cost"),
+    )
+
+
+def _numbers(usage: Usage) -> list[int]:
+    numbers = list(msgspec.structs.astuple(usage))
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+
+def amounts_of(spent: Spend) -> list[int]:
+    """Calls, tokens and millionths, without the zeros at the end."""
+    amounts = [spent.calls, spent.tokens, spent.micros]
+    while amounts and not amounts[-1]:
+        amounts.pop()
+    return amounts

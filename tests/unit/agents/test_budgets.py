@@ -1,0 +1,143 @@
+"""Budgets of agents: of the node, of the run with all its agents and children, and of the tenant's day."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.fixtures.agents import Model, Tools, agent, at_work, of_agent, records, tags
+from tests.fixtures.cluster import TENANT, Cluster, simulated
+from tests.fixtures.kernel.authoring import document
+from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
+from tidemill.kernel.spending import Budget, Spend
+
+ADD = {"add": {"a": 1}}
+PRICES = {"input_per_million": 100.0, "output_per_million": 1_000.0}
+
+
+def steps(count: int) -> list[dict[str, dict[str, int]]]:
+    return [{"add": {"a": number}} for number in range(count)]
+
+
+@simulated
+async def test_a_node_stops_when_its_calls_are_used_up(mill: Cluster) -> None:
+    model = Model(*steps(20))
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(budget={"calls": 3}))
+    assert (run.status, run.nodes["a"]["error"]["code"], len(model.asked)) == ("FAILED", "budget_exceeded", 3)
+    assert "3 of 3 calls" in run.nodes["a"]["error"]["message"]
+
+
+@simulated
+async def test_what_was_done_can_be_the_result(mill: Cluster) -> None:
+    model = Model(*steps(20))
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(budget={"tokens": 250, "on_exceeded": "finish"}))
+    assert (run.status, run.outputs["a"]["stopped"], run.outputs["a"]["turns"]) == ("COMPLETED", "budget_exceeded", 3)
+
+
+@simulated
+async def test_the_model_is_warned_once_and_a_cheaper_one_is_asked(mill: Cluster) -> None:
+    model = Model(*steps(4), "finished")
+    worker = await at_work(mill, model)
+    cheaper = {"provider": "other", "model": "small"}
+    run = await worker.run(of_agent(budget={"calls": 10, "warn_at": 0.3, "degrade": True}, fallbacks=[cheaper]))
+    assert run.status == "COMPLETED"
+    notes = [record for record in await records(mill, run.run_id) if record["t"] == "note"]
+    assert len(notes) == 1 and "3 of 10 calls" in notes[0]["text"]
+    assert [question.settings.provider for question in model.questions] == [*["scripted"] * 3, *["other"] * 2]
+    assert model.questions[3].messages[-1]["content"] == notes[0]["text"]
+
+
+@simulated
+async def test_money_is_counted_by_the_price_table(mill: Cluster) -> None:
+    model = Model(*steps(20))
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(prices=PRICES, budget={"money": 0.1}))
+    assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("budget_exceeded", 4)
+    assert (await mill.state(run.run_id)).spent == Spend(4, 480, 4 * 30_000)
+
+
+@simulated
+async def test_many_agents_of_a_run_never_make_more_calls_than_it_may(mill: Cluster) -> None:
+    model = Model(*steps(5), "done", takes_s=1.0)
+    worker = await at_work(mill, model)
+    flow = document(agent(_map={"over": list(range(40)), "tolerate": 40}), limits={"budget": {"calls": 25}})
+    run = await worker.run(flow)
+    assert len(model.asked) == 25 and model.most_flying > 10
+    state = await mill.state(run.run_id)
+    assert (state.spent.calls, state.reserved) == (25, Spend())
+
+
+@simulated
+async def test_children_spend_the_budget_of_their_parent(mill: Cluster) -> None:
+    model, tools = Model({"delegate": {}}, {"delegate": {}}, "done"), Tools()
+    worker = await at_work(mill, model, tools)
+    child = agent("k", tools=["add"])
+    child["config"]["prompt"] = "child"
+    await worker.publish({"name": "kid", "nodes": [child]})
+    run_id = await worker.start(document(agent(), limits={"budget": {"calls": 50}}))
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    state = await mill.state(run_id)
+    # A child's model has no `delegate`: it is refused twice, and then done.
+    assert (len(model.asked), state.spent.calls, state.reserved) == (9, 9, Spend())
+
+
+@simulated
+async def test_a_run_without_budget_left_is_retried_after_a_patch(mill: Cluster) -> None:
+    model = Model(*steps(4), "done")
+    worker = await at_work(mill, model)
+    run_id = await worker.start(document(agent(), limits={"budget": {"calls": 2}}))
+    run = await worker.end(run_id)
+    assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "budget_exceeded")
+    patch = [{"op": "replace", "path": "/limits/budget/calls", "value": 20}]
+    await worker.engine.patch(run_id, patch, retry=True)
+    run = await worker.end(run_id)
+    assert (run.status, model.asked) == ("COMPLETED", [0, 1, 2, 3, 4])
+
+
+# The tenant's day
+
+
+@simulated
+async def test_a_thousand_reservations_of_two_processes_never_exceed_the_day(mill: Cluster) -> None:
+    one, other = (AgentAccounts(mill.store, Budget(100, None, None)) for _ in range(2))
+    turns = enumerate([one, other] * 500)
+    answers = await asyncio.gather(*(each.of(TENANT).reserve(str(number), Spend(1, 5, 0)) for number, each in turns))
+    assert answers.count("") == 100 and answers.count("calls") == 900
+    assert await AgentAccounts(mill.store).of("other").reserve("x", Spend(1)) == "", "no budget, no limit"
+
+
+@simulated
+async def test_what_was_not_spent_is_left_for_others(mill: Cluster) -> None:
+    accounts = AgentAccounts(mill.store, Budget(None, 100, None))
+    assert await accounts.reserve(TENANT, "a", Spend(1, 90, 0)) == ""
+    assert await accounts.reserve(TENANT, "b", Spend(1, 90, 0)) == "", "the last call may spend more than is left"
+    assert await accounts.reserve(TENANT, "c", Spend(1, 1, 0)) == "tokens"
+    await accounts.settle(TENANT, "a", Spend(1, 20, 0))
+    await accounts.settle(TENANT, "a", Spend(1, 20, 0))
+    assert (await accounts.spent_today(TENANT)) == Spend(1, 20, 0)
+    assert await accounts.reserve(TENANT, "c", Spend(1, 1, 0)) == ""
+
+
+@simulated
+async def test_reservations_of_lost_workers_are_released(mill: Cluster) -> None:
+    lost = AgentAccounts(mill.store, Budget(1, None, None))
+    assert await lost.reserve(TENANT, "a", Spend(1)) == ""
+    other = AgentAccounts(mill.store, Budget(1, None, None))
+    assert await other.reserve(TENANT, "b", Spend(1)) == "calls"
+    await asyncio.sleep(RESERVED_MS / 1_000 + 1)
+    await other.release_expired(TENANT, {})
+    assert await other.reserve(TENANT, "b", Spend(1)) == ""
+
+
+@simulated
+async def test_an_agent_stops_when_the_day_s_budget_is_used_up(mill: Cluster) -> None:
+    model = Model(*steps(10), "done")
+    worker = await at_work(mill, model)
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(4, None, None))
+    run = await worker.run(of_agent())
+    assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("budget_exceeded", 4)
+    assert (await tags(mill, run.run_id)).endswith("tool failed")
+    assert (await mill.state(run.run_id)).spent.calls == 4, "the refused call counts for nobody"
+    assert (await worker.engine.agents.accounts.spent_today(TENANT)).calls == 4

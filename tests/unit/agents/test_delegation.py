@@ -1,0 +1,185 @@
+"""`delegate_to_agent`: child runs, agents of other systems, the code interpreter, the researcher."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fixtures.agent_tools import NOW_MS, code, content, workbench
+from tests.fixtures.servers.web import Web, json_reply, redirect, web
+from tidemill.agents.delegation import researcher_document
+from tidemill.agents.interpreter import CodeRequest, execute
+from tidemill.agents.port import BudgetSlice
+from tidemill.agents.tools import Pending
+from tidemill.security.signing import verify
+
+KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()
+
+
+def agents(**named: Any) -> dict[str, Any]:
+    return {"name": "delegate_to_agent", "agents": named}
+
+
+async def test_a_workflow_is_a_child_run_with_a_slice_of_the_budget() -> None:
+    async with workbench(agents(clerk={"workflow": "other", "budget": {"calls": 3}})) as bench:
+        asked = {"agent": "clerk", "task": "count", "inputs": {"n": 3}}
+        pending = await bench.call("delegate_to_agent", asked)
+        assert isinstance(pending, Pending)
+        child = pending.wait.child
+        assert child is not None and (child.workflow, child.inputs, child.failure) == ("other@1", {"n": 3}, "return")
+        assert pending.budget == BudgetSlice(calls=3)
+        done = content(await bench.resume("delegate_to_agent", asked, pending, {"a": 3}))
+        assert done == {"result": {"a": 3}, "workflow": "other@1"}
+        failed = {"$child_failed": {"child": "r.x", "status": "FAILED", "code": "boom", "message": "no", "hint": ""}}
+        ended = await bench.resume("delegate_to_agent", asked, pending, failed)
+        assert code(ended) == "delegation_failed"
+        other = await bench.call("delegate_to_agent", asked)
+        assert isinstance(other, Pending) and other.wait.child is not None
+        assert other.wait.child.key != child.key
+
+
+async def test_only_named_agents_get_tasks() -> None:
+    async with workbench(agents(clerk={"workflow": "other"})) as bench:
+        for wrong in ({"agent": "bench"}, {"agent": "clerk", "workflow": "bench"}, {"agent": "clerk", "budget": {}}):
+            assert code(await bench.call("delegate_to_agent", wrong, task="x")) == "arguments_invalid"
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Web]:
+    async with web() as server:
+        yield server
+
+
+async def test_another_system_answers_at_once(served: Web) -> None:
+    served.routes["/agent"] = json_reply({"result": 42})
+    async with workbench(agents(far={"url": served.url("/agent"), "keys": [KEY]})) as bench:
+        asked = {"agent": "far", "task": "count", "inputs": {"n": 1}}
+        assert content(await bench.call("delegate_to_agent", asked)) == {"result": 42}
+        (sent,) = served.asked
+        message_id = verify([KEY], sent.headers, sent.body, NOW_MS)
+        body = msgspec.json.decode(sent.body)
+        assert (body["task"], body["inputs"], body["id"]) == ("count", {"n": 1}, message_id)
+        await bench.again("delegate_to_agent", asked)
+        assert msgspec.json.decode(served.asked[1].body)["id"] == message_id
+
+
+async def test_another_system_is_polled(served: Web) -> None:
+    status = served.url("/status/1")
+    served.routes |= {"/agent": json_reply({"status_url": status}, 202), "/status/1": json_reply({}, 202)}
+    async with workbench(agents(far={"url": served.url("/agent"), "keys": [KEY], "poll_seconds": 2})) as bench:
+        asked = {"agent": "far", "task": "count"}
+        pending = await bench.call("delegate_to_agent", asked)
+        assert isinstance(pending, Pending) and (pending.wait.on, pending.wait.for_ms) == ("timer", 2_000)
+        again = await bench.resume("delegate_to_agent", asked, pending, None)
+        assert isinstance(again, Pending)
+        served.routes["/status/1"] = json_reply({"result": 7})
+        assert content(await bench.resume("delegate_to_agent", asked, again, None)) == {"result": 7}
+        assert all(verify([KEY], each.headers, each.body, NOW_MS) for each in served.asked)
+
+
+async def test_another_system_calls_back(served: Web) -> None:
+    served.routes["/agent"] = json_reply({"callback": True}, 202)
+    async with workbench(agents(far={"url": served.url("/agent"), "keys": [KEY]})) as bench:
+        asked = {"agent": "far", "task": "count"}
+        pending = await bench.call("delegate_to_agent", asked)
+        assert isinstance(pending, Pending) and pending.wait.on == "signal"
+        told = msgspec.json.decode(served.asked[0].body)["callback"]
+        assert told == {"run_id": bench.node.run_id, "signal": pending.wait.name}
+        assert content(await bench.resume("delegate_to_agent", asked, pending, {"n": 1})) == {"result": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (json_reply({"status_url": "http://evil.example/"}, 202), "agent_answer_invalid"),
+        (json_reply({}, 202), "agent_answer_invalid"),
+        (json_reply([1]), "agent_answer_invalid"),
+        (json_reply({"error": "no"}), "agent_failed"),
+        (json_reply({}, 500), "agent_failed"),
+        (redirect("/elsewhere"), "agent_failed"),
+    ],
+)
+async def test_answers_that_cannot_be_used(served: Web, answer: Any, error: str) -> None:
+    served.routes["/agent"] = answer
+    async with workbench(agents(far={"url": served.url("/agent"), "keys": [KEY]})) as bench:
+        assert code(await bench.call("delegate_to_agent", agent="far", task="x")) == error
+        assert len(served.asked) == 1
+
+
+async def test_code_runs_on_data() -> None:
+    async with workbench(agents(code={"builtin": "code_interpreter"})) as bench:
+        inputs = {"code": "def main(data):\n    return sum(data)", "data": [1, 2, 3]}
+        assert content(await bench.call("delegate_to_agent", agent="code", task="sum", inputs=inputs))["result"] == 6
+        stored = await bench.port.put_blob([4, 5])
+        by_reference = {**inputs, "data": stored.reference}
+        ended = await bench.call("delegate_to_agent", agent="code", task="sum", inputs=by_reference)
+        assert content(ended)["result"] == 9
+        assert code(await bench.call("delegate_to_agent", agent="code", task="sum")) == "arguments_invalid"
+
+
+HOSTILE = {
+    "a file": "def main(data):\n    return open('/etc/passwd').read()",
+    "a socket": "import socket\ndef main(data):\n    return socket.create_connection(('127.0.0.1', 80))",
+    "a process": "import subprocess\ndef main(data):\n    return subprocess.run(['id'])",
+    "a command": "import os\ndef main(data):\n    return os.system('id')",
+    "the environment of the process": "def main(data):\n    return open('/proc/self/environ').read()",
+    "a library": "import ctypes\ndef main(data):\n    return ctypes.CDLL(None).getpid()",
+    "a folder": "import os\ndef main(data):\n    return os.listdir('/')",
+    "a write": "import json, os\ndef main(data):\n    return open(os.path.dirname(json.__file__) + '/x', 'w')",
+    "no function": "x = 1",
+    "no JSON": "def main(data):\n    return object()",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("packages", [[], ["statistics"]], ids=["sandbox", "process"])
+async def test_code_has_no_world(name: str, packages: list[str]) -> None:
+    agent: dict[str, Any] = {"builtin": "code_interpreter", "time_seconds": 10}
+    if packages:
+        agent["packages"] = packages
+    async with workbench(agents(code=agent), packages=("statistics",)) as bench:
+        ended = await bench.call("delegate_to_agent", agent="code", task="x", inputs={"code": HOSTILE[name], "data": 1})
+        assert code(ended) in ("code_failed", "condition_failed"), ended
+
+
+async def test_packages_are_the_operators_choice() -> None:
+    inputs = {"code": "def main(data):\n    return statistics.mean(data)", "data": [1, 2, 3]}
+    agent = {"builtin": "code_interpreter", "packages": ["statistics"]}
+    async with workbench(agents(code=agent)) as bench:
+        ended = await bench.call("delegate_to_agent", agent="code", task="x", inputs=inputs)
+        assert code(ended) == "package_not_allowed"
+    async with workbench(agents(code=agent), packages=("statistics",)) as bench:
+        assert content(await bench.call("delegate_to_agent", agent="code", task="x", inputs=inputs))["result"] == 2
+
+
+async def test_code_that_never_ends_is_killed() -> None:
+    agent = {"builtin": "code_interpreter", "packages": ["statistics"], "time_seconds": 0.5}
+    async with workbench(agents(code=agent), packages=("statistics",)) as bench:
+        inputs = {"code": "def main(data):\n    while True: pass", "data": 1}
+        assert code(await bench.call("delegate_to_agent", agent="code", task="x", inputs=inputs)) == "code_timeout"
+
+
+def test_code_gets_its_modules_and_its_data() -> None:
+    request = CodeRequest(code="", data=msgspec.Raw(b"1"), packages=(), time_seconds=1, memory_mb=128)
+    assert request.memory_mb == 128
+    assert execute("def main(data):\n    return data + y", 1, {"y": 2}) == 3
+
+
+def test_the_researcher_only_reads_and_holds_no_secret() -> None:
+    agent = {"builtin": "researcher", "model": "m", "origins": ["https://a.example"], "api_key_secret": "KEY"}
+    (node,) = researcher_document(agent)["nodes"]
+    assert node["config"]["api_key"] == "{{ secrets.KEY }}"
+    reads = {"name": "execute_pipeline", "origins": ["https://a.example"], "methods": ["GET"]}
+    assert node["config"]["tools"] == [reads]
+
+
+async def test_the_list_of_agents_is_a_constant() -> None:
+    async with workbench("ask_human") as bench:
+        wrong = [agents(far={"url": "{{ inputs.url }}", "keys": ["{{ secrets.KEY }}"]})]
+        assert [each.code for each in bench.registry.problems(wrong)] == ["tool_not_constant"]
+        fine = [agents(far={"url": "https://a.example", "keys": ["{{ secrets.KEY }}"]})]
+        assert bench.registry.problems(fine) == []
