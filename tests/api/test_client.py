@@ -82,7 +82,10 @@ AGENT: dict[str, Any] = {
                             "tool_calls": [
                                 {
                                     "name": "execute_pipeline",
-                                    "arguments": {"rows": [{"n": 1}, {"n": 2}], "steps": [{"step": "top_k", "k": k}]},
+                                    "arguments": {
+                                        "rows": [{"n": 1}, {"n": 2}],
+                                        "pipeline": [{"step": "top_k", "k": k}],
+                                    },
                                 }
                             ]
                         }
@@ -306,7 +309,7 @@ VARIES = re.compile(
 )
 """Fields that differ between two stores, or by time."""
 
-OPTIONAL = {"duration_ms", "check", "capped"}
+OPTIONAL = {"duration_ms", "waited_ms", "check", "capped"}
 """A duration is left out where it is 0; code does not travel."""
 
 

@@ -1,4 +1,4 @@
-"""`create_app`: the HTTP API of an engine as a FastAPI application, to serve or to mount into another one."""
+"""`create_app`: the HTTP API of an engine, and its web page, as a FastAPI application, to serve or to mount into another one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tidemill.api.routes import (
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
+from tidemill.api.web_files import add_web_files
 from tidemill.engine.engine import Engine
 from tidemill.security.signing import DecisionLinks
 from tidemill.version import __version__
@@ -91,6 +92,7 @@ def create_app(
     app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
+    add_web_files(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

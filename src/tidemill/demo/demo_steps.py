@@ -100,7 +100,7 @@ class Steps:
         return {"row": row, "sku": f"SKU-{row:05d}", "price": round(4.5 + row * 1.37 % 90, 2)}
 
     async def pull_prices(self, supplier: str, context: NodeContext) -> None:
-        context.log.warning("attempt %d: no answer from %s", context.attempt, supplier)
+        context.log.info("attempt %d: no answer from %s", context.attempt, supplier)
         await self._take(2)
         try:
             raise TimeoutError("timed out after 2.0 s")

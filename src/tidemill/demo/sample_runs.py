@@ -12,11 +12,12 @@ from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected
 from tidemill.triggers.service import ScheduleService
 
-ROLES = ("admin", "finance", "people", "risk", "sales")
+ROLES = ("admin", "finance", "people", "risk", "sales", "support")
 """The roles of the user of the page; every approval of the demo asks one of them."""
 TEAMS = {
     "account": "people",
     "catalogue-import": "shop",
+    "complaint-desk": "support",
     "employee-onboarding": "people",
     "invoice-approval": "finance",
     "lead-triage": "sales",
@@ -39,6 +40,7 @@ FIRST: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("invoice-approval", {"number": "IN-2044", "supplier": "Northwind Traders", "amount": 4_820.5}),
     ("invoice-approval", {"number": "IN-2045", "supplier": "Contoso Print", "amount": 640, "hours": 0.25}),
     ("invoice-approval", {"number": "IN-2046", "supplier": "Bakery Müller", "amount": 38.4}),
+    ("complaint-desk", {"customer": "Ada Lovelace", "complaint": "My desk came almost a week late."}),
     ("employee-onboarding", {"person": "Katherine"}),
     ("trip-booking", {"city": "Lisbon"}),
     ("catalogue-import", {"rows": 120}),
@@ -54,6 +56,7 @@ LATER: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("order-fulfilment", {"customer": "Annie Easley"}),
     ("invoice-approval", {"number": "IN-2050", "supplier": "Office Supplies", "amount": 72.9}),
     ("lead-triage", {"message": "I cannot sign in: an error every time."}),
+    ("complaint-desk", {"customer": "Grace Hopper", "complaint": "The chair was late, and nobody told me."}),
     ("newsletter-draft", {"topic": "what changed this week"}),
     ("nightly-report", {"day": "today"}),
     ("catalogue-import", {"rows": 40}),

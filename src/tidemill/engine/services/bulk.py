@@ -89,7 +89,7 @@ class BulkService:
                 known = await self._runs.status_of(run_id)
                 run = msgspec.structs.replace(run, workflow=known[0], status=known[1])
             if dry_run:
-                await self._runs.rehearse(action, run_id)
+                await self._runs.check_allowed(action, run_id)
             else:
                 await getattr(self._runs, action)(run_id, reason=reason, actor=actor)
         except Rejected as refusal:

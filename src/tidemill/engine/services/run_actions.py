@@ -92,7 +92,7 @@ class RunActions:
 
     # Operator actions
 
-    async def rehearse(self, action: str, run_id: str) -> None:
+    async def check_allowed(self, action: str, run_id: str) -> None:
         """Raise what `cancel`, `pause`, `resume`, `retry` or `rollback` would be refused with now; nothing is done."""
         if action == "retry":
             await self._context.check_parent(run_id)
