@@ -13,6 +13,7 @@ import { ValueView } from "./values";
 import { sentence } from "./words";
 
 const Transcript = lazy(() => import("./transcript"));
+const StepActions = lazy(() => import("./actions").then((module) => ({ default: module.StepActions })));
 
 const EVENTS = 1_000;
 
@@ -141,6 +142,11 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
         </div>
         <Passes state={state} visit={visit} onVisit={(next) => select({ visit: next === state.visits ? null : next, attempt: null })} />
         {state.items && <Items model={model} node={node} state={state} />}
+        {model.at === null && isLatest && (
+          <Suspense fallback={null}>
+            <StepActions model={model} node={node} index={item} />
+          </Suspense>
+        )}
       </header>
       <Tabs className={css.panelTabs} label="About the step" tabs={tabs} value={tab} onChange={(next) => select({ tab: next }, { replace: true })}>
         <div className={css.panelBody}>
