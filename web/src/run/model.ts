@@ -282,6 +282,8 @@ export interface RunModel {
   why: Explanation | null;
   /** The event after which the run is shown; null is now. */
   at: number | null;
+  /** How many events the run has now; `run.events` is that of the moment that is shown. */
+  total: number;
   live: LiveState;
 }
 
@@ -463,8 +465,8 @@ export function useRunModel(id: string, at: number | null): ModelState {
   const model = useMemo<RunModel | null>(() => {
     if (shown === undefined) return null;
     const { graph, edges, traces, ...run } = shown;
-    return { id, run, graph, edges, traces, why: at === null ? (why.data ?? null) : null, at, live };
-  }, [id, shown, why.data, at, live]);
+    return { id, run, graph, edges, traces, why: at === null ? (why.data ?? null) : null, at, total: known?.events ?? shown.events, live };
+  }, [id, shown, known?.events, why.data, at, live]);
   const error = (at === null ? now.error : past.error) ?? (model === null ? now.error : null);
   return {
     model,
