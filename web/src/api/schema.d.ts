@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document.
+// Made by `make web-types` from the OpenAPI document 689778f051010f91.
 
 export interface paths {
     "/livez": {
@@ -231,7 +231,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the events of a run */
+        /** List the events of a run, all or those that meet conditions */
         get: operations["getRunEvents"];
         put?: never;
         post?: never;
@@ -346,35 +346,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/runs/{run_id}/graph": {
+    "/api/v1/runs/{run_id}/nodes/{node}/transcript": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** The graph of a run with statuses and taken edges, as JSON or as a drawing */
-        get: operations["getRunGraph"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/runs/{run_id}/nodes/{node}/output": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * The output of a node
-         * @description Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).
-         */
-        get: operations["getNodeOutput"];
+        /** What an agent said and did: turns, calls of tools, tokens and cost */
+        get: operations["getTranscript"];
         put?: never;
         post?: never;
         delete?: never;
@@ -432,6 +412,100 @@ export interface paths {
          * @description `{change, run}` for each run that has started, changed or ended, within a second or so. `reset` says that changes were missed: read the list again.
          */
         get: operations["streamRuns"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run_id}/nodes/{node}/output": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The output of a node
+         * @description Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).
+         */
+        get: operations["getNodeOutput"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run_id}/nodes/{node}/input": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What a node was given: its config with the values in it, without secrets; of a map, its list
+         * @description No value if no attempt has begun. Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).
+         */
+        get: operations["getNodeInput"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run_id}/nodes/{node}/items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The items of the latest visit of a map, with their statuses */
+        get: operations["getNodeItems"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run_id}/graph": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The graph of a run with statuses and taken edges, as JSON or as a drawing */
+        get: operations["getRunGraph"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * When the nodes of a run were queued, at work, waiting and backing off
+         * @description `after` is what made a track ready, `last` what led to the last event: node, visit and item.
+         */
+        get: operations["getRunTimeline"];
         put?: never;
         post?: never;
         delete?: never;
@@ -562,6 +636,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/runs/{run_id}/rehearse": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * What an action would do to a run now; nothing changes
+         * @description Refused as the action would be, except for unknown outcomes, which it names.
+         */
+        post: operations["rehearseAction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/runs/{run_id}/signal": {
         parameters: {
             query?: never;
@@ -645,7 +739,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** One action on all runs that a query finds */
+        /** One action on all runs that a query finds, or that are named */
         post: operations["actOnRuns"];
         delete?: never;
         options?: never;
@@ -1054,7 +1148,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show the approval of a link; nothing is decided by it */
+        /**
+         * Show the approval of a link; nothing is decided by it
+         * @description A browser that opens it is sent to the page that shows it.
+         */
         get: operations["showDecisionLink"];
         put?: never;
         /**
@@ -1310,6 +1407,44 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List composite tools, the last changed first */
+        get: operations["listTools"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tools/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a composite tool: its parameters and its steps
+         * @description By name, in its newest version, or as `name@2`.
+         */
+        get: operations["showTool"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** Rename, pin or retire a composite tool */
+        patch: operations["changeTool"];
         trace?: never;
     };
     "/api/v1/schedules": {
@@ -1638,8 +1773,15 @@ export interface components {
             /**
              * Query
              * @description Which runs, as in `status:failed workflow:billing`.
+             * @default
              */
             query: string;
+            /**
+             * Run Ids
+             * @description Instead of `query`: the runs by their ids.
+             * @default []
+             */
+            run_ids: string[];
             /**
              * Limit
              * @description The most runs to act on, newest first.
@@ -1648,7 +1790,7 @@ export interface components {
             limit: number;
             /**
              * Dry Run
-             * @description Only say which runs it would be.
+             * @description Only say which runs it would be, and which would refuse.
              * @default false
              */
             dry_run: boolean;
@@ -1795,6 +1937,13 @@ export interface components {
              * @description A JSON Patch of the run's document. Needs `runs:patch`.
              */
             patch?: unknown;
+            /**
+             * Document
+             * @description Instead of `patch`: what the document shall become, also as YAML.
+             */
+            document?: {
+                [key: string]: unknown;
+            } | string | null;
             /**
              * Labels
              * @description By default those of the run.
@@ -2044,7 +2193,14 @@ export interface components {
              * Operations
              * @description A JSON Patch of the run's document (`GET /runs/{run_id}/document`).
              */
-            operations: unknown;
+            operations?: unknown;
+            /**
+             * Document
+             * @description Instead of `operations`: what the document shall become, also as YAML.
+             */
+            document?: {
+                [key: string]: unknown;
+            } | string | null;
             /**
              * Dry Run
              * @description Only say what the patch would do.
@@ -2125,6 +2281,51 @@ export interface components {
              * @example 3 fails on empty orders
              */
             message: string;
+        };
+        /**
+         * Rehearse
+         * @example {
+         *       "action": "rewind",
+         *       "node": "fetch"
+         *     }
+         */
+        Rehearse: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "cancel" | "override" | "pause" | "resume" | "retry" | "rewind" | "rollback";
+            /**
+             * Node
+             * @description Of a rewind or an override.
+             * @default
+             */
+            node: string;
+            /** Visit */
+            visit?: number | null;
+            /** Index */
+            index?: number | null;
+            /**
+             * Skip
+             * @description An override that skips the node.
+             * @default false
+             */
+            skip: boolean;
+            /** Next Nodes */
+            next_nodes?: string[] | null;
+            /** Compensate */
+            compensate?: boolean | null;
+            /**
+             * Force
+             * @default false
+             */
+            force: boolean;
+            /**
+             * Did Not Happen
+             * @description Nodes with an unknown outcome that did not happen.
+             * @default []
+             */
+            did_not_happen: string[];
         };
         /**
          * RelabelRun
@@ -2448,6 +2649,30 @@ export interface components {
              * @description The inputs of the run.
              */
             inputs?: unknown;
+        };
+        /** ToolBody */
+        ToolBody: {
+            /**
+             * Name
+             * @description Its new name.
+             * @example cheapest-flights
+             */
+            name?: string | null;
+            /**
+             * Description
+             * @description What agents read of it.
+             */
+            description?: string | null;
+            /**
+             * Pinned
+             * @description Whether it keeps its version.
+             */
+            pinned?: boolean | null;
+            /**
+             * Retired
+             * @description Whether agents can no longer find and call it.
+             */
+            retired?: boolean | null;
         };
         /** ValidationError */
         ValidationError: {
@@ -3085,15 +3310,74 @@ export interface components {
             version: number;
             revision: number;
         };
-        ShownOutput: {
+        Transcript: {
+            run_id: string;
             node: string;
             visit: number;
-            index: number | null;
+            index: number;
             status: string;
-            size: number;
-            digest: string;
-            value: unknown;
-            preview: string | null;
+            error: {
+                [key: string]: string;
+            } | null;
+            prompt: string;
+            memory: string[][];
+            prefix: string;
+            turns: components["schemas"]["TranscriptTurn"][];
+            open_notes: string[];
+            open_failures: components["schemas"]["FailedCall"][];
+            lost_calls: number;
+            usage: {
+                [key: string]: number;
+            };
+            cost: number | null;
+            calls: number;
+            tool_calls: number;
+            duration_ms: number;
+            next_nodes: string[];
+            reason: string;
+        };
+        TranscriptTurn: {
+            number: number;
+            seq: number;
+            at_ms: number;
+            attempt: number;
+            model: string;
+            provider: string;
+            notes: string[];
+            failed: components["schemas"]["FailedCall"][];
+            text: string;
+            refusal: string;
+            calls: components["schemas"]["TranscriptCall"][];
+            usage: {
+                [key: string]: number;
+            } | null;
+            cost: number | null;
+            duration_ms: number;
+            finish_reason: string;
+            request: string;
+        };
+        /** @description A call of the model that failed. */
+        FailedCall: {
+            code: string;
+            message: string;
+            at_ms: number;
+            model: string;
+            provider: string;
+        };
+        /** @description A call of a tool. */
+        TranscriptCall: {
+            name: string;
+            arguments: unknown;
+            status: string;
+            result: unknown;
+            error: string;
+            unknown_outcome: boolean;
+            reference: unknown;
+            preview: unknown;
+            child: string;
+            waits_for: string;
+            seq: number;
+            duration_ms: number;
         };
         Comparison: {
             left: string;
@@ -3104,6 +3388,28 @@ export interface components {
             nodes: {
                 [key: string]: unknown;
             }[];
+        };
+        ShownOutput: {
+            node: string;
+            visit: number;
+            index: number | null;
+            status: string;
+            size: number;
+            digest: string;
+            value: unknown;
+            preview: string | null;
+        };
+        /** @description What an action would do to a run now. */
+        Rehearsal: {
+            seq: number;
+            status: string;
+            again: string[];
+            cancelled: string[];
+            skipped: string[];
+            undone: string[];
+            unsure: string[];
+            events: string[];
+            event_count: number;
         };
         SentSignal: {
             run_id: string;
@@ -3248,6 +3554,12 @@ export interface components {
             decided_by: string;
             decided_ms: number | null;
             comments: string;
+        };
+        /** @description Whoever looks at an approval. */
+        Decider: {
+            person: string;
+            refusal: components["schemas"]["Problem"] | null;
+            expires_ms: number | null;
         };
         ApprovalReview: {
             approval_id?: string;
@@ -3412,6 +3724,21 @@ export interface components {
         ConcurrencyLimit: {
             name: string;
             limit: number;
+        };
+        /** @description A pipeline that was used often enough to become a tool; its lifted constants are parameters. */
+        CompositeTool: {
+            name: string;
+            version: number;
+            shape: string;
+            description: string;
+            parameters: {
+                [key: string]: unknown;
+            };
+            pipeline: {
+                [key: string]: unknown;
+            }[];
+            pinned: boolean;
+            retired: boolean;
         };
         Schedule: {
             cron: string;
@@ -3989,8 +4316,10 @@ export interface operations {
             query?: {
                 /** @description The run as it was after this event. */
                 at?: number | null;
-                /** @description Also the compiled workflow, and what nodes took, for a picture. */
+                /** @description Also the compiled workflow, its edges, and what nodes took, for a picture. */
                 graph?: boolean;
+                /** @description With outputs, however large; without, they are null. */
+                values?: boolean;
             };
             header?: never;
             path: {
@@ -4086,6 +4415,17 @@ export interface operations {
                 after?: string;
                 /** @description How many items a page has at most. */
                 limit?: number;
+                /** @description Of this node only. */
+                node?: string;
+                visit?: number | null;
+                /** @description Of this item of a map, and of the map. */
+                index?: number | null;
+                /** @description Of these types only. */
+                type?: string[];
+                /** @description Whose record contains this text. */
+                contains?: string;
+                /** @description Of values longer than 200 bytes only the beginning. */
+                brief?: boolean;
             };
             header?: never;
             path: {
@@ -4362,50 +4702,9 @@ export interface operations {
     };
     getRunDocument: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                run_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RunDocument"];
-                };
-            };
-            /** @description A problem */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": {
-                        type: string;
-                        title: string;
-                        status: number;
-                        detail: string;
-                        code: string;
-                        path?: string;
-                        hint?: string;
-                        problems: Record<string, never>[];
-                    };
-                };
-            };
-        };
-    };
-    getRunGraph: {
-        parameters: {
             query?: {
-                /** @description The run as it was after this event. */
-                at?: number | null;
-                format?: "json" | "svg";
+                /** @description Also as YAML, in `text`, as people write it. */
+                text?: boolean;
             };
             header?: never;
             path: {
@@ -4421,10 +4720,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "image/svg+xml": string;
-                    "application/json": {
-                        nodes: Record<string, never>[];
-                        edges: Record<string, never>[];
+                    "application/json": components["schemas"]["RunDocument"] & {
+                        text: string;
                     };
                 };
             };
@@ -4448,17 +4745,15 @@ export interface operations {
             };
         };
     };
-    getNodeOutput: {
+    getTranscript: {
         parameters: {
             query?: {
+                /** @description By default the latest. */
+                visit?: number | null;
                 /** @description An item of a map. */
                 index?: number | null;
-                /** @description The run as it was after this event. */
-                at?: number | null;
             };
-            header?: {
-                Range?: string;
-            };
+            header?: never;
             path: {
                 run_id: string;
                 node: string;
@@ -4473,22 +4768,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ShownOutput"];
+                    "application/json": components["schemas"]["Transcript"];
                 };
-            };
-            /** @description Bytes of the JSON text */
-            206: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description There are no such bytes */
-            416: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description A problem */
             default: {
@@ -4625,6 +4906,292 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": unknown;
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    getNodeOutput: {
+        parameters: {
+            query?: {
+                /** @description An item of a map. */
+                index?: number | null;
+                /** @description The run as it was after this event. */
+                at?: number | null;
+            };
+            header?: {
+                Range?: string;
+            };
+            path: {
+                run_id: string;
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownOutput"];
+                };
+            };
+            /** @description Bytes of the JSON text */
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description There are no such bytes */
+            416: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    getNodeInput: {
+        parameters: {
+            query?: {
+                /** @description By default the latest. */
+                visit?: number | null;
+                /** @description An item of a map. */
+                index?: number | null;
+                /** @description The run as it was after this event. */
+                at?: number | null;
+            };
+            header?: {
+                Range?: string;
+            };
+            path: {
+                run_id: string;
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownOutput"];
+                };
+            };
+            /** @description Bytes of the JSON text */
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description There are no such bytes */
+            416: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    getNodeItems: {
+        parameters: {
+            query?: {
+                /** @description Only those with this status. */
+                status?: ("PENDING" | "QUEUED" | "RUNNING" | "WAITING" | "COMPLETED" | "FAILED" | "SKIPPED" | "CANCELLED") | "";
+                /** @description `next` of the page before. */
+                after?: string;
+                /** @description How many items a page has at most. */
+                limit?: number;
+                /** @description The run as it was after this event. */
+                at?: number | null;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        items: {
+                            index: number;
+                            status: string;
+                            attempts: number;
+                            error: Record<string, never> | null;
+                        }[];
+                        next: string | null;
+                    };
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    getRunGraph: {
+        parameters: {
+            query?: {
+                /** @description The run as it was after this event. */
+                at?: number | null;
+                format?: "json" | "svg";
+                /** @description A looping node: the graph as it was when a pass ended. */
+                loop?: string | null;
+                /** @description Which pass of `loop`. */
+                pass?: number;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "image/svg+xml": string;
+                    "application/json": {
+                        nodes: Record<string, never>[];
+                        edges: Record<string, never>[];
+                    };
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    getRunTimeline: {
+        parameters: {
+            query?: {
+                /** @description The run as it was after this event. */
+                at?: number | null;
+            };
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        begin_ms: number;
+                        end_ms: number;
+                        pauses: unknown[][];
+                        /** @description Node, visit and item (-1 for none). */
+                        last: unknown[] | null;
+                        rows: Record<string, never>[];
+                    };
                 };
             };
             /** @description A problem */
@@ -4954,6 +5521,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RunView"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    rehearseAction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Rehearse"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rehearsal"];
                 };
             };
             /** @description A problem */
@@ -5970,6 +6581,8 @@ export interface operations {
             query?: {
                 /** @description Those that ask the caller, one of the caller's roles, or anyone. */
                 mine?: boolean;
+                /** @description Those that ask one of the caller's roles. */
+                my_roles?: boolean;
                 /** @description How they stand. */
                 status?: ("pending" | "decided" | "expired" | "cancelled") | "all";
                 /** @description Those whose time ends within so many seconds. */
@@ -6040,7 +6653,9 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ApprovalReview"];
+                    "application/json": components["schemas"]["ApprovalReview"] & {
+                        decider: components["schemas"]["Decider"];
+                    };
                 };
             };
             /** @description A problem */
@@ -6342,8 +6957,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ApprovalReview"];
+                    "application/json": components["schemas"]["ApprovalReview"] & {
+                        decider: components["schemas"]["Decider"];
+                    };
                 };
+            };
+            /** @description Where the page is, for a browser */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A problem */
             default: {
@@ -7129,6 +7753,136 @@ export interface operations {
                 };
                 content: {
                     "application/json": Record<string, never>;
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    listTools: {
+        parameters: {
+            query?: {
+                /** @description Those that were retired, instead of those in use. */
+                retired?: boolean;
+                /** @description How many items a page has at most. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        items: components["schemas"]["CompositeTool"][];
+                        next: string | null;
+                    };
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    showTool: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompositeTool"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    changeTool: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompositeTool"];
                 };
             };
             /** @description A problem */
