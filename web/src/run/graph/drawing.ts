@@ -183,7 +183,7 @@ export function curve(points: readonly Point[]): string {
 const round = (value: number): number => Math.round(value * 10) / 10;
 
 /** The route from box to box: straight into the top, and a way back at the side. */
-function routed(route: PlacedLink, link: SceneLink, placed: Placed): { path: string; points: Point[] } {
+function routed(route: PlacedLink, link: SceneLink, placed: Placed, body: readonly string[]): { path: string; points: Point[] } {
   const seen = paths.get(route);
   if (seen) return seen;
   const from = placed.boxes.get(link.from);
@@ -192,7 +192,8 @@ function routed(route: PlacedLink, link: SceneLink, placed: Placed): { path: str
   if (from && to && points.length >= 2) {
     const middle = points.slice(1, -1);
     if (link.kind === "loop") {
-      const x = Math.max(from.x + from.width, to.x + to.width, ...middle.map((point) => point.x)) + 18;
+      const members = body.flatMap((id) => placed.boxes.get(id) ?? []);
+      const x = Math.max(from.x + from.width, ...members.map((box) => box.x + box.width), to.x + to.width) + 22;
       points = [
         { x: from.x + from.width, y: from.y + from.height / 2 },
         { x, y: from.y + from.height / 2 },
@@ -267,7 +268,7 @@ function compose({ tree, placed, kids }: PlacedTree, dx: number, dy: number, int
     } else {
       const route = placed.links[number++];
       if (route === undefined || route.points.length < 2) continue;
-      ({ path, points } = routed(route, link, placed));
+      ({ path, points } = routed(route, link, placed, link.kind === "loop" ? (scene.loops.find((loop) => loop.node === link.from)?.members ?? []) : []));
       label = route.label;
       if (link.kind === "loop" && points.length === 4) label = { x: (points[1] as Point).x, y: ((points[1] as Point).y + (points[2] as Point).y) / 2 };
     }

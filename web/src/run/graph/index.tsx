@@ -1,10 +1,11 @@
 // The graph of a run, live, and the graph of a workflow.
-import { keepPreviousData, useQueries, useQuery, useQueryClient, type QueryKey } from "@tanstack/react-query";
+import { keepPreviousData, useQueries, useQuery, type QueryKey } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api, seg } from "../../api/client";
 import { Button, Empty, Loading } from "../../ui";
 import { firstFailure, type Graph, type RunModel } from "../model";
+import { useRefetch } from "../refetch";
 import { useSelection } from "../selection";
 import { fromWorkflow, withPass, withRun, type DrawnGraph } from "./data";
 import { useDrawing, type ChildGraph } from "./drawing";
@@ -15,44 +16,7 @@ import { LARGE, type SceneBox } from "./scene";
 const fetchGraph = (run: string, query: { at?: number; loop?: string; pass?: number } = {}): Promise<DrawnGraph> => api<DrawnGraph>("GET", `/runs/${seg(run)}/graph`, { query });
 
 const graphKey = (run: string, at: number | null): QueryKey => ["run", run, "graph", at];
-const REFRESH_MS = 250;
 const CHILD_EVERY_MS = 2_000;
-
-/** Ask again after `events` changed, but never for more than a fifth of the time. */
-export function useRefetch(key: QueryKey, events: number, enabled: boolean): void {
-  const client = useQueryClient();
-  const state = useRef({ timer: undefined as ReturnType<typeof setTimeout> | undefined, took: 0, again: false, busy: false, asked: -1 });
-  const name = JSON.stringify(key);
-  useEffect(() => {
-    const now = state.current;
-    if (!enabled || now.asked === events) return;
-    if (now.asked < 0) {
-      now.asked = events;
-      return;
-    }
-    now.asked = events;
-    const plan = (): void => {
-      now.busy = true;
-      now.timer = setTimeout(async () => {
-        const begun = performance.now();
-        now.again = false;
-        await client.invalidateQueries({ queryKey: JSON.parse(name) as QueryKey, exact: true });
-        now.took = performance.now() - begun;
-        now.busy = false;
-        if (now.again) plan();
-      }, Math.max(REFRESH_MS, now.took * 4));
-    };
-    if (now.busy) now.again = true;
-    else plan();
-  }, [client, name, events, enabled]);
-  useEffect(
-    () => () => {
-      clearTimeout(state.current.timer);
-      state.current = { timer: undefined, took: 0, again: false, busy: false, asked: -1 };
-    },
-    [name],
-  );
-}
 
 export function GraphView({ model }: { model: RunModel }) {
   const { id, at, run } = model;

@@ -83,8 +83,10 @@ export function buildScene(graph: DrawnGraph, options: { collapsed: ReadonlySet<
       boxes.push({ id: prefix + group, kind: "loop", node: looping, members: own, run, width: cardWidth(looping.id, "loop of 1000"), height: CARD_HEIGHT + EXTRA_HEIGHT });
       continue;
     }
-    const width = cardWidth(node.id, node.type.split("@")[0] ?? "");
-    boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: node.join || node.loop ? Math.max(width, 208) : width, height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
+    const type = node.type.split("@")[0] ?? "";
+    // Joins and waits have more to say.
+    const least = node.join ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
+    boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: Math.max(cardWidth(node.id, type), least), height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
   }
   const links = new Map<string, SceneLink>();
   for (const edge of graph.edges) {

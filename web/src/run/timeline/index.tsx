@@ -4,8 +4,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { api, seg } from "../../api/client";
 import { Empty, ErrorState, Icon, IconButton, Loading, StatusIcon, absolute, duration, signOf, useNow } from "../../ui";
-import { useRefetch } from "../graph";
 import { hasEnded, type RunModel } from "../model";
+import { useRefetch } from "../refetch";
 import { useSelection } from "../selection";
 import { criticalPath, elapsed, isWork, linesOf, merged, placeKey, summary, type CriticalPath, type Line, type Segment, type SegmentKind, type Timeline } from "./data";
 import { TimeScale } from "./scale";
@@ -15,6 +15,8 @@ const ROW = 30;
 const ZOOMS = [1, 1.5, 2, 3, 5, 8, 12, 20, 40];
 const TICK_DISTANCE = 84;
 const BAR_MIN = 3;
+/** Room for the time behind the last bar. */
+const END = 72;
 
 const KINDS: { kind: SegmentKind; word: string }[] = [
   { kind: "queued", word: "queued" },
@@ -93,7 +95,7 @@ function Chart({ model, timeline }: { model: RunModel; timeline: Timeline }) {
   }, []);
   const names = room < 640 ? 140 : 220;
   const factor = ZOOMS[zoom] ?? 1;
-  const width = Math.max(240, (room - names - 24) * factor);
+  const width = Math.max(240, (room - names - END) * factor);
 
   const lines = useMemo(() => linesOf(timeline, open), [timeline, open]);
   const critical = useMemo(() => criticalPath(timeline), [timeline]);
@@ -172,8 +174,8 @@ function Chart({ model, timeline }: { model: RunModel; timeline: Timeline }) {
       </div>
       <div ref={scroller} className={css.scroll} onKeyDown={onKeyDown} role="group" aria-label="Timeline">
         {room > 0 && (
-          <div className={css.sheet} style={{ height: rows.getTotalSize() + 12, width: names + width + 24 }}>
-            <div className={css.axis} style={{ height: ROW, width: names + width + 24 }}>
+          <div className={css.sheet} style={{ height: rows.getTotalSize() + 12, width: names + width + END }}>
+            <div className={css.axis} style={{ height: ROW, width: names + width + END }}>
               <span className={css.corner} style={{ width: names }}>
                 {duration(total)} in all
               </span>
