@@ -115,7 +115,9 @@ class WebFiles:
         text = _BASE.sub(lambda _: head, text, count=1)
         # Not kept: the nonce of a copy would not be that of the policy.
         return Response(
-            text, media_type="text/html", headers={"Content-Security-Policy": policy(nonce), "Cache-Control": "no-store"}
+            text,
+            media_type="text/html",
+            headers={"Content-Security-Policy": policy(nonce), "Cache-Control": "no-store"},
         )
 
     async def _file(self, name: str, headers: Mapping[str, str]) -> Response:
