@@ -87,7 +87,7 @@ def main() -> int:
     try:
         build()
     except (NoNode, subprocess.CalledProcessError) as error:
-        print(f"the web page was not built: {error}", file=sys.stderr)
+        sys.stderr.write(f"the web page was not built: {error}\n")
         return 1
     return 0
 

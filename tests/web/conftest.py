@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.web.server import Server, served
 
@@ -18,6 +18,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
 )
+expect.set_options(timeout=30_000)
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1360, "height": 860}
 
@@ -91,7 +92,7 @@ def new_page(browser: Browser, watch: Watch) -> Iterator[NewPage]:
 
     def new(**options: object) -> Page:
         context = browser.new_context(**{"viewport": DESK, "reduced_motion": "reduce", **options})  # type: ignore[arg-type]
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         contexts.append(context)
         page = context.new_page()
         watch.watch(page)

@@ -1,4 +1,4 @@
-"""`create_app`: the HTTP API of an engine, and its web page, as a FastAPI application, to serve or to mount into another one."""
+"""`create_app`: the HTTP API of an engine and its web page as a FastAPI application, to serve or to mount."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
 from tidemill.api.web_files import add_web_files
 from tidemill.engine.engine import Engine
+from tidemill.security.identity import SESSION_COOKIE
 from tidemill.security.signing import DecisionLinks
 from tidemill.version import __version__
 
@@ -119,7 +120,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 elif declared is not None and declared.media_type != JSON:
                     operation["responses"][str(declared.status)]["content"] = {declared.media_type: {}}
                 operation["responses"].pop("422", None)
+                if declared is None or not declared.permission:
+                    operation["security"] = []
                 operation["responses"]["default"] = problem
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas.components)
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a JSON Web Token."},
+            "session": {"type": "apiKey", "in": "cookie", "name": SESSION_COOKIE, "description": "Of `POST /session`."},
+        }
+        document["security"] = [{"bearer": []}, {"session": []}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -1,15 +1,13 @@
 /** What the run does, since when, what it waits for and what unblocks it, in words. */
 import { Link } from "@tanstack/react-router";
-import type { ComponentType, ReactNode } from "react";
-import { lazy, Suspense, useState } from "react";
+import { lazy, Suspense, useState, type ReactNode } from "react";
 import { absolute, Badge, Button, Copy, Duration, Icon, Menu, Status, Time, copyText, runStatusName, toast } from "../ui";
 import { hasEnded, type Blocker, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
 import { commandsFor, sentence } from "./words";
 
-const found = Object.values(import.meta.glob<{ ActionBar: ComponentType<{ model: RunModel }> }>("./actions/index.tsx"))[0];
-const ActionBar = found && lazy(() => found().then((module) => ({ default: module.ActionBar })));
+const ActionBar = lazy(() => import("./actions").then((module) => ({ default: module.ActionBar })));
 
 const BLOCKERS_SHOWN = 3;
 
@@ -50,7 +48,7 @@ export function RunHeader({ model }: { model: RunModel }) {
           )}
         </Fact>
         <Fact name="Took">
-          <Duration {...(run.ended_ms === null ? { since: run.created_ms } : { ms: run.ended_ms - run.created_ms })} />
+          <Duration {...(run.ended_ms !== null ? { ms: run.ended_ms - run.created_ms } : model.at !== null ? { ms: run.last_event_ms - run.created_ms } : { since: run.created_ms })} />
         </Fact>
         {run.parent && (
           <Fact name="Child of">
@@ -75,7 +73,7 @@ export function RunHeader({ model }: { model: RunModel }) {
       </dl>
       <div className={css.answer}>
         <Why model={model} />
-        {model.at === null && ActionBar && (
+        {model.at === null && (
           <Suspense fallback={null}>
             <ActionBar model={model} />
           </Suspense>

@@ -99,7 +99,7 @@ function Shown({ model, problem }: { model: RunModel; problem: ReactNode }) {
         <Tabs
           className={css.views}
           label="Views of the run"
-          tabs={TABS.map((tab) => (tab.id === "history" ? { ...tab, count: model.run.events.toLocaleString() } : tab))}
+          tabs={TABS.map((tab) => (tab.id === "history" ? { ...tab, count: model.total.toLocaleString() } : tab))}
           value={view}
           onChange={(id) => select({ view: VIEWS.find((each) => each === id) ?? "graph" })}
         >

@@ -14,7 +14,7 @@ import type { EditorProps } from "./editor";
 import { STYLE_NONCE } from "./nonce";
 
 const LOOK = EditorView.theme({
-  "&": { fontSize: "12px", backgroundColor: "var(--bg)", color: "var(--fg)", height: "100%" },
+  "&": { fontSize: "12px", backgroundColor: "var(--bg)", color: "var(--fg)", flex: "1 1 auto", minHeight: "0" },
   "&.cm-focused": { outline: "2px solid var(--focus)", outlineOffset: "-1px" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "18px", overflow: "auto" },
   ".cm-content": { caretColor: "var(--fg)" },
@@ -54,7 +54,7 @@ function places(view: EditorView, problems: NonNullable<EditorProps["problems"]>
   });
 }
 
-export default function CodeMirror({ value, onChange, language, readOnly = false, original, label, problems, minHeight = 120, maxHeight = 480, autoFocus = false }: EditorProps) {
+export default function CodeMirror({ value, onChange, language, readOnly = false, original, label, problems, minHeight = 120, maxHeight = 480, autoFocus = false, line }: EditorProps) {
   const host = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView | null>(null);
   const changed = useRef(onChange);
@@ -93,6 +93,10 @@ export default function CodeMirror({ value, onChange, language, readOnly = false
     }
     const made = new EditorView({ doc: value, extensions, parent: host.current });
     view.current = made;
+    if (line !== undefined && line <= made.state.doc.lines) {
+      const at = made.state.doc.line(line).from;
+      made.dispatch({ selection: { anchor: at }, effects: EditorView.scrollIntoView(at, { y: "start", yMargin: 24 }) });
+    }
     if (autoFocus) made.focus();
     return () => {
       view.current = null;
@@ -117,5 +121,5 @@ export default function CodeMirror({ value, onChange, language, readOnly = false
     if (made !== null) made.dispatch(setDiagnostics(made.state, places(made, problems ?? [])));
   }, [problems]);
 
-  return <div ref={host} style={{ minHeight, maxHeight, overflow: "auto", border: "1px solid var(--border-control)", borderRadius: "var(--radius)" }} data-editor={language} />;
+  return <div ref={host} style={{ minHeight, maxHeight, display: "flex", flexDirection: "column", overflow: "hidden", border: "1px solid var(--border-control)", borderRadius: "var(--radius)" }} data-editor={language} />;
 }

@@ -22,6 +22,8 @@ export interface EditorProps {
   minHeight?: number;
   maxHeight?: number;
   autoFocus?: boolean;
+  /** Where to begin: the line is brought into sight, once. */
+  line?: number;
 }
 
 const CodeMirror = lazy(() => import("./code-mirror"));
