@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 689778f051010f91.
+// Made by `make web-types` from the OpenAPI document 2b8db39c1f3f1157.
 
 export interface paths {
     "/livez": {

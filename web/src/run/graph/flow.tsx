@@ -127,7 +127,8 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
     const used = 0.8;
     if (box) void flow.setCenter(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2, { zoom: used });
     else {
-      const first = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || each.y < best.y ? each : best), null);
+      const off = (each: DrawnBox): number => each.y * 4 + Math.abs(each.x + each.width / 2 - drawing.width / 2);
+      const first = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || off(each) < off(best) ? each : best), null);
       const middle = first === null ? 0 : first.x + first.width / 2;
       void flow.setViewport({ x: width / 2 - middle * used, y: 32, zoom: used });
     }
