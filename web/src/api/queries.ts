@@ -1,9 +1,16 @@
 // Query keys and hooks that several pages share.
-import { QueryClient, useInfiniteQuery, useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { QueryCache, QueryClient, useInfiniteQuery, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { api, Problem, seg, setCsrfToken } from "./client";
 import type { Explanation, GraphDocument, Me, NodeHistory, Page, RunDocument, RunRow, RunView, Version, WorkflowRow } from "./types";
 
-export const queryClient = new QueryClient({
+export const queryClient: QueryClient = new QueryClient({
+  queryCache: new QueryCache({
+    onError: (error, query) => {
+      // A session that is over is noticed by whoever asks first; the shell shows it.
+      const isMe = query.queryKey[0] === keys.me[0];
+      if (error instanceof Problem && error.isUnauthenticated && !isMe) void queryClient.invalidateQueries({ queryKey: keys.me });
+    },
+  }),
   defaultOptions: {
     queries: {
       // The server may be on this machine: whether there is a network says nothing.
@@ -95,8 +102,8 @@ export function useWorkflows(query = "", limit = 100): UseQueryResult<Page<Workf
 }
 
 /** A version by `name`, `name@3` or `name@tag`. */
-export function useWorkflow(reference: string): UseQueryResult<Version & { tags: Record<string, number> }, Problem> {
-  return useQuery<Version & { tags: Record<string, number> }, Problem>({
+export function useWorkflow(reference: string): UseQueryResult<Version & { tags: Record<string, number>; weights: Record<string, Record<string, number>> }, Problem> {
+  return useQuery<Version & { tags: Record<string, number>; weights: Record<string, Record<string, number>> }, Problem>({
     queryKey: keys.workflow(reference),
     queryFn: ({ signal }) => api("GET", `/workflows/${seg(reference)}`, { signal }),
   });

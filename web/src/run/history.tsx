@@ -3,12 +3,12 @@ import { useInfiniteQuery, useQueries } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
-import { absolute, Button, Copy, Empty, ErrorState, JsonView, Loading, StatusIcon, useShortcut } from "../ui";
+import { absolute, Button, Copy, Empty, ErrorState, JsonView, Loading, useShortcut } from "../ui";
 import { runPath, type RunEvent, type RunModel } from "./model";
 import css from "./run.module.css";
-import { useEvent } from "./scrub";
+import { clock, EventSign, useEvent } from "./scrub";
 import { useSelection } from "./selection";
-import { eventStatus, eventWords, placeWords } from "./words";
+import { eventWords, placeWords } from "./words";
 
 const PAGE = 100;
 const ROW = 30;
@@ -206,7 +206,7 @@ function EventRow({ event, opened, ofNode, onOpen }: { event: RunEvent; opened: 
   return (
     <button type="button" className={css.eventButton} aria-expanded={opened} data-of-node={ofNode || undefined} onClick={onOpen}>
       <span className={`${css.seq} numbers`}>{event.seq}</span>
-      <StatusIcon status={eventStatus(event)} />
+      <EventSign event={event} />
       <span className={`${css.eventTime} numbers`} title={absolute(event.at_ms)}>
         {clock(event.at_ms)}
       </span>
@@ -224,11 +224,6 @@ function EventRow({ event, opened, ofNode, onOpen }: { event: RunEvent; opened: 
     </button>
   );
 }
-
-const clock = (ms: number): string => {
-  const date = new Date(ms);
-  return `${date.toLocaleTimeString()}.${String(date.getMilliseconds()).padStart(3, "0")}`;
-};
 
 function EventDetail({ model, seq }: { model: RunModel; seq: number }) {
   const { select } = useSelection();

@@ -327,11 +327,11 @@ export function firstFailure(model: RunModel): { node: string; item: number | nu
 
 /** The words a person reads for a status. */
 export const STATUS_WORDS: Record<NodeStatus, string> = {
-  PENDING: "not begun",
+  PENDING: "not reached",
   QUEUED: "queued",
   RUNNING: "running",
   WAITING: "waiting",
-  COMPLETED: "completed",
+  COMPLETED: "succeeded",
   FAILED: "failed",
   SKIPPED: "skipped",
   CANCELLED: "cancelled",

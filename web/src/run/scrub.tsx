@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { api } from "../api/client";
-import { absolute, Button, IconButton, StatusIcon, useShortcut } from "../ui";
+import { absolute, Button, Icon, IconButton, StatusIcon, useShortcut } from "../ui";
 import { runPath, type RunEvent, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
@@ -22,6 +22,16 @@ export function useEvent(run: string, seq: number | null, brief: boolean) {
     staleTime: Infinity,
   });
 }
+
+/** The sign of an event; nothing in the past moves. */
+export function EventSign({ event }: { event: RunEvent }) {
+  if (event.type === "NodeStarted" || event.type === "RunCreated") return <Icon name="play" className={css.began} />;
+  return <StatusIcon status={eventStatus(event)} />;
+}
+
+/** The time of day with milliseconds. */
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hour12: false });
+export const clock = (ms: number): string => CLOCK.format(ms);
 
 export function ScrubBar({ model }: { model: RunModel }) {
   const { at, select } = useSelection();
@@ -75,9 +85,9 @@ export function ScrubBar({ model }: { model: RunModel }) {
       <p className={css.scrubWords} aria-hidden="true">
         {shown && (
           <>
-            <StatusIcon status={eventStatus(shown)} />
+            <EventSign event={shown} />
             <span className={css.scrubTime} title={absolute(shown.at_ms)}>
-              {new Date(shown.at_ms).toLocaleTimeString()}
+              {clock(shown.at_ms)}
             </span>
             {shown.node && <b dir="auto">{placeWords(shown)}</b>}
             <span className="truncate" dir="auto">

@@ -5,7 +5,7 @@ import { lazy, Suspense, useMemo, useState } from "react";
 import { api, seg } from "../api/client";
 import { Badge, Button, Copy, Duration, IconButton, Loading, Status, Tabs, Time } from "../ui";
 import { CopyAs } from "./header";
-import { blockerOf, hasEnded, nodeOf, runPath, stateOf, STATUS_WORDS, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
+import { blockerOf, firstFailure, hasEnded, nodeOf, runPath, stateOf, STATUS_WORDS, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
 import { Logs, Stream } from "./output";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
@@ -13,6 +13,7 @@ import { ValueView } from "./values";
 import { sentence } from "./words";
 
 const Transcript = lazy(() => import("./transcript"));
+const StepActions = lazy(() => import("./actions").then((module) => ({ default: module.StepActions })));
 
 const EVENTS = 1_000;
 
@@ -141,12 +142,17 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
         </div>
         <Passes state={state} visit={visit} onVisit={(next) => select({ visit: next === state.visits ? null : next, attempt: null })} />
         {state.items && <Items model={model} node={node} state={state} />}
+        {model.at === null && isLatest && (
+          <Suspense fallback={null}>
+            <StepActions model={model} node={node} index={item} />
+          </Suspense>
+        )}
       </header>
       <Tabs className={css.panelTabs} label="About the step" tabs={tabs} value={tab} onChange={(next) => select({ tab: next }, { replace: true })}>
         <div className={css.panelBody}>
           {tab === "overview" && (
             <>
-              {showsError && <ErrorBlock error={error} />}
+              {showsError && (error.code === "upstream_failed" ? <FailedWith model={model} message={error.message} /> : <ErrorBlock error={error} />)}
               <Waits model={model} node={node} latest={isLatest} />
               {place.child && (
                 <p>
@@ -198,6 +204,22 @@ function Waits({ model, node, latest }: { model: RunModel; node: string; latest:
   }
   if (model.at !== null || !latest || !told.data || stateOf(model, node).status === "FAILED") return null;
   return <p dir="auto">{sentence(told.data.headline)}</p>;
+}
+
+/** It never began: what failed first is elsewhere. */
+function FailedWith({ model, message }: { model: RunModel; message: string }) {
+  const { select } = useSelection();
+  const first = firstFailure(model);
+  return (
+    <section className={css.waits}>
+      <p dir="auto">It never began: {message}.</p>
+      {first && (
+        <button type="button" className={css.linkButton} onClick={() => select({ node: first.node, item: first.item, tab: null })}>
+          Show what failed first: <b dir="auto">{first.node}</b>
+        </button>
+      )}
+    </section>
+  );
 }
 
 /** What went wrong: the message, what to do, the causes, and where in the code. */

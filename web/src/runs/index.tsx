@@ -31,7 +31,8 @@ import { Facets, Failures, Histogram } from "./summary";
 import { useRunList, useRunSummary } from "./use-runs";
 
 const NARROW = window.matchMedia("(max-width: 720px)");
-const MID = window.matchMedia("(max-width: 1200px)");
+const MID = window.matchMedia("(max-width: 1500px)");
+const SMALL = window.matchMedia("(max-width: 1080px)");
 
 function useMedia(media: MediaQueryList): boolean {
   return useSyncExternalStore(
@@ -51,6 +52,7 @@ export default function RunsPage() {
   const navigate = useNavigate();
   const narrow = useMedia(NARROW);
   const mid = useMedia(MID);
+  const small = useMedia(SMALL);
   const mayAct = useMay("runs:act");
   const mayStart = useMay("runs:start");
 
@@ -104,7 +106,10 @@ export default function RunsPage() {
   useShortcut("f", "Failed runs only", () => onQuery(toggled(query, "status", "failed")), "Runs");
   useShortcut("Escape", "Clear the selection", () => setSelected(new Set()), "Runs");
 
-  const columns = useMemo(() => (narrow ? [CARD] : mid ? COLUMNS.filter((each) => each.id !== "id") : COLUMNS), [narrow, mid]);
+  const columns = useMemo(() => {
+    const hidden = small ? ["id", "labels"] : mid ? ["id"] : [];
+    return narrow ? [CARD] : COLUMNS.filter((each) => !hidden.includes(each.id));
+  }, [narrow, mid, small]);
   const failures = summary.data?.failures;
   const counted = summary.data ? `${summary.data.counted.toLocaleString()}${summary.data.complete ? "" : "+"}` : undefined;
   const fresh = Object.keys(list.unshown.fresh).length;
@@ -140,7 +145,7 @@ export default function RunsPage() {
           <aside id="run-filters" className={css.side} aria-label="Filters">
             <Facets
               summary={summary.data}
-              statuses={(has(query, "status") ? otherStatuses.data : summary.data)?.facets.status ?? {}}
+              statuses={(has(query, "status") ? otherStatuses.data : summary.data)?.facets.status}
               workflows={(has(query, "workflow") ? otherWorkflows.data : summary.data)?.facets.workflow ?? {}}
               query={query}
               onQuery={onQuery}
@@ -387,8 +392,8 @@ function Name({ row }: { row: RunRow }) {
 const shortId = (id: string) => (/^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) ? `…${id.slice(-10)}` : id);
 
 const COLUMNS: Column<RunRow>[] = [
-  { id: "status", label: "Status", width: "124px", cell: (row) => <Status status={shownStatus(row)} /> },
-  { id: "workflow", label: "Workflow", width: "minmax(140px, 1.2fr)", cell: (row) => <Name row={row} /> },
+  { id: "status", label: "Status", width: "108px", cell: (row) => <Status status={shownStatus(row)} className={css.status} /> },
+  { id: "workflow", label: "Workflow", width: "minmax(110px, 1.2fr)", cell: (row) => <Name row={row} /> },
   {
     id: "id",
     label: "Run",
@@ -399,10 +404,10 @@ const COLUMNS: Column<RunRow>[] = [
       </span>
     ),
   },
-  { id: "note", label: "Waiting for, or error", width: "minmax(160px, 2fr)", cell: (row) => <Note row={row} /> },
-  { id: "labels", label: "Labels", width: "minmax(120px, 1.3fr)", cell: (row) => <Labels row={row} /> },
-  { id: "started", label: "Started", width: "88px", align: "end", cell: (row) => <Time ms={row.created_ms} /> },
-  { id: "duration", label: "Duration", width: "96px", align: "end", cell: (row) => <Took row={row} /> },
+  { id: "note", label: "Waiting for, or error", width: "minmax(140px, 2fr)", cell: (row) => <Note row={row} /> },
+  { id: "labels", label: "Labels", width: "minmax(100px, 1.3fr)", cell: (row) => <Labels row={row} /> },
+  { id: "started", label: "Started", width: "80px", align: "end", cell: (row) => <Time ms={row.created_ms} /> },
+  { id: "duration", label: "Duration", width: "88px", align: "end", cell: (row) => <Took row={row} /> },
 ];
 
 const CARD: Column<RunRow> = {

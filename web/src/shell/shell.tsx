@@ -1,6 +1,6 @@
 // What is around every page: navigation, palette, help, and what holds for all of them.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
+import { Link, Navigate, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { api, Problem, setCsrfToken, useReached } from "../api/client";
 import { keys, useMay, useMe } from "../api/queries";
@@ -68,7 +68,10 @@ function Frame() {
   useShortcut("mod+k", "Open the palette", () => setPalette(true));
   useShortcut("?", "Show the shortcuts", () => setHelp(true));
   useShortcut("/", "Search", focusSearch);
-  const refused = me.error instanceof Problem && (me.error.isUnauthenticated || me.error.isForbidden) ? me.error : null;
+  const refused = me.error instanceof Problem && me.error.isForbidden ? me.error : null;
+  if (me.error instanceof Problem && me.error.isUnauthenticated) {
+    return <Navigate to="/sign-in" search={{ next: location.pathname + location.search }} replace />;
+  }
   return (
     <div className={css.frame}>
       <header className={css.top}>

@@ -30,6 +30,8 @@ export default function SignIn() {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
   const next = safeNext(search.next);
+  // Why the session of before does not count any more.
+  const before = me.error instanceof Problem && me.error.code !== "unauthenticated" ? me.error : null;
   useEffect(() => {
     document.title = "Sign in · Tidemill";
   }, []);
@@ -69,6 +71,12 @@ export default function SignIn() {
           </>
         ) : (
           <>
+            {before && !problem && (
+              <p role="status" className={css.notice}>
+                <Icon name="info" />
+                <span>{sentence(before.detail)}</span>
+              </p>
+            )}
             <label htmlFor="key">API key</label>
             <div className={css.field}>
               <input

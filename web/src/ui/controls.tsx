@@ -93,7 +93,7 @@ const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
 /** Keys of a shortcut: `keys="mod+k"`. */
 export function KeyHint({ keys }: { keys: string }) {
-  const shown = keys.split(" ").map((chord) => chord.split("+").map((key) => (key === "mod" ? (MAC ? "⌘" : "Ctrl") : key.length === 1 ? key : key[0]?.toUpperCase() + key.slice(1))));
+  const shown = keys.split(" ").map((chord) => chord.split("+").map((key) => (key === "mod" ? (MAC ? "⌘" : "Ctrl") : key.length === 1 ? (chord.includes("+") ? key.toUpperCase() : key) : key[0]?.toUpperCase() + key.slice(1))));
   return (
     <span className={css.keys}>
       {shown.map((chord, index) => (
