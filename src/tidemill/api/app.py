@@ -76,8 +76,8 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        root_path=root_path,
     )
+    app.root_path = root_path
     app.state.engine, app.state.access = engine, access or Access.open(engine)
     app.state.closing = asyncio.Event()
     """Set when the server stops: open streams end with the place to resume from."""

@@ -125,7 +125,7 @@ class History:
         self._tracks: dict[Place, Track] = {}
         self._origins: dict[int, Track | int] = {}
         """By seq: the track of an event, or the seq of the event that led to it."""
-        self._last = 0
+        self._last = self._ended = 0
         for event in events:
             self._fold(event)
         self.end_ms = max(self.end_ms, until_ms or 0)
@@ -139,6 +139,8 @@ class History:
         kind = event["type"]
         seq = self._last = event.get("seq", 0)
         self._origins[seq] = event.get("cause", 0)
+        if kind in ("RunCompleted", "RunFailed", "RunRetried", "RunRewound"):
+            self._ended = seq if kind in ("RunCompleted", "RunFailed") else 0
         if kind == "RunPaused":
             self._paused_ms = at_ms
         elif kind in ("RunResumed", "RunCancelled") and self._paused_ms is not None:
@@ -162,8 +164,8 @@ class History:
 
     @property
     def last(self) -> list[Any] | None:
-        """Node, visit and item of what led to the last event."""
-        found = self._origin(self._last, None)
+        """Node, visit and item of what led to the end of the run, or else to its last event."""
+        found = self._origin(self._ended or self._last, None)
         return None if found is None else list(found.place[1:])
 
     def _origin(self, seq: int, besides: Track | None) -> Track | None:

@@ -5,7 +5,7 @@ import { absolute, Badge, Button, Copy, Duration, Icon, Menu, Status, Time, copy
 import { hasEnded, type Blocker, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
-import { commandsFor, sentence } from "./words";
+import { commandsFor, placeWords, sentence } from "./words";
 
 const ActionBar = lazy(() => import("./actions").then((module) => ({ default: module.ActionBar })));
 
@@ -170,7 +170,7 @@ function Why({ model }: { model: RunModel }) {
       {shown.length > 0 && live && (
         <ul className={css.blockers}>
           {shown.slice(0, BLOCKERS_SHOWN).map((each, index) => (
-            <BlockerLine key={index} blocker={each} first={index === 0} />
+            <BlockerLine key={index} model={model} blocker={each} first={index === 0} />
           ))}
         </ul>
       )}
@@ -192,12 +192,12 @@ function Why({ model }: { model: RunModel }) {
 }
 
 /** What something waits for, since when, until when, and what ends it. */
-function BlockerLine({ blocker, first }: { blocker: Blocker; first: boolean }) {
+function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Blocker; first: boolean }) {
   const { select } = useSelection();
   return (
     <li className={first ? css.firstBlocker : css.blocker}>
       <span className={css.headline} dir="auto">
-        {sentence(blocker.words)}
+        {blockerWords(blocker)}
       </span>
       <span className={css.blockerFacts}>
         {blocker.since_ms !== null && (
@@ -205,12 +205,17 @@ function BlockerLine({ blocker, first }: { blocker: Blocker; first: boolean }) {
             since <Time ms={blocker.since_ms} />
           </span>
         )}
-        {blocker.until_ms !== null && (
+        {blocker.until_ms !== null && blocker.kind !== "lease" && (
           <span>
             {UNTIL[blocker.kind] ?? "until"} <Time ms={blocker.until_ms} />
           </span>
         )}
-        {blocker.unblock && <span className={css.unblock}>{sentence(blocker.unblock)}</span>}
+        {blocker.unblock && !SELF_ENDING.has(blocker.kind) && <span className={css.unblock}>{sentence(blocker.unblock)}</span>}
+        {blocker.kind === "person" && (
+          <Link to="/approvals/$id" params={{ id: activationId(model.id, blocker) }} className={css.decide}>
+            Decide
+          </Link>
+        )}
         {blocker.child && blocker.started && (
           <Link to="/runs/$runId" params={{ runId: blocker.child }}>
             Open the child run
@@ -224,6 +229,29 @@ function BlockerLine({ blocker, first }: { blocker: Blocker; first: boolean }) {
       </span>
     </li>
   );
+}
+
+/** What ends without anybody's help. */
+const SELF_ENDING = new Set(["lease", "person"]);
+
+/** What is waited for, beginning with whom. */
+function blockerWords(blocker: Blocker): string {
+  const { kind, node, words } = blocker;
+  const place = placeWords({ node, ...(blocker.visit > 0 ? { visit: blocker.visit } : {}), ...(blocker.index >= 0 ? { index: blocker.index } : {}) });
+  if (kind === "person" && blocker.title) {
+    const who = (blocker.approvers ?? []).map((each) => (each.startsWith("role:") ? `someone with the role ${each.slice(5)}` : each.replace(/^user:/, ""))).join(" or ");
+    const votes = (blocker.quorum ?? 1) > 1 ? ` (${blocker.voted?.length ?? 0} of ${blocker.quorum} have agreed)` : "";
+    return `Waiting for ${who || "anybody"} to decide: ${blocker.title}${votes}`;
+  }
+  if (kind === "lease" && blocker.attempt) return `Running ${place}, attempt ${blocker.attempt}${blocker.max_attempts ? ` of ${blocker.max_attempts}` : ""}, on ${blocker.owner ?? "a worker"}`;
+  // The name of a step keeps its letters.
+  return node && words.startsWith(node) ? words : sentence(words);
+}
+
+/** The id of the approval of an activation, as the API makes it. */
+function activationId(run: string, { node, visit, index }: Blocker): string {
+  const raw = new TextEncoder().encode(`${run}/${node}/${visit}/${index}`);
+  return btoa(String.fromCharCode(...raw)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
 const UNTIL: Record<string, string> = { retry: "next attempt", timer: "goes on", person: "due", lease: "lease ends" };
@@ -242,7 +270,7 @@ function Others({ blockers, more }: { blockers: Blocker[]; more: number }) {
         <ul className={css.others}>
           {blockers.slice(0, 50).map((each, index) => (
             <li key={index} dir="auto">
-              {sentence(each.words)}
+              {blockerWords(each)}
             </li>
           ))}
         </ul>

@@ -1,7 +1,7 @@
 /** The page of a run: what it does in words, four views over one selection, and the panel of the selected step. */
 import { useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useEffect, useRef, type ReactNode } from "react";
-import { ErrorState, Loading, Tabs, useShortcut } from "../ui";
+import { Button, Empty, ErrorState, Loading, Tabs, useShortcut } from "../ui";
 import { GraphView } from "./graph";
 import { RunHeader } from "./header";
 import { firstFailure, ModelProvider, useRunModel, type RunModel } from "./model";
@@ -9,6 +9,7 @@ import css from "./run.module.css";
 import { ScrubBar } from "./scrub";
 import { useSelection, VIEWS, type View } from "./selection";
 import { StepPanel } from "./step";
+import { sentence } from "./words";
 
 const TimelineView = lazy(() => import("./timeline").then((module) => ({ default: module.TimelineView })));
 const HistoryView = lazy(() => import("./history").then((module) => ({ default: module.HistoryView })));
@@ -37,8 +38,9 @@ function Page({ id }: { id: string }) {
     };
   }, [model?.run.workflow, model?.run.status]);
   if (problem?.isNotFound) return <ErrorState error={problem} what="this run" />;
+  if (at !== null && problem?.code === "event_unknown") return <NoSuchEvent at={at} said={problem.detail} />;
   if (model === null) {
-    if (problem) return <PastProblem at={at} problem={<ErrorState error={problem} what="this run" onRetry={refresh} />} />;
+    if (problem) return <ErrorState error={problem} what="this run" onRetry={refresh} />;
     return loading ? <Loading label="Loading the run" /> : null;
   }
   return (
@@ -48,20 +50,12 @@ function Page({ id }: { id: string }) {
   );
 }
 
-/** An event that the run does not have. */
-function PastProblem({ at, problem }: { at: number | null; problem: ReactNode }) {
+function NoSuchEvent({ at, said }: { at: number; said: string }) {
   const { select } = useSelection();
   return (
-    <>
-      {problem}
-      {at !== null && (
-        <p className={css.centered}>
-          <button type="button" className={css.linkButton} onClick={() => select({ at: null })}>
-            Show the run as it is now
-          </button>
-        </p>
-      )}
-    </>
+    <Empty title={`There is no event #${at}`} icon="clock" action={<Button kind="primary" onClick={() => select({ at: null })}>Show the run as it is now</Button>}>
+      {sentence(said)}.
+    </Empty>
   );
 }
 

@@ -118,7 +118,27 @@ function Part({ asked, part, size }: { asked: ValueQuery; part: number; size: nu
     gcTime: 30_000,
   });
   if (found.error) return <ErrorState error={found.error} what="this part" onRetry={() => void found.refetch()} />;
-  return <span className={css.part}>{found.data ?? "…"}</span>;
+  return pieces(found.data ?? "…").map((piece, index) => (
+    <div key={index} className={css.piece}>
+      {piece}
+    </div>
+  ));
+}
+
+const PIECE = 2_000;
+
+/** Blocks that are laid out alone, and only in sight: one long line would keep the page busy for seconds. */
+function pieces(text: string): string[] {
+  const found: string[] = [];
+  for (let begin = 0; begin < text.length; ) {
+    let end = Math.min(text.length, begin + PIECE);
+    const comma = text.lastIndexOf(",", end - 1);
+    if (end < text.length && comma > begin + PIECE / 2) end = comma + 1;
+    else if (end < text.length && text.charCodeAt(end) >= 0xdc00 && text.charCodeAt(end) < 0xe000) end += 1;
+    found.push(text.slice(begin, end));
+    begin = end;
+  }
+  return found;
 }
 
 /** Save the whole value as a file. */

@@ -193,7 +193,7 @@ function routed(route: PlacedLink, link: SceneLink, placed: Placed, body: readon
     const middle = points.slice(1, -1);
     if (link.kind === "loop") {
       const members = body.flatMap((id) => placed.boxes.get(id) ?? []);
-      const x = Math.max(from.x + from.width, ...members.map((box) => box.x + box.width), to.x + to.width) + 22;
+      const x = Math.max(from.x + from.width, ...members.map((box) => box.x + box.width), to.x + to.width) + 44;
       points = [
         { x: from.x + from.width, y: from.y + from.height / 2 },
         { x, y: from.y + from.height / 2 },

@@ -84,8 +84,8 @@ export function buildScene(graph: DrawnGraph, options: { collapsed: ReadonlySet<
       continue;
     }
     const type = node.type.split("@")[0] ?? "";
-    // Joins and waits have more to say.
-    const least = node.join ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
+    // Joins, maps and waits have more to say.
+    const least = node.join || node.items !== undefined ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
     boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: Math.max(cardWidth(node.id, type), least), height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
   }
   const links = new Map<string, SceneLink>();
