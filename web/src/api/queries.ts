@@ -102,8 +102,8 @@ export function useWorkflows(query = "", limit = 100): UseQueryResult<Page<Workf
 }
 
 /** A version by `name`, `name@3` or `name@tag`. */
-export function useWorkflow(reference: string): UseQueryResult<Version & { tags: Record<string, number> }, Problem> {
-  return useQuery<Version & { tags: Record<string, number> }, Problem>({
+export function useWorkflow(reference: string): UseQueryResult<Version & { tags: Record<string, number>; weights: Record<string, Record<string, number>> }, Problem> {
+  return useQuery<Version & { tags: Record<string, number>; weights: Record<string, Record<string, number>> }, Problem>({
     queryKey: keys.workflow(reference),
     queryFn: ({ signal }) => api("GET", `/workflows/${seg(reference)}`, { signal }),
   });

@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 2b8db39c1f3f1157.
+// Made by `make web-types` from the OpenAPI document 8fe95c7a576a7890.
 
 export interface paths {
     "/livez": {
@@ -503,7 +503,7 @@ export interface paths {
         };
         /**
          * When the nodes of a run were queued, at work, waiting and backing off
-         * @description `after` is what made a track ready, `last` what led to the last event: node, visit and item.
+         * @description `after` is what made a track ready, `last` what led to the end or to the last event: node, visit and item.
          */
         get: operations["getRunTimeline"];
         put?: never;
@@ -6024,6 +6024,11 @@ export interface operations {
                     "application/json": components["schemas"]["Version"] & {
                         tags: {
                             [key: string]: number;
+                        };
+                        weights: {
+                            [key: string]: {
+                                [key: string]: number;
+                            };
                         };
                     };
                 };

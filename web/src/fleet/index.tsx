@@ -110,7 +110,7 @@ function Worker({ worker }: { worker: WorkerView }) {
         <Status status={worker.state === "alive" ? "COMPLETED" : STATES[worker.state]} word={worker.state} />
         <span className={page.spring} />
         <span className="soft">
-          heard of <Time ms={worker.beat_ms} />
+          seen <Time ms={worker.beat_ms} />
         </span>
       </div>
       <div className={css.row}>

@@ -145,7 +145,7 @@ export default function RunsPage() {
           <aside id="run-filters" className={css.side} aria-label="Filters">
             <Facets
               summary={summary.data}
-              statuses={(has(query, "status") ? otherStatuses.data : summary.data)?.facets.status ?? {}}
+              statuses={(has(query, "status") ? otherStatuses.data : summary.data)?.facets.status}
               workflows={(has(query, "workflow") ? otherWorkflows.data : summary.data)?.facets.workflow ?? {}}
               query={query}
               onQuery={onQuery}

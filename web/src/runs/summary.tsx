@@ -89,7 +89,7 @@ const SHOWN = 6;
 interface FacetsProps {
   summary: RunSummary | undefined;
   /** Of the query without its condition on this field, so that the other values have counts, too. */
-  statuses: Record<string, number>;
+  statuses: Record<string, number> | undefined;
   workflows: Record<string, number>;
   query: string;
   onQuery: (query: string) => void;
@@ -118,7 +118,7 @@ export function Facets({ summary, statuses, workflows, query, onQuery }: FacetsP
             key={status}
             icon={<StatusIcon status={status} />}
             label={signOf(status).word}
-            count={statuses[status] ?? 0}
+            {...(statuses ? { count: statuses[status] ?? 0 } : {})}
             active={has(query, "status", status)}
             onToggle={() => toggle("status", status.toLowerCase())}
           />

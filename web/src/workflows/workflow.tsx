@@ -15,6 +15,8 @@ import css from "./workflows.module.css";
 const WorkflowGraph = lazy(() => import("../run/graph").then((module) => ({ default: module.WorkflowGraph })));
 const VERSIONS_COUNTED = 20;
 
+type Tagging = Pick<WorkflowRow, "tags" | "weights">;
+
 export default function WorkflowPage() {
   const { name = "" } = useParams({ strict: false }) as { name?: string };
   const search = useSearch({ strict: false }) as Record<string, unknown>;
@@ -27,17 +29,12 @@ export default function WorkflowPage() {
     void navigate({ to: "/workflows/$name", params: { name }, search: (before: Record<string, unknown>) => ({ ...before, ...change }) });
   const reference = asked === null ? name : `${name}@${asked}`;
   const shown = useWorkflow(reference);
-  const row = useQuery<Page<WorkflowRow>, Problem>({
-    queryKey: ["workflows", `workflow:${name}`],
-    queryFn: ({ signal }) => api("GET", "/workflows", { query: { query: `workflow:${name}`, limit: 1 }, signal }),
-  });
-  const latest = row.data?.items[0];
   if (shown.error) {
     return <ErrorState error={shown.error} what={`the workflow ${reference}`} action={<Link to="/workflows">All workflows</Link>} />;
   }
   if (!shown.data) return <Loading rows={10} />;
   const version = shown.data;
-  const old = latest !== undefined && version.version !== latest.version;
+  const latest = version.tags.latest ?? version.version;
   return (
     <div className={page.page}>
       <header className={page.head}>
@@ -45,8 +42,8 @@ export default function WorkflowPage() {
           <bdi>{name}</bdi>
           <span className="soft">{`@${version.version}`}</span>
         </h1>
-        {old ? <Badge role="wait">{`not the latest: @${latest.version}`}</Badge> : <Badge role="accent">latest</Badge>}
-        {latest && <Tags row={latest} />}
+        {version.version !== latest ? <Badge role="wait">{`not the latest: @${latest}`}</Badge> : <Badge role="accent">latest</Badge>}
+        <Tags row={version} />
         <Copy text={reference} label="Copy the reference" />
         <span className={page.spring} />
         <Link to="/runs" search={{ q: `workflow:${reference}` }}>
@@ -86,12 +83,12 @@ export default function WorkflowPage() {
         tabs={[
           { id: "graph", label: "Graph" },
           { id: "document", label: "Document" },
-          { id: "versions", label: "Versions and runs", ...(latest ? { count: latest.versions } : {}) },
+          { id: "versions", label: "Versions and runs" },
         ]}
       >
         {view === "graph" && <GraphOf reference={reference} node={node} onSelect={(id) => set({ node: id })} />}
         {view === "document" && <DocumentOf reference={reference} />}
-        {view === "versions" && <Versions name={name} current={version.version} row={latest} />}
+        {view === "versions" && <Versions name={name} current={version.version} row={version} />}
       </Tabs>
     </div>
   );
@@ -134,7 +131,7 @@ function DocumentOf({ reference }: { reference: string }) {
 
 const ORDER = ["COMPLETED", "RUNNING", "PAUSED", "CANCELLED", "FAILED"];
 
-function Versions({ name, current, row }: { name: string; current: number; row: WorkflowRow | undefined }) {
+function Versions({ name, current, row }: { name: string; current: number; row: Tagging }) {
   const found = useQuery<Version[], Problem>({
     queryKey: ["workflow", name, "versions"],
     queryFn: async ({ signal }) => {
@@ -178,7 +175,9 @@ function Versions({ name, current, row }: { name: string; current: number; row: 
               <td>
                 <Link to="/workflows/$name" params={{ name }} search={{ version: String(each.version) }}>{`@${each.version}`}</Link>
               </td>
-              <td>{row && <TagsOf row={row} version={each.version} />}</td>
+              <td>
+                <TagsOf row={row} version={each.version} />
+              </td>
               <td>{at < VERSIONS_COUNTED && <RunsOf name={name} version={each.version} summary={summaries[at]?.data} />}</td>
               <td>
                 <Time ms={each.at_ms} />
@@ -198,7 +197,7 @@ function Versions({ name, current, row }: { name: string; current: number; row: 
   );
 }
 
-function TagsOf({ row, version }: { row: WorkflowRow; version: number }) {
+function TagsOf({ row, version }: { row: Tagging; version: number }) {
   const found: ReactNode[] = [];
   for (const [tag, target] of Object.entries(row.tags)) {
     const share = row.weights[tag]?.[String(version)];

@@ -96,7 +96,7 @@ async def _end_of_pass(caller: Caller, run_id: str, loop: str, number: int) -> i
     answers=TIMELINE,
     summary="When the nodes of a run were queued, at work, waiting and backing off",
     operation_id="getRunTimeline",
-    description="`after` is what made a track ready, `last` what led to the end or to the last event: node, visit and item.",
+    description="`after` is what made a track ready, `last` what led to the end: node, visit and item.",
 )
 async def get_timeline(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
     from tidemill.pictures.data import run_timeline

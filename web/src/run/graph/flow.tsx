@@ -216,9 +216,9 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
         {finding && (
           <Find
             drawing={drawing}
-            onClose={() => {
+            onClose={(id) => {
               setFinding(false);
-              if (tabStop !== null) focusSoon(tabStop);
+              if (id !== null) focusSoon(id);
             }}
             onGo={(match) => {
               goTo(match.id, { always: true });
@@ -343,13 +343,16 @@ function MiniMap({ drawing, selected }: { drawing: Drawing; selected: string | n
   );
 }
 
-function Find({ drawing, onGo, onClose }: { drawing: Drawing; onGo: (match: Match) => void; onClose: () => void }) {
+function Find({ drawing, onGo, onClose }: { drawing: Drawing; onGo: (match: Match) => void; onClose: (focus: string | null) => void }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const { matches, total } = useMemo(() => find(drawing, text, (box: SceneBox) => `${boxStatus(box)} ${signOf(boxStatus(box)).word}`), [drawing, text]);
   const chosen = Math.min(at, matches.length - 1);
   const list = useRef<HTMLUListElement>(null);
-  useEffect(() => list.current?.children[chosen]?.scrollIntoView({ block: "nearest" }), [chosen]);
+  useEffect(() => {
+    // Newer browsers answer with a promise, which is no clean-up.
+    void list.current?.children[chosen]?.scrollIntoView({ block: "nearest" });
+  }, [chosen]);
   const go = (number: number): void => {
     const match = matches[number];
     setAt(number);
@@ -373,16 +376,16 @@ function Find({ drawing, onGo, onClose }: { drawing: Drawing; onGo: (match: Matc
         }}
         onKeyDown={(event) => {
           event.stopPropagation();
-          if (event.key === "Escape") onClose();
+          if (event.key === "Escape") onClose(matches[chosen]?.id ?? null);
           else if (event.key === "Enter") {
             go(Math.max(0, chosen));
-            onClose();
+            onClose(matches[Math.max(0, chosen)]?.id ?? null);
           } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
             event.preventDefault();
             if (matches.length > 0) go((chosen + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % matches.length);
           }
         }}
-        onBlur={(event) => !event.currentTarget.parentElement?.contains(event.relatedTarget) && onClose()}
+        onBlur={(event) => !event.currentTarget.parentElement?.contains(event.relatedTarget) && onClose(null)}
       />
       <ul ref={list} id="found-nodes" role="listbox" aria-label="Nodes found">
         {matches.map((match, number) => {
@@ -398,7 +401,7 @@ function Find({ drawing, onGo, onClose }: { drawing: Drawing; onGo: (match: Matc
               onPointerDown={(event) => {
                 event.preventDefault();
                 go(number);
-                onClose();
+                onClose(match.id);
               }}
             >
               {status && <StatusIcon status={status} size={14} label />}
