@@ -111,7 +111,7 @@ function useEntries(text: string, onHelp: () => void): Entry[] {
   const found = useQuery<{ run_id: string }>({
     queryKey: ["palette", "resolve", text],
     queryFn: ({ signal }) => api<{ run_id: string }>("GET", `/runs/resolve/${seg(text)}`, { signal }),
-    enabled: /^[\w@.:-]{4,200}$/.test(text),
+    enabled: /^(?=.*\d)[\w@.:-]{4,200}$/.test(text),
     retry: false,
   });
   const meets = (...words: string[]) => text.toLowerCase().split(/\s+/).every((part) => words.some((word) => word.toLowerCase().includes(part)));
