@@ -46,7 +46,7 @@ export function placeOf(events: readonly RunEvent[], index: number | null): Plac
     const number = event.attempt ?? attempts.length;
     let attempt = attempts.find((each) => each.number === number);
     if (event.type === "ChildStarted") child = event.child ?? null;
-    if (attempt === undefined && event.attempt !== undefined && /^Node(Started|Failed|Completed|Waiting)$/.test(event.type)) {
+    if (attempt === undefined && event.attempt !== undefined && event.attempt > 0 && /^Node(Started|Failed|Completed|Waiting)$/.test(event.type)) {
       attempt = { number, visit: event.visit ?? 1, worker: "", begun_ms: null, ended_ms: null, duration_ms: null, outcome: "running", error: null, retry_at_ms: null };
       attempts.push(attempt);
     }
