@@ -100,6 +100,7 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
       <header className={css.section}>
         <h1 dir="auto">{review.title || review.node}</h1>
         <Facts review={review} linked={link !== undefined} />
+        {link && pending && <p className="soft">{link}</p>}
       </header>
       {note && (
         <div ref={told} className={css.banner} data-role={note.role} role={note.role === "bad" ? "alert" : "status"}>
