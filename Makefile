@@ -19,7 +19,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery docs format lock clean
+.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery serve load docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,10 +88,10 @@ test: setup ## Run every suite (SUITE=kernel for one)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
 	@touch $@
 
-test-long: setup ## Run what takes longer: the long suites, every guard broken once, 3,000 simulated histories
+test-long: setup ## Run what takes longer: the long suites, every guard broken once, 1,000 simulated histories
 	@$(BIN)/python tests/run.py --long
 	@$(BIN)/python -m tests.guards
-	@$(BIN)/python -m tests.simulation --seeds 3000
+	@$(BIN)/python -m tests.simulation --seeds 1000
 
 test-pythons: ## Run the core suites with every Python of PYTHONS that is installed
 	@for version in $(PYTHONS); do \
@@ -139,8 +139,15 @@ bench-million: setup ## Measure lists, searches and claims among a million finis
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-docs: setup ## Make the Python reference from docstrings, and build the documentation into site/
+serve: setup ## Serve the HTTP API with a worker on tidemill.db (ARGS="--port 9000 …")
+	@$(BIN)/tidemill serve $(ARGS)
+
+load: setup ## Offer starts over HTTP to a server of its own, and show how it answers (RATE=n, SECONDS=n)
+	@$(BIN)/python -m benches.load $(or $(RATE),300) $(or $(SECONDS),10)
+
+docs: setup ## Make the references of Python and HTTP from the code, and build the documentation into site/
 	@$(BIN)/python -m tests.docs.python_api
+	@$(BIN)/python -m tests.docs.http_api
 	@$(BIN)/zensical build --clean --strict
 
 format: setup ## Rewrite the sources in the house format

@@ -21,6 +21,7 @@ BENCHES = (
     "bench_nodes",
     "bench_agents",
     "bench_front_door",
+    "bench_api",
 )
 
 

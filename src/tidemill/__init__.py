@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemill.agents.builtin import tool
     from tidemill.agents.port import CompositeTool
     from tidemill.agents.transcript import Transcript
-    from tidemill.async_client import AsyncTidemill, aopen
+    from tidemill.async_client import AsyncTidemill, aconnect, aopen
     from tidemill.authoring.constructs import (
         Approval,
         approve,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from tidemill.authoring.decorators import Task, Workflow, task, workflow
     from tidemill.blobs.contract import BlobInfo
-    from tidemill.client import Tidemill, diagnose
+    from tidemill.client import Tidemill, connect, diagnose
     from tidemill.client import open as open  # noqa: A004
     from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
     from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
@@ -162,9 +162,11 @@ _HOMES = {
     "WorkflowDeletion": "tidemill.engine.catalog",
     "WorkflowRow": "tidemill.engine.versions",
     "__version__": "tidemill.version",
+    "aconnect": "tidemill.async_client",
     "aopen": "tidemill.async_client",
     "approve": "tidemill.authoring.constructs",
     "default": "tidemill.authoring.constructs",
+    "connect": "tidemill.client",
     "diagnose": "tidemill.client",
     "function": "tidemill.handlers.python.functions",
     "loop": "tidemill.authoring.constructs",
@@ -262,8 +264,10 @@ __all__ = [
     "WorkflowDeletion",
     "WorkflowRow",
     "__version__",
+    "aconnect",
     "aopen",
     "approve",
+    "connect",
     "default",
     "diagnose",
     "function",

@@ -71,6 +71,17 @@ def aopen(
     return AsyncTidemill(engine, url)
 
 
+def aconnect(url: str | None = None, key: str | None = None) -> AsyncTidemill:
+    """A client of the server at `url` in the caller's event loop: `async with tidemill.aconnect() as mill`.
+
+    The arguments are those of `tidemill.connect`. The server is asked when the client is entered or awaited.
+    """
+    from tidemill.remote.remote_engine import remote_engine
+
+    engine = remote_engine(url, key)
+    return AsyncTidemill(engine, engine.url)
+
+
 def _verb(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[AsyncTidemill, P], T]:
     @wraps(method)
     def call(self: AsyncTidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -129,6 +129,24 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     return opened
 
 
+def connect(url: str | None = None, key: str | None = None) -> Tidemill:
+    """A client of the server at `url`, with the verbs of `tidemill.open`. Close it, or use it in a `with`.
+
+    Without arguments it is the server of TIDEMILL_SERVER, with the key of TIDEMILL_KEY. Who acts follows from the key,
+    so `actor`, `roles`, `author` and `submitted_by` are not sent. What fails on the way is repeated for half a minute.
+    """
+    from tidemill.remote.remote_engine import remote_engine
+
+    engine = remote_engine(url, key)
+    connected = Tidemill(engine, engine.url)
+    try:
+        connected._wait(engine.open())
+    except BaseException:
+        connected._stop()
+        raise
+    return connected
+
+
 def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
     """Check the store at `url` and the deployment around it; what cannot be opened is a finding.
 

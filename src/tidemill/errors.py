@@ -89,6 +89,10 @@ class Unavailable(TidemillError):
     """The environment does not answer (store, network, disk); the same request may succeed later."""
 
 
+class ServerUnavailable(Unavailable):
+    """A server does not answer, or not as one of ours."""
+
+
 class StoreUnusable(Unavailable):
     """The environment stays unusable until an operator fixes `problem`.
 
@@ -115,7 +119,8 @@ class RunFailed(TidemillError):
         if status in ("RUNNING", "PAUSED"):
             super().__init__(f"{what} has not ended: it is {status}")
             return
-        said = f": {error['message']} [{error['code']}]" if error else ""
+        kind = f"{error['type']}: " if error.get("type") and error["code"] == "exception" else ""
+        said = f": {kind}{error['message']} [{error['code']}]" if error else ""
         super().__init__(f"{what} {status}{f' at node {node}' if node else ''}{said}")
 
     @property

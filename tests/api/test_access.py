@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tidemill.ambient import wall_clock_ms
+from tidemill.api import auth
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
 from tidemill.engine.maintenance.audit_chain import chain_stream
@@ -250,3 +251,60 @@ async def _tamper(store: Store) -> None:
     assert records[1] != tail.records[1]
     assert await store.forget(stream)
     await store.commit([Commit(stream=stream, expected=0, records=tuple(records))])
+
+
+async def test_a_link_ends_with_the_key_that_made_it(tmp_path: Path) -> None:
+    ask = {"id": "ask", "type": "human", "config": {"title": "ok?", "approvers": ["role:approver"]}}
+    async with api_server(sqlite_url(tmp_path), access=strict, secret=SECRET) as server:
+        approver = bearer(await key_of(server, "approver"))
+        await server.publish({"name": "order", "nodes": [ask]})
+        await server.engine.start("order", key="run")
+        items: list[dict[str, Any]] = []
+        while not items:
+            items = (await server.http.get("/approvals", headers=approver)).json()["items"]
+        made = await server.http.post(f"/approvals/{items[0]['approval_id']}/links", json={}, headers=approver)
+        url = made.json()["url"]
+        assert (await server.http.get(url)).status_code == 200
+        me = (await server.http.get("/me", headers=approver)).json()
+        await server.engine.for_tenant("default").keys.revoke(me["key_id"], actor="the test")
+        for answer in (await server.http.get(url), await server.http.post(url, json={"decision": "approve"})):
+            assert problem(answer) == (401, "key_revoked")
+        assert (await server.engine.approval("run", "ask")).status == "pending"
+
+
+async def test_without_authentication_no_page_of_another_site_is_answered(tmp_path: Path) -> None:
+    def local(engine: Engine) -> Access:
+        return Access.open(engine, hosts={"localhost", "127.0.0.1"})
+
+    async with api_server(sqlite_url(tmp_path), access=local, work=False) as server:
+        own = f"127.0.0.1:{server.port}"
+        for headers in ({}, {"Host": f"LOCALHOST:{server.port}"}, {"Origin": f"http://{own}"}):
+            assert (await server.http.get("/me", headers=headers)).status_code == 200, headers
+        # What a browser sends without asking first, and what a name sends that points to this machine by now.
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Host": f"evil.example:{server.port}"},
+            {"Host": f"evil.example:{server.port}", "Origin": f"http://evil.example:{server.port}"},
+        ):
+            text = {"Content-Type": "text/plain", **headers}
+            answer = await server.http.post(
+                "/workflows", content="name: x\nnodes: [{id: a, type: value}]", headers=text
+            )
+            assert problem(answer) == (403, "site_not_allowed"), headers
+        assert (await server.http.get("/workflows")).json()["items"] == []
+
+
+async def test_the_first_key_closes_a_server_without_authentication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "KNOWN_FOR_MS", 0)
+    async with api_server(
+        sqlite_url(tmp_path), access=lambda engine: Access.open(engine, hosts=()), work=False
+    ) as found:
+        assert (await found.http.get("/me")).json()["name"] == "local"
+        key = await key_of(found, "viewer")
+        assert problem(await found.http.get("/me")) == (401, "unauthenticated")
+        assert (await found.http.get("/me", headers=bearer(key))).json()["roles"] == ["viewer"]

@@ -168,6 +168,24 @@ async def test_an_earlier_visit_stays_decided_when_the_node_asks_again(server: A
     assert (shown["status"], shown["decision"], shown["evidence"]) == ("decided", "changes", None)
 
 
+async def test_who_may_not_decide_cannot_settle_the_node_by_hand(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"], four_eyes=True), run_id="run")
+    for body in ({"node": "ask", "value": {"decision": "approve"}}, {"node": "ask", "skip": True}):
+        refused = await server.http.post("/runs/run/override", json=body, headers=as_caller("olga", "operator"))
+        assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed"), refused.text
+    shown = await server.http.get(f"/approvals/{approval_id}", headers=ALICE)
+    assert shown.json()["status"] == "pending"
+
+
+async def test_a_fork_with_other_inputs_keeps_no_decision_of_others(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]), run_id="run")
+    await decided(server, approval_id, "approve", ALICE)
+    operator = as_caller("olga", "operator")
+    refused = await server.http.post("/runs/run/fork", json={"inputs": {"amount": 9}}, headers=operator)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed"), refused.text
+    assert (await server.http.post("/runs/run/fork", json={"node": "ask"}, headers=operator)).status_code == 201
+
+
 async def test_the_inbox_shows_mine_what_is_due_and_what_is_overdue(server: ApiServer) -> None:
     for name, config in {
         "mine": {"approvers": ["user:alice"], "timeout_hours": 1},

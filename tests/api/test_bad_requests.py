@@ -38,8 +38,14 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "malformed JSON": (send("/runs", b'{"workflow": '), 400, "body_malformed"),
     "JSON that is too deep": (send("/runs", b"[" * 200_000), 413, "body_too_complex"),
     "half a character": (
-        send("/runs", b'{"workflow": "asleep", "correlation_id": "\\ud800"}'), 422, "text_invalid",
+        send("/runs", b'{"workflow": "asleep", "correlation_id": "\\ud800"}'), 400, "body_malformed",
     ),
+    "half a character with a key": (
+        {**send("/runs", b'{"workflow": "asleep", "inputs": {"m": "\\udc00"}}'),
+         "headers": {"Content-Type": "application/json", "Idempotency-Key": "half"}},
+        400, "body_malformed",
+    ),
+    "JSON in UTF-16": (send("/runs", '{"workflow": "asleep"}'.encode("utf-16-le")), 400, "body_malformed"),
     "a key that is too long": (
         {**send("/runs", b'{"workflow": "asleep"}'),
          "headers": {"Content-Type": "application/json", "Idempotency-Key": "x" * 201}},

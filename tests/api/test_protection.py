@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.api import connections
 from tidemill.api.protection import STARTING, LoadGuard
 from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import Rejected
@@ -66,6 +67,45 @@ async def test_brackets_and_colons_within_texts_do_not_count(server: ApiServer) 
     tricky = 'a "quoted\\" text with [[[[ and ' + "[:{ " * 1_000
     answer = await server.http.post("/workflows", content=document(tricky), headers=JSON)
     assert answer.status_code == 201, answer.text
+
+
+async def test_a_text_without_an_end_is_read_once(tmp_path: Path) -> None:
+    """Each quotation mark within it must not be tried as the beginning of another: that would take hours."""
+    async with api_server(sqlite_url(tmp_path), work=False) as server:
+        body = b"[" * 101 + b'"' + b'\\"' * 1_000_000
+        answer = await server.http.post("/runs", content=body, headers=JSON)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_complex")
+
+
+CHUNKED = b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /livez HTTP/1.1\r\nHost: x\r\nX: ", b"GET /", CHUNKED + b"0\r\nX: ", CHUNKED + b"1;x="],
+    ids=["header", "path", "trailer", "extension"],
+)
+async def test_a_head_without_an_end_is_cut_off(server: ApiServer, begun: bytes) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(begun)
+    cut = False
+    for _ in range(256):
+        writer.write(b"a" * 65_536)
+        try:
+            await writer.drain()
+        except ConnectionError:
+            cut = True
+            break
+    writer.close()
+    assert cut, "16 MiB were taken"
+
+
+async def test_a_head_that_does_not_come_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+    writer.close()
 
 
 async def test_a_body_of_unknown_length_is_bounded_too(server: ApiServer) -> None:

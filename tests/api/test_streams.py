@@ -15,7 +15,9 @@ import pytest
 from tests.fixtures.api_server import ApiServer, SseFrame, api_server, sqlite_url, sse_frames
 from tidemill.api import streams
 from tidemill.api.auth import Access
+from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
+from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.errors import rejected
 from tidemill.security.identity import Principal
 
@@ -225,6 +227,28 @@ async def test_a_revoked_credential_ends_the_stream(tmp_path: Path, monkeypatch:
         await followed(server, 1)
         revoked.append(True)
         assert (await following)[-1].data["reason"] == "unauthenticated"
+
+
+async def test_a_revoked_key_is_noticed_within_five_seconds() -> None:
+    """A process believes in a key for a while, and a stream asks, and looks, now and then."""
+    assert KNOWN_FOR_MS / 1_000 + streams.RECHECK_S + streams.LOOK_S <= 5.0
+
+
+async def test_one_reader_cannot_open_any_number_of_streams(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path), limits=ServerLimits(key_streams=2)) as server:
+        run_id = await waiting_at_the_gate_without_work(server)
+        async with (
+            server.http.stream("GET", "/stream") as first,
+            server.http.stream("GET", f"/runs/{run_id}/stream") as second,
+        ):
+            assert first.status_code == second.status_code == 200
+            refused = await server.http.get(f"/runs/{run_id}/stream")
+            assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+            assert refused.headers["retry-after"]
+        status = 0
+        while status != 200:
+            async with server.http.stream("GET", "/stream") as again:
+                status = again.status_code
 
 
 async def waiting_at_the_gate_without_work(server: ApiServer) -> str:

@@ -69,6 +69,16 @@ async def test_a_document_in_yaml_is_published(server: ApiServer) -> None:
     assert (await server.get("/workflows/hello"))["message"] == "from a file"
 
 
+@pytest.mark.parametrize(
+    "text", ["a: " + "[" * 200_000, "- " * 200_000, '{"a":' * 100_000], ids=["lists", "items", "maps"]
+)
+async def test_a_document_that_is_too_deep_is_refused(server: ApiServer, text: str) -> None:
+    """Places are not looked up in it: the process would die of it."""
+    for path in ("/workflows/validate", "/workflows"):
+        answer = (await server.http.post(path, content=text, headers=YAML)).json()
+        assert answer["problems"][0]["code"] == "too_deep"
+
+
 async def test_validate_tells_every_problem_with_line_and_column(server: ApiServer) -> None:
     answer = await server.http.post("/workflows/validate", content=BROKEN, headers=YAML)
     found = answer.json()

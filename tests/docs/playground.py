@@ -5,13 +5,14 @@
 | python | run in a process of its own; a `text` block right below is its output |
 | yaml, json with `nodes` | validated and run; a `json` block right below is its outputs |
 | other yaml, json | must be marked `.part`; parsed |
-| console | every line after `$ ` is run, what stands below it is its output |
+| console | every line after `$ ` is run, what stands below it is its output; `NAME=$(…)` is kept for later blocks |
 | sh | not run: each line must be a make target or a module of this repository |
 | text, mermaid | nothing: an output, or a drawing |
 
 `title` writes the block to a file first. `data-input` are the inputs of a document, `data-fails` the code it fails
 with, `data-refused` the codes it is refused with, `data-exit` the exit code of a console's last command. `.theirs` is
-Python for another tool: it must compile, and is not run. `.no-run` keeps a block from being run, and is counted. In an
+Python for another tool: it must compile, and is not run. `.server` runs the command of a console until the page ends,
+on a free port; later blocks find it in TIDEMILL_SERVER. `.no-run` keeps a block from being run, and is counted. In an
 output `…` stands for anything in a line, and for any lines when it stands alone.
 """
 
@@ -35,9 +36,12 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import Format, read_document
 
 SECONDS_MAX = 120
-MARKS = {"no-run", "part", "theirs"}
+MARKS = {"no-run", "part", "server", "theirs"}
 OPTIONS = {"title", "data-input", "data-fails", "data-refused", "data-exit"}
-COMMANDS = {"tidemill", "python", "cat", "echo"}
+COMMANDS = {"tidemill", "python", "cat", "echo", "curl"}
+ASSIGNMENT = re.compile(r"([A-Z]+)=(\$\((\w+) .*\))")
+LISTENING = re.compile(r"http://127\.0\.0\.1:[0-9]+")
+VARIABLES = ".variables.json"
 SHOWN = {"text", "mermaid", ""}
 TRIED = {"python", "yaml", "json", "console", "sh"}
 
@@ -49,16 +53,28 @@ def is_run(block: Block) -> bool:
 
 def play(page: Page, folder: Path) -> int:
     """Try every block of a page and tell how many were tried."""
-    tried = 0
-    for block in page.blocks:
-        assert block.marks <= MARKS and block.options.keys() <= OPTIONS, f"{block.place}: an unknown mark"
-        assert block.language in TRIED | SHOWN, f"{block.place}: nobody knows how to try {block.language}"
-        if block.title:
-            (folder / block.title).write_text(block.body)
-        if is_run(block) and not _is_answer(page, block):
-            tried += 1
-            _try(block, folder)
-    return tried
+    servers: list[subprocess.Popen[str]] = []
+    try:
+        return sum(_tried(page, block, folder, servers) for block in page.blocks)
+    finally:
+        for server in servers:
+            server.terminate()
+            server.communicate(timeout=SECONDS_MAX)
+
+
+def _tried(page: Page, block: Block, folder: Path, servers: list[subprocess.Popen[str]]) -> bool:
+    """Try one block, unless there is nothing to try."""
+    assert block.marks <= MARKS and block.options.keys() <= OPTIONS, f"{block.place}: an unknown mark"
+    assert block.language in TRIED | SHOWN, f"{block.place}: nobody knows how to try {block.language}"
+    if block.title:
+        (folder / block.title).write_text(block.body)
+    if not is_run(block) or _is_answer(page, block):
+        return False
+    if "server" in block.marks:
+        servers.append(_server(block, folder))
+    else:
+        _try(block, folder)
+    return True
 
 
 def _is_answer(page: Page, block: Block) -> bool:
@@ -83,7 +99,17 @@ def _try(block: Block, folder: Path) -> None:
 def _environment(folder: Path) -> dict[str, str]:
     """A user's shell with this installation in front, and nothing that colours or moves."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "PYTHONPATH": str(folder)}
+    kept = folder / VARIABLES
+    variables = json.loads(kept.read_text()) if kept.exists() else {}
+    return {
+        **os.environ,
+        **variables,
+        "PATH": path,
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+        "COLUMNS": "120",
+        "PYTHONPATH": str(folder),
+    }
 
 
 def _python(block: Block, folder: Path) -> None:
@@ -144,7 +170,10 @@ def _console(block: Block, folder: Path) -> None:
     commands = list(_commands(block))
     assert commands, f"{block.place}: no line begins with $"
     for number, (command, expected) in enumerate(commands):
-        assert command.split()[0] in COMMANDS, f"{block.place}: {command}"
+        assigned = ASSIGNMENT.fullmatch(command)
+        assert (assigned[3] if assigned else command.split()[0]) in COMMANDS, f"{block.place}: {command}"
+        if assigned:
+            command = f"printf %s {assigned[2]}"
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
@@ -156,7 +185,40 @@ def _console(block: Block, folder: Path) -> None:
         )
         wanted = int(block.options.get("data-exit", "0")) if number == len(commands) - 1 else 0
         assert done.returncode == wanted, f"{block.place}: {command}: exit code {done.returncode}\n{done.stdout}"
+        if assigned:
+            assert done.stdout, f"{block.place}: {command} gives nothing"
+            _keep(folder, assigned[1], done.stdout)
+            continue
         compare(f"{block.place}: {command}", expected, done.stdout)
+
+
+def _keep(folder: Path, name: str, value: str) -> None:
+    """Set a variable for the blocks that follow."""
+    kept = folder / VARIABLES
+    variables = json.loads(kept.read_text()) if kept.exists() else {}
+    kept.write_text(json.dumps({**variables, name: value}))
+
+
+def _server(block: Block, folder: Path) -> subprocess.Popen[str]:
+    """Start a server, and wait until it says where it listens."""
+    ((command, expected),) = _commands(block)
+    assert command.startswith("tidemill serve"), f"{block.place}: {command}"
+    server = subprocess.Popen(
+        [*command.split(), "--port", "0"],
+        cwd=folder,
+        env=_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if found := LISTENING.search(line):
+            _keep(folder, "TIDEMILL_SERVER", found[0])
+            shown = LISTENING.search(expected)
+            compare(f"{block.place}: {command}", expected, line.replace(found[0], shown[0] if shown else found[0]))
+            return server
+    raise AssertionError(f"{block.place}: {command} does not listen")
 
 
 def _commands(block: Block) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,11 @@ VERBS = {
     "People and signals": "approvals approval decide delegate signal",
     "Repair": "pause resume cancel retry rewind override document patch fork rollback relabel",
     "Dead letters": "dead_letters dead_letter discard reprocess",
-    "Workflows": "workflows workflow workflow_document patch_workflow versions diff tag untag tags tag_history",
+    "Workflows": "workflows workflow workflow_document patch_workflow versions diff delete_workflow "
+    "tag untag tags tag_history rollback_tag",
+    "Schedules": "create_schedule update_schedule schedules schedule schedule_times pause_schedule resume_schedule "
+    "delete_schedule trigger_schedule",
+    "Measure": "summary facets histogram failure_groups queues usage",
     "Files": "put_blob save_blob blob blobs collect_blobs",
     "Upkeep": "diagnose verify_log reindex archive_sweep archive_list archive_show archive_restore "
     "workers node_types concurrency_limits limit_concurrency unlimit_concurrency",
@@ -31,10 +36,16 @@ VERBS = {
 }
 """The headings, and the verbs below each; a verb that is under none of them is under `More verbs`."""
 HIDDEN = {"self", "timeout_s", "reason=''", "actor=''", "command_id=None", "visit=None", "index=None", "terms=()"}
+HIDDEN |= {"author=''", "message=''", "comments=''", "after=None", "limit=50", "on_progress=None", "on_finding=None"}
+HIDDEN |= {"submitted_by=''", "correlation_id=''"}
 """Parameters that callers do not pass, that have another spelling, or that the page explains once for all verbs."""
-DESCRIBED = {"Capabilities", "Handler", "NodeContext", "NodeType", "Settings"}
-"""Types whose fields have a page of their own."""
+LIKE_ANOTHER = {"aopen", "count", "runs", "update_schedule"}
+"""Functions that take the arguments of `open`, `find` and `create_schedule`."""
+FIELDS_SHOWN = {"Approval", "ApprovalRequest", "ChildRun", "Done", "LogLine", "Problem", "Published"}
+FIELDS_SHOWN |= {"RunPage", "RunRow", "Skip", "Wait"}
+"""Types that callers make or take apart in most programs; of the others the editor knows the fields."""
 SHOWN_DEFAULT_MAX = 20
+SHOWN_WORDS_MIN = 5
 
 
 class _Default:
@@ -66,18 +77,34 @@ def summary(thing: Any) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
+def _short(thing: Any) -> str:
+    """The first clause of a docstring, unless it is short."""
+    clause = re.split(r"(?<=\w)[.;] ", summary(thing))[0].rstrip(".")
+    return clause if len(clause.split()) >= SHOWN_WORDS_MIN else summary(thing).rstrip(".")
+
+
 def _calls(owner: Any, names: list[str]) -> Iterator[str]:
     for name in names:
         function = getattr(owner, name)
-        yield f"- `{name}{_signature(function)}`: {summary(function)}"
+        yield f"- `{name}{'(…)' if name in LIKE_ANOTHER else _signature(function)}`: {_short(function)}"
+
+
+def _signatures(names: list[str]) -> Iterator[str]:
+    """Functions that a page explains with examples."""
+    yield "[Write workflows in Python](../how-to/write-workflows-in-python.md) explains them.\n"
+    for name in names:
+        yield f"- `{name}{_signature(getattr(tidemill, name))}`"
 
 
 def _types(names: list[str]) -> Iterator[str]:
-    """Each type with its fields, or else the first line of its docstring."""
+    """Each type with its fields, or else the first clause of its docstring."""
     for name in names:
         kind = getattr(tidemill, name)
-        fields = [] if name in DESCRIBED else [f"`{each}`" for each in _fields(kind) if each != "v"]
-        yield f"- `{name}`: {', '.join(fields) or summary(kind)}"
+        fields = [f"`{each}`" for each in _fields(kind) if each != "v"] if name in FIELDS_SHOWN else []
+        if fields or not _fields(kind):
+            yield f"- `{name}`: {', '.join(fields) or _short(kind)}"
+    if any(_fields(getattr(tidemill, name)) for name in names):
+        yield "- All others are rows, views and reports that verbs return; editors know their fields."
 
 
 def _fields(kind: type) -> tuple[str, ...]:
@@ -98,7 +125,7 @@ def lists() -> str:
     errors = [name for name in kinds if issubclass(public[name], BaseException)]
     parts += [
         ("Functions", _calls(tidemill, [name for name in functions if name not in authoring])),
-        ("Workflow functions", _calls(tidemill, authoring)),
+        ("Workflow functions", _signatures(authoring)),
         ("Exceptions", _types(errors)),
         ("Types", _types([name for name in kinds if name not in errors])),
     ]

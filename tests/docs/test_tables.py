@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from types import FunctionType
 from typing import get_args
 
+from tests.docs import http_api
 from tests.docs.listings import document_keys, error_codes, law_names, modules, setting_keys, setting_variables
 from tests.docs.pages import Page, codes_of, read_page, rows_of
 from tests.docs.python_api import public_verbs, summary, with_lists
@@ -62,7 +63,9 @@ def test_the_architecture_lists_every_field_of_a_commit() -> None:
 
 
 def test_every_error_code_is_listed_once_and_exists() -> None:
-    listed = Counter(column(read_page("docs/reference/errors.md"), 0))
+    """One line of a list, or one row of a table, for each."""
+    text = read_page("docs/reference/errors.md").text
+    listed = Counter(re.findall(r"^(?:-|\|) `(\w+)`", text, re.MULTILINE))
     assert set(listed) == error_codes()
     assert max(listed.values()) == 1
     assert len(listed) > 80
@@ -130,3 +133,10 @@ def test_the_python_reference_is_made_of_docstrings() -> None:
     text = read_page("docs/reference/python-api.md").text
     assert text == with_lists(text), "`make docs` makes its lists"
     assert [name for name in public_verbs() if not summary(getattr(Tidemill, name))] == []
+
+
+def test_the_http_reference_is_made_from_the_openapi_document() -> None:
+    text = http_api.PAGE.read_text()
+    assert http_api.with_tables(text) == text, "run `python -m tests.docs.http_api`"
+    paths = http_api.document()["paths"]
+    assert all(f"{path.removeprefix(http_api.PREFIX)}`" in text for path in paths)

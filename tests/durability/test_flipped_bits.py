@@ -222,8 +222,8 @@ async def test_a_bit_of_every_job(quick_path: Path, caplog: pytest.LogCaptureFix
         assert {run.removesuffix("-2"): end for run, end in ends.items()} == ENDS
         dropped += "damaged jobs were dropped" in caplog.text
         await examined(path)
-    # The maintenance tasks are not due yet.
-    assert dropped >= len(jobs) - 4
+    # Up to seven maintenance tasks are not due yet.
+    assert dropped >= len(jobs) - 7
 
 
 @pytest.mark.parametrize("part", range(PARTS_TRIED))

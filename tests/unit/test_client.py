@@ -320,6 +320,12 @@ def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:
     )
 
 
+def test_an_exception_is_named_by_its_class() -> None:
+    error = {"code": "exception", "message": "'missing'", "type": "KeyError"}
+    failed = tidemill.RunFailed("r", "FAILED", workflow="w", node="t", error=error)
+    assert str(failed) == "run r of w FAILED at node t: KeyError: 'missing' [exception]"
+
+
 def test_a_run_that_goes_on_is_not_fine_yet(mill: Tidemill) -> None:
     mill.publish(ASLEEP)
     run_id = mill.start("asleep", key="nap")

@@ -328,9 +328,7 @@ ASK_DESCRIPTION = (
     "Asks a person and waits for the answer, which may take days. With `options` the person chooses one of them, "
     "otherwise they write text."
 )
-_ASK_SETTINGS = object_schema(
-    (), timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": 366 * 86_400}
-)
+_ASK_SETTINGS = object_schema((), timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": 366 * 86_400})
 
 
 def ask_source() -> ToolSource:
@@ -499,9 +497,7 @@ def _function_source(name: str, mark: ToolMark, python: Handler) -> ToolSource:
     async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
         return ToolResult(content=await call_handler(python, context, {"function": name, "args": arguments}))
 
-    made = Tool(
-        name=mark.name, description=mark.description, parameters=mark.parameters, call=call, effect=mark.effect
-    )
+    made = Tool(name=mark.name, description=mark.description, parameters=mark.parameters, call=call, effect=mark.effect)
 
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (made,)

@@ -73,7 +73,7 @@ class Operation(NamedTuple):
         """The schema of `parameters` and `body` together."""
         named = {each["name"]: each.get("schema", True) for each in self.parameters}
         required = [each["name"] for each in self.parameters if each.get("required") or each["in"] == "path"]
-        properties: dict[str, Any] = {"parameters": object_schema(tuple(required), **{}) | {"properties": named}}
+        properties: dict[str, Any] = {"parameters": object_schema(tuple(required)) | {"properties": named}}
         if self.body is not None:
             properties["body"] = self.body
         needed = [*(["parameters"] if required else []), *(["body"] if self.body_required else [])]
@@ -244,7 +244,7 @@ def _tool(allowance: Allowance, http: Handler) -> Tool:
             return error_result("operation_not_allowed", message, hint=f"you have {listing(operations)}")
         if arguments.get("describe"):
             return ToolResult(content={"summary": operation.summary, "arguments": operation.schema()})
-        given = {key: arguments[key] for key in ("parameters", "body") if key in arguments}
+        given: dict[str, Any] = {key: arguments[key] for key in ("parameters", "body") if key in arguments}
         if problems := compile_schema(operation.schema()).problems(given):
             return problems_result("arguments_invalid", f"the arguments do not fit {operation.id}", problems)
         return await _call(operation, known["origin"], given, settings, context, http)

@@ -187,7 +187,7 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
     """The allow-list of a valid config."""
     made = []
     for entry in tools:
-        given = {"name": entry} if isinstance(entry, str) else dict(entry)
+        given: dict[str, Any] = {"name": entry} if isinstance(entry, str) else dict(entry)
         settings = {key: value for key, value in given.items() if key not in _ENTRY_KEYS}
         made.append(
             Allowance(
@@ -431,7 +431,7 @@ def error_result(code: str, message: str, *, hint: str = "", unknown_outcome: bo
 def problems_result(code: str, message: str, problems: Sequence[Problem]) -> ToolResult:
     """A result that tells the model every reason of a refusal."""
     shown = [each.to_dict() for each in problems[:PROBLEMS_MAX]]
-    error = {"code": code, "message": message, "problems": shown}
+    error: dict[str, Any] = {"code": code, "message": message, "problems": shown}
     if len(problems) > PROBLEMS_MAX:
         error["more"] = len(problems) - PROBLEMS_MAX
     return ToolResult(content={"error": error}, error=code)

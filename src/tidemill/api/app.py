@@ -19,6 +19,7 @@ from tidemill.api.routes import (
     fleet,
     health,
     run_actions,
+    run_summaries,
     runs,
     schedules,
     tools,
@@ -33,6 +34,7 @@ from tidemill.version import __version__
 
 PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
+    ("runs", run_summaries.router),
     ("runs", runs.router),
     ("runs", run_actions.router),
     ("workflows", workflows.router),
@@ -79,7 +81,7 @@ def create_app(
     app.state.durability = health.Durability(engine.context.store)
     documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})
     app.add_middleware(Protection, limits=limits, documents=documents, blobs=f"{PREFIX}/blobs")
-    app.state.streams = LiveStreams(app.state.closing)
+    app.state.streams = LiveStreams(app.state.closing, limits.key_streams)
     add_problem_handlers(app)
     app.include_router(health.router)
     app.include_router(health.metrics_router)
@@ -95,7 +97,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document, schemas = FastAPI.openapi(app), AnswerSchemas()
         problem = {"description": "A problem", "content": {MEDIA_TYPE: {"schema": PROBLEM}}}
         # The application itself does not list the routes of its routers.
-        routers: list[tuple[str, APIRouter]] = [("", health.router), *((PREFIX, router) for _, router in ROUTERS)]
+        routers: list[tuple[str, APIRouter]] = [("", health.router), ("", health.metrics_router)]
+        routers += [(PREFIX, router) for _, router in ROUTERS]
         for prefix, route in [(prefix, route) for prefix, router in routers for route in router.routes]:
             if not isinstance(route, APIRoute) or not route.include_in_schema:
                 continue
@@ -107,6 +110,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                     success = operation["responses"][str(declared.status)]
                     others = {kind: each for kind, each in success.get("content", {}).items() if kind != JSON}
                     success["content"] = {**others, **content}
+                elif declared is not None and declared.media_type != JSON:
+                    operation["responses"][str(declared.status)]["content"] = {declared.media_type: {}}
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = problem
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)

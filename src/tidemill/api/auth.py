@@ -6,13 +6,14 @@ caller holds the services of its own tenant, so an id of another tenant is as un
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from tidemill.api.protection import LoadGuard
 from tidemill.engine.engine import Engine
+from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.errors import rejected
 from tidemill.security.identity import (
@@ -59,14 +60,21 @@ class Access:
         jwt: JwtVerifier | None = None,
         sessions: Sessions | None = None,
         open_as: Principal | None = None,
+        hosts: Collection[str] | None = None,
     ) -> None:
-        self._engine, self._jwt, self._open_as = engine, jwt, open_as
+        self._engine, self._jwt, self._open_as, self._hosts = engine, jwt, open_as, hosts
         self.sessions = sessions or Sessions()
+        self._looked_ms = engine.context.ambient.monotonic_ms()
 
     @classmethod
-    def open(cls, engine: Engine) -> Access:
-        """Everyone who reaches the server is an administrator of the engine's tenant."""
-        return cls(engine, open_as=Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",)))
+    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None, sessions: Sessions | None = None) -> Access:
+        """Everyone who reaches the server is an administrator of the engine's tenant.
+
+        With `hosts`, only under these names (none: any) and not from the page of another site: a browser on this
+        machine reaches the server, too, and opens pages of anyone. It ends within seconds of the first key.
+        """
+        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
+        return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
     async def is_configured(self) -> bool:
         """Whether any credential could be accepted."""
@@ -74,6 +82,9 @@ class Access:
 
     async def caller(self, request: Request) -> Caller:
         """The one who asks. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
+        if self._open_as is not None and self._hosts is not None:
+            _check_site(request.headers, self._hosts)
+            await self._look_for_keys()
         if self._open_as is not None:
             return self._caller(self._open_as)
         given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
@@ -87,6 +98,14 @@ class Access:
         if request.method not in SAFE_METHODS:
             self.sessions.check_csrf(session, request.headers.get(CSRF_HEADER, ""))
         return self._caller(principal, session)
+
+    async def _look_for_keys(self) -> None:
+        """Ask for credentials from now on if a key was made since."""
+        now_ms = self._engine.context.ambient.monotonic_ms()
+        if now_ms - self._looked_ms >= KNOWN_FOR_MS:
+            self._looked_ms = now_ms
+            if await self._engine.credentials.has_keys():
+                self._open_as = None
 
     async def _bearer(self, given: str) -> Principal:
         scheme, _, text = given.partition(" ")
@@ -102,6 +121,21 @@ class Access:
 
     def _caller(self, principal: Principal, session: str = "") -> Caller:
         return Caller(principal, self._engine.for_tenant(principal.tenant, audited=True), session)
+
+
+def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
+    """Refuse what a page of another site sends, also one whose name was made to point to this machine."""
+    host = headers.get("host", "")
+    named = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    origin = headers.get("origin")
+    elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if (hosts and named.lower() not in hosts) or elsewhere or (origin is not None and _authority(origin) != host):
+        message = "without authentication the server answers no pages of other sites, and under its own names only"
+        raise rejected("site_not_allowed", message, hint="create a key with `tidemill keys create`")
+
+
+def _authority(origin: str) -> str:
+    return origin.partition("://")[2]
 
 
 def require(permission: str) -> Callable[[Request], Awaitable[None]]:
@@ -133,7 +167,8 @@ def consuming(media_type: str) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def _current_caller(request: Request) -> Caller:
+async def _current_caller(request: Request) -> Caller:
+    # Not a plain function: FastAPI calls those in a thread.
     caller: Caller = request.state.caller
     return caller
 

@@ -65,6 +65,7 @@ STATUSES: dict[str, int] = {
     "not_allowed": 403,
     "range_invalid": 416,
     "rate_limited": 429,
+    "site_not_allowed": 403,
     **dict.fromkeys(_UNAUTHENTICATED, 401),
     "store_slow": 429,
 }
@@ -151,12 +152,14 @@ def _problem(error: dict[str, Any]) -> Problem:
 
 async def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code, message = "request_invalid", str(error.detail)
-    if error.status_code == HTTPStatus.NOT_FOUND:
+    code, message, hint = "request_invalid", str(error.detail), "the paths are listed at /api/v1/openapi.json"
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        # FastAPI says so of bytes that are no text.
+        code, message, hint = "body_malformed", "the body is not JSON", "send a JSON object, in UTF-8"
+    elif error.status_code == HTTPStatus.NOT_FOUND:
         code, message = "path_unknown", "there is nothing at this path"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         code, message = "method_not_allowed", "this path does not take this method"
-    hint = "the paths are listed at /api/v1/openapi.json"
     return problem_answer(
         [Problem(code=code, message=message, hint=hint)], status=error.status_code, headers=error.headers
     )

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, Literal
 
 from limits import RateLimitItemPerSecond
@@ -116,6 +117,9 @@ class Protection:
         media_type = content_type.partition(";")[0].strip().lower()
         if JSON_TYPE.fullmatch(media_type):
             self._check_json(body)
+            if kind == "json":
+                # The reader of documents says where it is.
+                _check_characters(body)
         elif kind != "document" or media_type not in TEXT_TYPES:
             hint = "send Content-Type: application/json" + (" or application/yaml" if kind == "document" else "")
             message = (
@@ -134,16 +138,34 @@ class Protection:
         if bare.count(b":") > keys_max:
             message = f"the body has more than {keys_max:,} keys"
             raise rejected("body_too_complex", message, hint="send it in parts, or as a blob")
-        depth = 0
-        for bracket in _BRACKET.findall(bare):
-            depth += 1 if bracket in b"{[" else -1
-            if depth > depth_max:
-                message = f"the body is nested more than {depth_max} levels deep"
-                raise rejected("body_too_complex", message, hint="flatten the data")
+        steps = memoryview(bare.translate(_STEPS, _NO_BRACKETS)).cast("b")
+        if max(accumulate(steps, initial=0)) > depth_max:
+            message = f"the body is nested more than {depth_max} levels deep"
+            raise rejected("body_too_complex", message, hint="flatten the data")
 
 
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
+def _check_characters(body: bytes) -> None:
+    """Refuse JSON that is not UTF-8, which would be counted wrongly, and halves of surrogate pairs."""
+    try:
+        # UTF-16 without a mark can be read as UTF-8, as far as its bytes go.
+        is_utf8 = b"\0" not in body and bool(body.decode())
+    except UnicodeDecodeError:
+        is_utf8 = False
+    if not is_utf8:
+        raise rejected("body_malformed", "the body is not JSON in UTF-8", hint="send it as UTF-8")
+    if re.search(rb"\\u[dD]", body) and any(_SURROGATE.findall(body)):
+        message = "half of a surrogate pair is not a character"
+        raise rejected("body_malformed", message, hint="send both halves, or neither")
+
+
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A text, also one that does not end: else each quotation mark within it would be tried as the beginning of another."""
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(sorted({*range(256)} - {*b"[{]}"}))
+_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+"""An escape; its group is half of a pair without the other."""
 
 
 def _add_headers(message: MutableMapping[str, Any], *, secure: bool) -> None:

@@ -25,6 +25,8 @@ class ServerLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Of one key, or one subject of tokens; 0: no limit."""
     tenant_requests_per_second: Count = 2_000
     """Of all keys of a tenant; 0: no limit."""
+    key_streams: Positive = 256
+    """Live streams of one key, or one subject of tokens, that are open at a time, in each server."""
     backlog_jobs: Positive = 100_000
     """Jobs of a tenant that are ready or under way; above that no run is started."""
     commit_ms: Positive = 1_000

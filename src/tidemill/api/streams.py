@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from tidemill.engine.run_query import RunQuery
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.engine.views import plain
-from tidemill.errors import Rejected, TidemillError
+from tidemill.errors import Rejected, TidemillError, rejected
 from tidemill.stores.contract import Row
 
 LOG = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ PAGE = 100
 GIVE_WAY_AFTER = 64
 """Frames after which a feed lets its readers write."""
 HEARTBEAT_S = 15.0
-RECHECK_S = 5.0
-"""How soon a revoked credential ends a stream."""
+RECHECK_S = 0.5
+"""How often a stream asks for its credential, which a process believes in for four seconds more."""
 LOOK_S = 0.5
 """How soon a quiet stream notices that the server shuts down."""
 STALLED_S = 60.0
@@ -285,8 +285,8 @@ def meets(query: RunQuery, row: Row) -> bool:
 class LiveStreams:
     """The feeds of this process, and the streams that are read from them."""
 
-    def __init__(self, closing: asyncio.Event) -> None:
-        self._closing = closing
+    def __init__(self, closing: asyncio.Event, streams_max: int) -> None:
+        self._closing, self.open_streams = closing, OpenStreams(streams_max)
         self._runs: dict[tuple[str, str], RunFeed] = {}
         self._tenants: dict[str, TenantFeed] = {}
 
@@ -424,16 +424,46 @@ class LiveStreams:
                 del self._tenants[tenant]
 
 
+Reader = tuple[str, str]
+"""A tenant, and a key or a subject of tokens."""
+
+
+class OpenStreams:
+    """How many streams each reader has open in this process."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._open = most, Counter[Reader]()
+
+    def check(self, reader: Reader) -> None:
+        """Raises Rejected (`rate_limited`)."""
+        if self._open[reader] >= self._most:
+            hint = "close some, or follow `/stream`, which has all runs"
+            raise rejected("rate_limited", f"more than {self._most} streams of the key are open", hint=hint)
+
+    @contextmanager
+    def one_of(self, reader: Reader) -> Iterator[None]:
+        self._open[reader] += 1
+        try:
+            yield
+        finally:
+            self._open[reader] -= 1
+            self._open += Counter()  # Without readers that have none.
+
+
 class EventStream(StreamingResponse):
     """A stream of frames as a response; it ends when the client leaves, or takes nothing for too long."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], open_streams: OpenStreams, reader: Reader) -> None:
         super().__init__(chunks, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._chunks = chunks
+        self._chunks, self._open_streams, self._reader = chunks, open_streams, reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._open_streams.one_of(self._reader):
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         tasks = (asyncio.create_task(self._write(send)), asyncio.create_task(_left(receive)))
         try:

@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import IO, Literal, Protocol
+from typing import IO, Literal, Protocol, TypeGuard
 
 import msgspec
 
@@ -74,7 +74,7 @@ def files_in(text: bytes) -> list[str]:
     return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 
-def is_digest(text: object) -> bool:
+def is_digest(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 

@@ -233,11 +233,9 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 
 
 @app.command("worker")
-@options.store
+@options.own_store
 @options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
-@options.option(
-    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="Nodes that run at the same time."
-)
+@options.concurrency
 @options.option(
     "--grace",
     "grace_s",
@@ -271,20 +269,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.archive
 @options.retention_days
 @options.keep_runs
-@options.option(
-    "--log-level",
-    metavar="LEVEL",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="info",
-    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
-)
-@options.option(
-    "--log-format",
-    metavar="FORMAT",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    about="text, or json: one JSON object per line.",
-)
+@options.log
 @options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
@@ -297,7 +282,7 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
 
 
 @app.command("serve")
-@options.store
+@options.own_store
 @options.option("--host", metavar="ADDRESS", default="127.0.0.1", about="Where to listen.")
 @options.option("--port", metavar="N", type=options.Integers(0, 65_535), default=8321, about="0 takes any free port.")
 @options.option(
@@ -307,9 +292,7 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
     about="Worker processes beside the server. Default: one worker inside it.",
 )
 @options.flag("--no-worker", about="Only the API; workers run elsewhere.")
-@options.option(
-    "--concurrency", metavar="N", type=options.Integers(1, 10_000), default=64, about="Nodes that run at the same time."
-)
+@options.concurrency
 @options.option(
     "--grace",
     "grace_s",
@@ -325,20 +308,7 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
 @options.keep_runs
 @options.option("--root-path", metavar="PATH", default="", about="Where a proxy has mounted the server: /tidemill.")
 @options.flag("--without-authentication", about="Serve any address although no authentication is configured.")
-@options.option(
-    "--log-level",
-    metavar="LEVEL",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="info",
-    about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
-)
-@options.option(
-    "--log-format",
-    metavar="FORMAT",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    about="text, or json: one JSON object per line.",
-)
+@options.log
 def serve_command(
     retention_days: float | None, keep_runs: bool, workers: int | None, no_worker: bool, **given: Any
 ) -> int:
@@ -354,7 +324,7 @@ def serve_command(
 
 @app.command("migrate")
 @options.dry_run
-@options.on_store()
+@options.on_store(own=True)
 def migrate_command(session: StoreSession, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 

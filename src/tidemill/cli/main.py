@@ -46,8 +46,8 @@ def call(arguments: Sequence[str]) -> int:
 
 OK = 0
 FAILED = 1
-"""The run failed or was cancelled, an expression has no result, something that is stored is damaged, or the store does
-not answer."""
+"""The run failed or was cancelled, an expression has no result, something that is stored is damaged, or the store or
+server does not answer."""
 REFUSED = 2
 """Bad input, or no room on the disk: nothing was done."""
 BUG = 70
@@ -71,7 +71,7 @@ def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def _explain(error: Exception, as_json: bool) -> int:
-    from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
+    from tidemill.errors import DiskFull, Rejected, ServerUnavailable, StoreUnusable, TidemillError, Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
         from tidemill.cli.render.terminal import report_problems
@@ -82,6 +82,9 @@ def _explain(error: Exception, as_json: bool) -> int:
         # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
         _report("disk_full", str(error), "then give the command again: it was not carried out", as_json)
         return REFUSED
+    if isinstance(error, ServerUnavailable):
+        _report("server_unavailable", str(error), "the same command may work later", as_json)
+        return FAILED
     if isinstance(error, Unavailable):
         _report("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
         return FAILED

@@ -18,6 +18,8 @@ from tidemill.cli import main
 
 DEFAULT_STORE = "sqlite:///tidemill.db"
 STORE_VARIABLE = "TIDEMILL_STORE"
+SERVER_VARIABLE = "TIDEMILL_SERVER"
+KEY_VARIABLE = "TIDEMILL_KEY"
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 PAGE = 20
 """Rows of a list, unless the caller asks for more."""
@@ -119,20 +121,24 @@ patch_file = argument(
 )
 
 
-def _configured(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Name the configuration file for everything that this command opens."""
-    if path is None:
-        return
-    before = os.environ.get(CONFIG_VARIABLE)
-    os.environ[CONFIG_VARIABLE] = path
+def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Set an environment variable for everything that this command opens."""
+    before = os.environ.get(name)
+    os.environ[name] = value
 
     def restore() -> None:
         if before is None:
-            os.environ.pop(CONFIG_VARIABLE, None)
+            os.environ.pop(name, None)
         else:
-            os.environ[CONFIG_VARIABLE] = before
+            os.environ[name] = before
 
     context.call_on_close(restore)
+
+
+def _configured(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Name the configuration file."""
+    if path is not None:
+        _set_variable(context, CONFIG_VARIABLE, path)
 
 
 config = click.option(
@@ -155,22 +161,113 @@ imports = many(
     type=str,
 )
 as_json = flag("--json", "as_json", about="Print one JSON value and nothing else.")
-store = option(
-    "--store",
-    metavar="URL",
-    envvar=STORE_VARIABLE,
-    show_envvar=True,
-    default=DEFAULT_STORE,
-    about="Where runs and workflows are kept.",
-    type=str,
+_SERVER, _KEY_FILE = "tidemill.server", "tidemill.key_file"
+"""What the options were given, in the context of the command."""
+_ASKED = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.PROMPT)
+
+
+def is_server(place: str) -> bool:
+    """Whether commands are to ask a server at this address, instead of a store."""
+    return place.startswith(("http://", "https://"))
+
+
+def _keep_server(context: click.Context, parameter: click.Parameter, url: str | None) -> None:
+    if url is None:
+        return
+    if not is_server(url):
+        message = f"{url!r} is no address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        raise click.BadParameter(message, context, parameter)
+    context.meta[_SERVER] = (url, context.get_parameter_source(parameter.name or "") in _ASKED)
+
+
+def _keep_key(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Take the key from a file."""
+    if path is None:
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            key = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from None
+    context.meta[_KEY_FILE] = path
+    _set_variable(context, KEY_VARIABLE, key)
+
+
+def _place(context: click.Context, parameter: click.Parameter, store: str | None) -> str | None:
+    """The store, or the server that is asked instead of it."""
+    if _SERVER not in context.meta:
+        return store
+    source = context.get_parameter_source(parameter.name or "")
+    (server, server_asked), store_asked = context.meta[_SERVER], source in _ASKED
+    store_set = store_asked or source is click.core.ParameterSource.ENVIRONMENT
+    if store_set and store_asked == server_asked:
+        names = ("--store", "--server") if store_asked else (STORE_VARIABLE, SERVER_VARIABLE)
+        raise click.UsageError(f"{names[0]} and {names[1]} name two places; give one of them.", context)
+    return store if store_asked else str(server)
+
+
+def server_words(url: str) -> tuple[str, ...]:
+    """The options with which a command asks the same server as this one."""
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.meta.get(_KEY_FILE)
+    server = () if url == os.environ.get(SERVER_VARIABLE) else ("--server", url)
+    return (*server, *(("--key-file", file) if file else ()))
+
+
+_server_options = together(
+    option(
+        "--server",
+        metavar="URL",
+        envvar=SERVER_VARIABLE,
+        show_envvar=True,
+        about="Ask this server instead of a store; its key is in TIDEMILL_KEY.",
+        type=str,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_server,
+    ),
+    option(
+        "--key-file",
+        metavar="FILE",
+        about="The file with the key for the server.",
+        type=str,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_key,
+    ),
 )
-store_of_types = option(
-    "--store",
-    metavar="URL",
-    envvar=STORE_VARIABLE,
-    show_envvar=True,
-    about="Also know the node types that workers of this store offer.",
-    type=str,
+_store: dict[str, Any] = {"metavar": "URL", "envvar": STORE_VARIABLE, "show_envvar": True, "type": str}
+store = together(
+    option("--store", default=DEFAULT_STORE, about="Where runs and workflows are kept.", callback=_place, **_store),
+    _server_options,
+)
+store_of_types = together(
+    option("--store", about="Also know the node types that workers of this store offer.", callback=_place, **_store),
+    _server_options,
+)
+
+
+def _own_place(context: click.Context, parameter: click.Parameter, store: str) -> str:
+    """The store of a command that needs one itself, not a server."""
+    place = _place(context, parameter, store) or store
+    if is_server(place):
+        message = f"`{context.command_path}` needs the store itself, not a server: --store URL"
+        raise click.UsageError(message, context)
+    return place
+
+
+own_store = together(
+    option("--store", default=DEFAULT_STORE, about="Where runs and workflows are kept.", callback=_own_place, **_store),
+    option(
+        "--server",
+        envvar=SERVER_VARIABLE,
+        about="",
+        type=str,
+        hidden=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_server,
+    ),
 )
 _named: dict[str, Any] = {"metavar": "NAME", "callback": lambda context, parameter, name: acting(name)}
 actor = option("--as", "actor", about="Who acts. Default: the user of the operating system.", **_named)
@@ -186,6 +283,25 @@ comments = option(
     "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
 )
 message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
+concurrency = option(
+    "--concurrency", metavar="N", type=Integers(1, 10_000), default=64, about="Nodes that run at the same time."
+)
+log = together(
+    option(
+        "--log-level",
+        metavar="LEVEL",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        default="info",
+        about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+    ),
+    option(
+        "--log-format",
+        metavar="FORMAT",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        about="text, or json: one JSON object per line.",
+    ),
+)
 limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="The most rows to print.")
 after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
 at = option("--at", metavar="SEQ", type=Integers(1), about="As it was after the event with this number.")
@@ -243,8 +359,11 @@ def retention(days: float | None, keep_runs: bool) -> float | None:
     return RETENTION_BY_STORE if days is None else days
 
 
-def on_store(*, creates: bool = False) -> Decorator:
-    """Adds --store and --json; the command gets the `StoreSession` made of them and of --app and --archive."""
+def on_store(*, creates: bool = False, own: bool = False) -> Decorator:
+    """Adds --store and --json; the command gets the `StoreSession` made of them and of --app and --archive.
+
+    A command with `own` needs the store itself; the others can ask a server instead.
+    """
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -258,7 +377,7 @@ def on_store(*, creates: bool = False) -> Decorator:
             runs = [str(each.name) for each in parameters if isinstance(each.type, RunName)]
             return session.with_runs(runs, command, rest)
 
-        return together(store, as_json)(called)
+        return together(own_store if own else store, as_json)(called)
 
     return decorate
 

@@ -1,4 +1,4 @@
-"""One request to a store, and its answer as text for people or as one JSON value for programs.
+"""One request to a store or to a server, and its answer as text for people or as one JSON value for programs.
 
 Every command that needs a store goes through `StoreSession`, so a refusal looks the same everywhere: a list of
 problems and exit code 2. A session runs no nodes; that is left to workers and to `tidemill run`.
@@ -18,12 +18,12 @@ import msgspec
 
 from tidemill import client
 from tidemill.cli import main
-from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
+from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE, is_server, server_words
 from tidemill.cli.render.terminal import print_json, report_problems
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
 from tidemill.engine.views import plain
-from tidemill.errors import Rejected, StoreUnusable
+from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
@@ -36,13 +36,14 @@ CLOSE_SECONDS_MAX = 0.3
 PRIVATE_STORE = "memory://"
 ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
-_FULL_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""An id that the engine has made; no other begins with it but those of its children."""
+_FULL_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|key-[0-9a-f]{40}")
+"""An id that the engine or a server has made; no other begins with it but those of its children."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSession:
     store: str
+    """The URL of a store, or the address of a server."""
     as_json: bool = False
     archive: str | None = None
     """The archive, if it is not the default one."""
@@ -102,6 +103,8 @@ class StoreSession:
         """The engine's answer; raises `Rejected`."""
         if self.mill is not None:
             return _or_refused(ask, self.mill)
+        if is_server(self.store):
+            return self._asked_of_server(ask)
         if not self.creates:
             require_store_exists(self.store)
         with importable() if self.apps else nullcontext():
@@ -121,6 +124,14 @@ class StoreSession:
             finally:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
+    def _asked_of_server(self, ask: Callable[[Tidemill], T]) -> T:
+        if self.tenant != OPERATOR_TENANT:
+            hint = "use a key of that tenant, or ask beside the store: --store URL"
+            raise rejected("not_remote", "the tenant follows from the key for the server", hint=hint)
+        with client.connect(self.store) as mill:
+            main.start_collector()
+            return ask(mill)
+
     def refused(self, refusal: Rejected) -> int:
         problems = [
             msgspec.structs.replace(each, hint=ALONE) if self.is_private_store and each.code in _NOT_FOUND else each
@@ -134,7 +145,9 @@ class StoreSession:
         return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:
-        """A command line for this store and archive that can be copied from the screen."""
+        """A command line for this store or server, and archive, that can be copied from the screen."""
+        if is_server(self.store):
+            return shlex.join(("tidemill", *words, *server_words(self.store)))
         meant = os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
         store = () if self.store == meant else ("--store", self.store)
         elsewhere = self.archive is not None and self.archive != os.environ.get(ARCHIVE_VARIABLE)

@@ -141,11 +141,19 @@ def _of_file(path: Path, said: str) -> ModuleType:
 def _unimportable(said: str, place: str, error: BaseException) -> Rejected:
     if isinstance(error, (ModuleNotFoundError, ValueError)) and getattr(error, "name", place) in (place, None):
         return rejected("app_unknown", f"{said}: there is no module {place!r}", hint=HOW)
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f"see {last[0].filename}, line {last[0].lineno}" if last else HOW
+    where = _place_of(error)
     words = str(error).splitlines()[:1]
     message = f"{said} cannot be imported: {': '.join((type(error).__name__, *words))}"
     return rejected("app_invalid", message, hint=where)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where the user's own code went wrong: the innermost line that is not of the import system."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"see {error.filename}, line {error.lineno}"
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
+    own = [each for each in frames if each.filename != __file__]
+    return f"see {own[-1].filename}, line {own[-1].lineno}" if own else HOW
 
 
 def _functions(target: Any) -> Any:

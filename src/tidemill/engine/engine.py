@@ -73,11 +73,11 @@ TENANTS_KEPT = 1_000
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
-    """A verb of the engine that calls a method of one of its services."""
+    """A verb of the engine that calls a method of one of its services, or of what stands for that service."""
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(getattr(self, service), *args, **kwargs)
+        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return call
 

@@ -400,7 +400,9 @@ class TurnLoop:
             if entry is None:
                 flow = next((pending.start for pending in commands if pending.start is not None), None)
                 if flow is None:
-                    problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
+                    problem = Problem(
+                        code="run_unknown", message=f"there is no run {stream.key}", hint="see `tidemill runs list`"
+                    )
                     for pending in commands:
                         pending.done(pending, CommandOutcome(problem=problem))
                     continue

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
-from tidemill.blobs.payloads import decode_value
+from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.errors import RunFailed
-from tidemill.kernel.activation import Approval, ApprovalStatus, Wait, items_merged
+from tidemill.kernel.activation import Approval, ApprovalStatus, Vote, Wait, items_merged
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
@@ -80,6 +80,7 @@ class RunView:
         "forked_from": {"type": ["array", "null"]},
         "nodes": {"type": "object", "additionalProperties": {"type": "object"}},
         "warnings": {"type": "array", "items": {"type": "string"}},
+        "outputs_declared": {"type": "boolean"},
     }
     """What `to_dict` answers, by key, as JSON Schemas."""
 
@@ -176,10 +177,27 @@ class RunView:
         more = f"<p>… and {len(self.nodes) - HTML_ROWS_MAX} more nodes</p>" if len(self.nodes) > HTML_ROWS_MAX else ""
         return f"<p>{head}</p>{picture_of(self)}{html_table(('node', 'status', 'attempts', 'output'), rows)}{more}"
 
+    @classmethod
+    def from_dict(cls, shown: Mapping[str, Any]) -> RunView:
+        """The run that `to_dict` has shown; it has no graph for a picture."""
+        view = cls.__new__(cls)
+        for name in _RUN_FIELDS:
+            setattr(view, name, shown[name])
+        view.status, view.waiting_for = RunStatus(shown["status"]), tuple(shown["waiting_for"])
+        view.stuck, view.outputs_missing = shown.get("stuck", ""), shown.get("outputs_missing", "")
+        view.warnings, view._declared = tuple(shown.get("warnings", ())), bool(shown.get("outputs_declared"))
+        view.graph, view.traces = None, {}
+        return view
+
     def to_dict(self) -> dict[str, Any]:
         shown = {name: getattr(self, name) for name in _RUN_FIELDS}
         shown["status"], shown["waiting_for"] = self.status.value, list(self.waiting_for)
-        rare = {"stuck": self.stuck, "outputs_missing": self.outputs_missing, "warnings": list(self.warnings)}
+        rare = {
+            "stuck": self.stuck,
+            "outputs_missing": self.outputs_missing,
+            "warnings": list(self.warnings),
+            "outputs_declared": self._declared,
+        }
         return shown | {name: value for name, value in rare.items() if value}
 
 
@@ -233,6 +251,30 @@ class ApprovalView:
     def __repr__(self) -> str:
         asked = f"{self.run_id!r}, node={self.node!r}, status={self.status!r}"
         return f"ApprovalView({asked}, title={_SHORT.repr(self.approval.title)})"
+
+    @classmethod
+    def from_dict(cls, shown: Mapping[str, Any]) -> ApprovalView:
+        """The approval that `to_dict` has shown."""
+        known = {name: shown[name] for name in Approval.__struct_fields__ if name in shown}
+        for name in ("decision", "decided_by", "on_behalf_of"):
+            known[name] = shown[name] or ""
+        form = None if shown["form"] is None else encode_value(shown["form"])
+        votes = tuple(
+            Vote(
+                by=vote["by"],
+                on_behalf_of=vote["on_behalf_of"] or "",
+                comments=vote["comments"],
+                form=None if vote["form"] is None else encode_value(vote["form"]),
+            )
+            for vote in shown["votes"]
+        )
+        delegated = tuple((each["by"], each["to"]) for each in shown["delegated"])
+        lists = {name: tuple(shown[name]) for name in ("approvers", "escalate_to")}
+        approval = Approval(
+            **{**known, **lists, "form": form, "votes": votes, "delegated": delegated, "timeout_ms": None}
+        )
+        index = NOT_AN_ITEM if shown["index"] is None else shown["index"]
+        return cls(shown["run_id"], shown["workflow"], shown["node"], shown["visit"], index, approval)
 
     def to_dict(self) -> dict[str, Any]:
         approval = self.approval

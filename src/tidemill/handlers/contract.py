@@ -324,7 +324,7 @@ def handler_of(node: Handler | NodeClass) -> Handler:
     """Convert an object that describes a node type; its `call` may return a plain value."""
     if isinstance(node, Handler):
         return node
-    steps = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
+    steps: dict[str, Any] = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
     return Handler(node.type, _with_outcome(node.call), **steps)
 
 

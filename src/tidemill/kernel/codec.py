@@ -109,4 +109,6 @@ def _readable(value: Any) -> Any:
         return msgspec.json.decode(value) if value else None
     if isinstance(value, msgspec.Struct):
         return {name: _readable(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        return [_readable(each) for each in value]
     return value

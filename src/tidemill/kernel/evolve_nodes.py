@@ -12,6 +12,7 @@ import msgspec
 from tidemill.kernel import events
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef
+from tidemill.kernel.spending import NOTHING_SPENT, Spend, as_spend
 from tidemill.kernel.state import (
     Buffered,
     CompletedStep,
@@ -24,7 +25,6 @@ from tidemill.kernel.state import (
     notes,
     peek_at,
 )
-from tidemill.kernel.spending import NOTHING_SPENT, Spend, as_spend
 
 SIGNAL_ID = "signal:"
 """Prefix of signal ids in `State.commands`, where they are remembered like command ids."""

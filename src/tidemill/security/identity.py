@@ -225,7 +225,8 @@ class JwtVerifier:
         if not is_tenant_name(tenant):
             raise credential_invalid(f"the token names no tenant in its claim {rules.tenant_claim}")
         usable = isinstance(name, str) and name.isprintable() and 0 < len(name) <= NAME_LENGTH_MAX
-        if not usable or str(name).startswith(RESERVED_NAMES):
+        # Approvals take `user:x` and `x` for the same person.
+        if not usable or str(name).strip().removeprefix("user:").strip().startswith(RESERVED_NAMES):
             raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []

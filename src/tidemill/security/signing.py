@@ -89,6 +89,8 @@ class DecisionLink(msgspec.Struct, frozen=True, array_like=True):
     roles: tuple[str, ...]
     """The roles that the person had when the link was made."""
     expires_ms: int
+    key_id: str = ""
+    """The API key of the person: a link does not outlive it."""
 
 
 _LINK = msgspec.json.Decoder(DecisionLink)

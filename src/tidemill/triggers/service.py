@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 import msgspec
 
@@ -409,11 +409,12 @@ def with_time(inputs: Any, schema: Any, at_ms: int) -> Any:
 def schedule_verb(
     method: Callable[Concatenate[ScheduleService, P], T],
 ) -> Callable[Concatenate[Engine, P], T]:
-    """A verb of a client that calls a method of the schedules of an engine's tenant."""
+    """A verb of a client that calls a method of the schedules of an engine's tenant, or of what stands for them."""
 
     @wraps(method)
     def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(ScheduleService(engine.context), *args, **kwargs)
+        schedules = vars(engine).get("schedules") or ScheduleService(engine.context)
+        return cast(T, getattr(schedules, method.__name__)(*args, **kwargs))
 
     return call
 

@@ -170,6 +170,17 @@ def test_code_that_cannot_be_used_is_refused(
     assert problem["hint"]
 
 
+@pytest.mark.parametrize("text", ["functions = {\n", LACKS], ids=["syntax", "a missing package"])
+def test_the_hint_names_the_line_that_cannot_be_imported(
+    cli_store: CliStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"mine_{'x' if text is LACKS else 'y'}"
+    Path(f"{name}.py").write_text(text)
+    (problem,) = cli_store.refused("worker", "--app", name)
+    assert problem["hint"].endswith(f"{name}.py, line 1")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -6,6 +6,7 @@ no version published, no patch applied, no function called.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -256,7 +257,7 @@ async def test_a_patch_is_applied_once_however_often_it_is_tried(bench: Workbenc
 
 async def test_many_patches_do_not_add_up(bench: Workbench) -> None:
     chain = ["agent", *(f"x{number}" for number in range(22))]
-    pairs = zip(chain, chain[1:], strict=False)
+    pairs = itertools.pairwise(chain)
     endings = [await bench.call(*patch(add(name, after=before))) for before, name in pairs]
     applied = [each for each in endings if isinstance(each, ToolResult) and not each.error]
     assert len(applied) == 20

@@ -164,6 +164,8 @@ def test_claims_have_the_names_that_the_operator_gives() -> None:
         ({"sub": ""}, "credential_invalid"),
         ({"sub": "key:ci"}, "credential_invalid"),
         ({"sub": "schedule:x"}, "credential_invalid"),
+        ({"sub": "user:key:ci"}, "credential_invalid"),
+        ({"sub": " key:ci"}, "credential_invalid"),
         ({"sub": "a\x1bb"}, "credential_invalid"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_call_is_judged_by_the_secrets_in_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_secret_is_found_as_json_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{PREFIX}ODD", "a\\b\"c\nd")
+    monkeypatch.setenv(f"{PREFIX}ODD", 'a\\b"c\nd')
     grants = {"ODD": SecretGrant(("https://a.example",), ("*",))}
     read = SecretAccessLog(GrantedSecrets(EnvironmentSecrets(), grants), "w")
     body = msgspec.json.encode({"messages": [read["ODD"]]}).decode()

@@ -270,6 +270,7 @@ async def create_link(approval_id: str, body: LinkBody, request: Request, caller
         person,
         roles,
         context.store.now_ms() + body.expires_in_seconds * 1_000,
+        caller.principal.key_id if own else "",
     )
     base = request.app.state.public_url or str(request.base_url).rstrip("/")
     url = f"{base}/api/v1/decisions/{links.issue(link)}"
@@ -291,8 +292,8 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
     engine = request.app.state.engine
     links: DecisionLinks = request.app.state.decision_links
     link = links.read(token, engine.context.store.now_ms())
-    # The links of a tenant that was disabled since are as closed as its keys.
-    await engine.credentials.check(Principal(tenant=link.tenant, name=link.person))
+    # The links of a tenant that was disabled since, or of a key that was revoked, are as closed as its keys.
+    await engine.credentials.check(Principal(tenant=link.tenant, name=link.person, key_id=link.key_id))
     place = _Place(link.run_id, link.node, link.visit, link.index)
     services: TenantServices = engine.for_tenant(link.tenant, audited=True)
     review = await services.approvals.review(place.run_id, place.node, **place.at)

@@ -24,6 +24,7 @@ router = Router()
 
 _SHARED_LIMITS = ("queue:", "type:")
 """Limits whose names say nothing of a tenant."""
+_FIELDS = ("secret_fields", "exits", "schemas")
 _NODE_TYPE: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -35,7 +36,7 @@ _NODE_TYPE: dict[str, Any] = {
         "image": {"type": "string"},
         "waits": {"type": "boolean"},
         "capabilities": {"type": "object"},
-        "secret_fields": {"type": "array", "items": {"type": "string"}},
+        **{name: {"type": "array", "items": {"type": "string"}} for name in _FIELDS},
         **{name: {} for name in ("config_schema", "input_schema", "output_schema")},
     },
     "required": ["type", "name", "major", "queue", "here", "workers"],
@@ -92,7 +93,7 @@ def _shown(view: NodeTypeView) -> dict[str, Any]:
         "last_seen_ms": view.last_seen_ms,
         "image": view.image,
         "capabilities": type_.capabilities,
-        "secret_fields": type_.secret_fields,
+        **{name: getattr(type_, name) for name in _FIELDS},
         **{name: getattr(type_, name) for name in _SCHEMAS},
     }
 

@@ -106,6 +106,7 @@ async def readyz(request: Request) -> Response:
     answers=None,
     media_type="text/plain",
     summary="Counters, histograms and gauges, as Prometheus reads them",
+    operation_id="metrics",
 )
 async def metrics(request: Request) -> Response:
     engine: Engine = request.app.state.engine

@@ -20,6 +20,7 @@ from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
+from tidemill.kernel.events import ApprovalDecided
 
 router = Router()
 
@@ -147,10 +148,13 @@ class OverrideNode(Act):
     answers=RunView,
     summary="Settle a node by hand",
     operation_id="overrideNode",
+    description="In the place of people who were asked for a decision, only with `approvals:decide`.",
 )
 async def override_node(
     caller: CurrentCaller, run_id: str, body: OverrideNode, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    if await caller.services.approvals.asks(run_id, body.node, body.index):
+        need(caller, "approvals:decide", "a decision in the place of others")
     await caller.services.runs.override(
         run_id,
         body.node,
@@ -261,6 +265,11 @@ async def fork_run(
     if body.patch is not None:
         need(caller, "runs:patch", "a patch")
     services = caller.services
+    if body.patch is not None or body.inputs is not None:
+        log = await services.context.log(run_id)
+        if any(isinstance(event, ApprovalDecided) for event in log[: body.at]):
+            # The people who decided have seen other inputs and another graph.
+            need(caller, "approvals:decide", "a fork that keeps a decision for other inputs or another graph")
     key = None if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
     known = key is not None and bool(await services.runs.started_by([key]))
     fork_id = await services.patches.fork(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ from tidemill.engine.views import RunView
 from tidemill.errors import rejected
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Workflow, encode_workflow
 
 router = Router()
 
@@ -238,8 +239,18 @@ async def find_runs(
 
 
 @router.on("GET", "/runs/{run_id}", may="runs:read", answers=RunView, summary="Show a run", operation_id="getRun")
-async def get_run(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
-    return answer(await caller.services.inspection.show(run_id, at=at))
+async def get_run(
+    caller: CurrentCaller,
+    run_id: str,
+    at: At = None,
+    graph: Annotated[
+        bool, Query(description="Also the compiled workflow, and what nodes took, for a picture.")
+    ] = False,
+) -> Response:
+    view = await caller.services.inspection.show(run_id, at=at)
+    if not graph or view.graph is None:
+        return answer(view)
+    return answer({**view.to_dict(), "graph": msgspec.Raw(encode_workflow(view.graph)), "traces": view.traces})
 
 
 @router.on(
@@ -543,7 +554,8 @@ async def stream_run(
         hint = "pass the seq of the last event you have seen"
         raise rejected("cursor_invalid", message, path="/after", hint=hint)
     streams: LiveStreams = request.app.state.streams
-    return EventStream(streams.run(services, run_id, seen, live=live, logs=logs, recheck=_recheck(request)))
+    chunks = streams.run(services, run_id, seen, live=live, logs=logs, recheck=_recheck(request))
+    return _event_stream(streams, caller, chunks)
 
 
 @router.on(
@@ -569,9 +581,14 @@ async def stream_runs(
 ) -> Response:
     wanted = read_query(query, now_ms=caller.services.context.store.now_ms())
     streams: LiveStreams = request.app.state.streams
-    return EventStream(
-        streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request)),
-    )
+    chunks = streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request))
+    return _event_stream(streams, caller, chunks)
+
+
+def _event_stream(streams: LiveStreams, caller: Caller, chunks: AsyncGenerator[bytes, None]) -> EventStream:
+    reader = (caller.principal.tenant, caller.principal.key_id or caller.actor)
+    streams.open_streams.check(reader)
+    return EventStream(chunks, streams.open_streams, reader)
 
 
 def _recheck(request: Request) -> Recheck:

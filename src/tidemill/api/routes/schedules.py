@@ -8,6 +8,7 @@ from fastapi import Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.routes.runs import id_of_key
 from tidemill.api.schemas import PageOf, answer, page_answer
 from tidemill.triggers.schedules import CatchUp, Overlap, Schedule
 from tidemill.triggers.service import TIMES_MAX, TIMES_SHOWN, ScheduleService
@@ -75,7 +76,14 @@ def _of(caller: Caller) -> ScheduleService:
     return ScheduleService(caller.services.context)
 
 
-@router.on("GET", "/schedules", may=READ, answers=PageOf(Schedule), summary="List schedules, newest first")
+@router.on(
+    "GET",
+    "/schedules",
+    may=READ,
+    answers=PageOf(Schedule),
+    summary="List schedules, newest first",
+    operation_id="listSchedules",
+)
 async def find(
     caller: CurrentCaller,
     term: Annotated[list[str], Query(description="status:active, workflow:NAME or failing")] = [],  # noqa: B006
@@ -85,29 +93,65 @@ async def find(
     return page_answer(*await _of(caller).find(term, after=after, limit=limit))
 
 
-@router.on("POST", "/schedules", may=WRITE, answers=Schedule, status=201, summary="Create a schedule")
+@router.on(
+    "POST",
+    "/schedules",
+    may=WRITE,
+    answers=Schedule,
+    status=201,
+    summary="Create a schedule",
+    operation_id="createSchedule",
+)
 async def create(caller: CurrentCaller, body: NewSchedule) -> Response:
     return answer(await _of(caller).create(**body.model_dump(), actor=caller.actor), 201)
 
 
-@router.on("GET", "/schedules/{name}", may=READ, answers=Schedule, summary="Show a schedule and its next five times")
+@router.on(
+    "GET",
+    "/schedules/{name}",
+    may=READ,
+    answers=Schedule,
+    summary="Show a schedule and its next five times",
+    operation_id="showSchedule",
+)
 async def show(caller: CurrentCaller, name: str) -> Response:
     return answer(await _of(caller).show(name))
 
 
-@router.on("PATCH", "/schedules/{name}", may=WRITE, answers=Schedule, summary="Change a schedule")
+@router.on(
+    "PATCH",
+    "/schedules/{name}",
+    may=WRITE,
+    answers=Schedule,
+    summary="Change a schedule",
+    operation_id="changeSchedule",
+)
 async def update(caller: CurrentCaller, name: str, body: ScheduleChange) -> Response:
     changes = body.model_dump(exclude_unset=True)
     return answer(await _of(caller).update(name, **changes, actor=caller.actor))
 
 
-@router.on("DELETE", "/schedules/{name}", may=WRITE, answers=_one_of("deleted"), summary="Remove a schedule")
+@router.on(
+    "DELETE",
+    "/schedules/{name}",
+    may=WRITE,
+    answers=_one_of("deleted"),
+    summary="Remove a schedule",
+    operation_id="deleteSchedule",
+)
 async def delete(caller: CurrentCaller, name: str, reason: str = "") -> Response:
     await _of(caller).delete(name, reason=reason, actor=caller.actor)
     return answer({"deleted": name})
 
 
-@router.on("GET", "/schedules/{name}/times", may=READ, answers=TIMES, summary="The next times at which it is due")
+@router.on(
+    "GET",
+    "/schedules/{name}/times",
+    may=READ,
+    answers=TIMES,
+    summary="The next times at which it is due",
+    operation_id="scheduleTimes",
+)
 async def times(
     caller: CurrentCaller, name: str, count: Annotated[int, Query(ge=1, le=TIMES_MAX)] = TIMES_SHOWN
 ) -> Response:
@@ -116,19 +160,43 @@ async def times(
     return answer({"name": name, "timezone": shown.timezone, "times_ms": await schedules.times(name, count)})
 
 
-@router.on("POST", "/schedules/{name}/pause", may=WRITE, answers=Schedule, summary="Start nothing until it is resumed")
+@router.on(
+    "POST",
+    "/schedules/{name}/pause",
+    may=WRITE,
+    answers=Schedule,
+    summary="Start nothing until it is resumed",
+    operation_id="pauseSchedule",
+)
 async def pause(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
     return answer(await _of(caller).pause(name, reason=body.reason if body else "", actor=caller.actor))
 
 
-@router.on("POST", "/schedules/{name}/resume", may=WRITE, answers=Schedule, summary="Go on after a pause")
+@router.on(
+    "POST",
+    "/schedules/{name}/resume",
+    may=WRITE,
+    answers=Schedule,
+    summary="Go on after a pause",
+    operation_id="resumeSchedule",
+)
 async def resume(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
     return answer(await _of(caller).resume(name, reason=body.reason if body else "", actor=caller.actor))
 
 
-@router.on("POST", "/schedules/{name}/trigger", may=WRITE, answers=_one_of("run_id"), status=201, summary="Start a run")
+@router.on(
+    "POST",
+    "/schedules/{name}/trigger",
+    may=WRITE,
+    answers=_one_of("run_id"),
+    status=201,
+    summary="Start a run",
+    operation_id="triggerSchedule",
+)
 async def trigger(
     caller: CurrentCaller, name: str, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> Response:
     """Start a run of the schedule now. The same `Idempotency-Key` again answers the same run."""
-    return answer({"run_id": await _of(caller).trigger(name, key=idempotency_key, actor=caller.actor)}, 201)
+    # Not the key itself: the ids of due times, children and other requests are not the caller's to take.
+    key = None if idempotency_key is None else id_of_key(idempotency_key, f"trigger {name}")
+    return answer({"run_id": await _of(caller).trigger(name, key=key, actor=caller.actor)}, 201)

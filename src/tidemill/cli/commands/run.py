@@ -18,6 +18,7 @@ from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
+from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, print_decision
@@ -332,8 +333,9 @@ def _print_detached(options: RunOptions, run_id: str) -> None:
     session, code = StoreSession(options.store), [part for app in options.apps for part in ("--app", app)]
     code += [part for pattern in options.imports for part in ("--allow-import", pattern)]
     file = "FILE" if options.file == STDIN else options.file
+    who = "the server" if is_server(options.store) else "a worker on this store"
     lines = (
-        f"detached: run {run_id} is not cancelled, and a worker on this store goes on with it",
+        f"detached: run {run_id} is not cancelled, and {who} goes on with it",
         f"go on here: {session.command('run', file, '--resume', run_id, *code)}",
         f"cancel it: {session.command('runs', 'cancel', run_id)}",
     )
@@ -343,10 +345,18 @@ def _print_detached(options: RunOptions, run_id: str) -> None:
 def _run(
     options: RunOptions, settings: Settings, source: Source, inputs: dict[str, Any], out: TextIO
 ) -> tuple[RunView, RunProgress]:
-    """Work on one run only: this process may lack the code that other runs of the store need."""
+    """Work on one run only: this process may lack the code that other runs of the store need.
+
+    With a server, its workers do the work.
+    """
     run_id = options.resume or RealAmbient().new_id()
     app = load_apps(options.apps)
-    mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings)
+    if remote := is_server(options.store):
+        mill = client.connect(options.store)
+    else:
+        mill = client.open(
+            options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings
+        )
     try:
         reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)
         board = RunProgress(mill.workflow(reference))
@@ -356,7 +366,9 @@ def _run(
         board.run_id = run_id
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         live, events = not (options.as_json or options.quiet), None
-        if not options.resume:
+        if remote and not options.resume:
+            board.run_id = mill.start(reference, inputs, key=run_id)
+        elif not options.resume:
             # It is followed before it starts: no part of a result is missed.
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
@@ -377,7 +389,7 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was begun with, if it is a run of this document's workflow."""
-    if source.workflow is not None:
+    if source.workflow is not None and not is_server(options.store):
         mill.register(**source.workflow.functions)
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None

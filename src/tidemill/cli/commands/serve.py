@@ -13,7 +13,9 @@ import signal
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
 RESTART_SECONDS = 1.0
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
 """How long a worker process may take to end beyond its grace period."""
 
@@ -71,6 +74,8 @@ def serve(options: ServeOptions) -> int:
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         _require_extra()
         import_before_work()
+        # It takes as long as all the rest, and would block the loop of the worker.
+        import_module("tidemill.api.app")
         with (
             importable() if options.apps or settings.may_import else nullcontext(),
             StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
@@ -86,10 +91,12 @@ def serve(options: ServeOptions) -> int:
 
 
 def _require_extra() -> None:
+    """Import the server, before there is a loop that importing would block."""
     try:
-        import fastapi  # noqa: F401
         import limits  # noqa: F401
         import uvicorn  # noqa: F401
+
+        import tidemill.api.app  # noqa: F401
     except ImportError as error:
         message = f"the server needs {error.name}, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
@@ -156,6 +163,7 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
         await asyncio.gather(*processes)
     finally:
         await engine.close()
+    print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
 
 async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:
@@ -170,7 +178,7 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
-        access = Access.open(engine)
+        access = Access.open(engine, hosts=_hosts(options.host, server.public_url), sessions=access.sessions)
     return create_app(
         engine,
         access=access,
@@ -181,6 +189,14 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
     )
 
 
+def _hosts(host: str, public_url: str) -> frozenset[str]:
+    """The names under which a server without authentication answers; none stands for any, beyond this machine."""
+    if not is_loopback(host):
+        return frozenset()
+    own = f"[{host}]" if ":" in host else host
+    return frozenset({*LOOPBACK_NAMES, own.lower(), (urlsplit(public_url).hostname or "localhost").lower()})
+
+
 def _verifier(settings: Settings) -> JwtVerifier | None:
     rules, key_set = settings.server.jwt, settings.server.jwks
     return None if rules is None else JwtVerifier(rules, None if key_set is None else key_set.read_bytes)
@@ -188,6 +204,8 @@ def _verifier(settings: Settings) -> JwtVerifier | None:
 
 def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
     import uvicorn
+
+    from tidemill.api.connections import BoundedConnection
 
     class Server(uvicorn.Server):
         def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
@@ -204,6 +222,7 @@ def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
         server_header=False,
         date_header=True,
         lifespan="off",
+        http=BoundedConnection,
         timeout_graceful_shutdown=round(options.grace_s) + 1,
     )
     return Server(config)

@@ -36,7 +36,7 @@ archived_run = options.argument("run", "RUN", "The id of a run, whose newest ent
 @options.of_workflow
 @options.limit
 @options.archive
-@options.on_store()
+@options.on_store(own=True)
 def archive_list_command(session: StoreSession, workflow: str | None, limit: int) -> int:
     """List archived runs, the latest months first."""
     from tidemill.cli.render.maintenance import print_archive
@@ -52,7 +52,7 @@ def archive_list_command(session: StoreSession, workflow: str | None, limit: int
 @archived_run
 @options.flag("--events", about="With everything that happened.")
 @options.archive
-@options.on_store()
+@options.on_store(own=True)
 def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
     """Show an archived run."""
     from tidemill.cli.render.maintenance import print_archived_run
@@ -67,7 +67,7 @@ def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
 @archive.command("restore")
 @archived_run
 @options.archive
-@options.on_store()
+@options.on_store(own=True)
 def restore_command(session: StoreSession, run: str) -> int:
     """Put an archived run back into the store, as it was.
 
@@ -88,7 +88,7 @@ def restore_command(session: StoreSession, run: str) -> int:
 @options.retention_days
 @options.keep_runs
 @options.archive
-@options.on_store()
+@options.on_store(own=True)
 def sweep_command(session: StoreSession, dry_run: bool, retention_days: float | None, keep_runs: bool) -> int:
     """Archive every run that was kept long enough, now.
 
@@ -181,7 +181,7 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
 )
 @options.many("--exclude", metavar="RUN", about="Give up the blobs of a run of an earlier version that cannot be read.")
 @options.dry_run
-@options.on_store()
+@options.on_store(own=True)
 def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dry_run: bool) -> int:
     """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
     from tidemill.cli.render.lists import print_gc_report
@@ -226,7 +226,7 @@ DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error":
 
 
 @click.command("doctor")
-@options.on_store()
+@options.on_store(own=True)
 def doctor_command(session: StoreSession) -> int:
     """Check a deployment, and say what to do about it.
 
@@ -258,7 +258,7 @@ def doctor_command(session: StoreSession) -> int:
     default=100.0,
     about="Check only this percentage of the runs, always the same ones.",
 )
-@options.on_store()
+@options.on_store(own=True)
 def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: float) -> int:
     """Check all logs against the invariants and report violations.
 
@@ -282,7 +282,7 @@ def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: flo
 
 @click.command("reindex")
 @options.dry_run
-@options.on_store()
+@options.on_store(own=True)
 def reindex_command(session: StoreSession, dry_run: bool) -> int:
     """Rebuild everything that lists show from the logs.
 

@@ -148,7 +148,7 @@ class RunProgress:
             case "RunResumed":
                 self.paused = False
             case "RunRewound" | "RunRetried":
-                self._reopen([reopened.node for reopened in event["nodes"]])
+                self._reopen([reopened["node"] for reopened in event["nodes"]])
             case "RunPatched":
                 self._repaint(event.get("added", ()), event.get("removed", ()))
             case "RunFailed":

@@ -177,7 +177,7 @@ def _blocked(event: Mapping[str, Any]) -> str:
 
 _REASON = _text("reason")
 _FAILED = (_attempt, _error, _retry, _taken, _blocked)
-_REOPENED: tuple[Part, ...] = (lambda event: f"again: {names(each.node for each in event['nodes'])}", _REASON)
+_REOPENED: tuple[Part, ...] = (lambda event: f"again: {names(each['node'] for each in event['nodes'])}", _REASON)
 _DECIDED = (_vote, _text("comments"))
 
 _WORDS: dict[str, tuple[Part, ...]] = {

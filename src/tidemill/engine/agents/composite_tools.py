@@ -116,7 +116,7 @@ class CompositeToolService:
         """Take a tool away from agents, or give it back."""
         return await self._change(name, "retire" if retired else "restore", actor, retired=retired)
 
-    async def _change(self, name: str, command: str, actor: str, **changes: Any) -> CompositeTool:
+    async def _change(self, name: str, command: str, actor: str, /, **changes: Any) -> CompositeTool:
         check_words(actor=actor)
         self._context.check_actor(actor)
         for _ in range(RACES_MAX):

@@ -90,8 +90,8 @@ class Attempt:
 
     __slots__ = (
         "_act", "_appended", "_described", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task",
-        "_lists", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called", "lease", "phase",
-        "started_ms", "statement", "task",
+        "_lists", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called", "lease",
+        "number", "phase", "started_ms", "statement", "task",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,8 @@ class Attempt:
         self._visit = visit = entry.state.peek(task.node)
         self._act: Activation = peek_at(visit, task.index) or QUEUED_ITEM
         self.phase = phase_of(node, visit, task.index)
+        self.number = attempt_of(self._act) if self.phase == "call" else self._act.attempt
+        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
@@ -121,11 +123,6 @@ class Attempt:
     def lost(self) -> int:
         """How many workers in a row were lost with it."""
         return self._act.lost
-
-    @property
-    def number(self) -> int:
-        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
-        return attempt_of(self._act) if self.phase == "call" else self._act.attempt
 
     @property
     def elapsed_ms(self) -> float:

@@ -111,6 +111,7 @@ class AttemptLog:
 
     async def _records(self, attempt: Attempt, act: Activation) -> list[Payload]:
         task, found, after = attempt.task, list[Payload](), act.appended_from - 1
+        place = (task.node, task.visit, task.index)
         while len(found) < act.appended:
             (tail,) = await self._store.load({attempt.lease.stream: after}, snapshots=False, limit=EVENTS_READ)
             records = require_intact(tail).records
@@ -118,9 +119,8 @@ class AttemptLog:
                 raise Unavailable(f"records of {task.node} are not in the log")
             after += len(records)
             for event in map(decode_event, records):
-                if isinstance(event, NodeAppended) and event.node == task.node:
-                    if (event.visit, event.index) == (task.visit, task.index):
-                        found.append(event.value)
+                if isinstance(event, NodeAppended) and (event.node, event.visit, event.index) == place:
+                    found.append(event.value)
         return found[: act.appended]
 
     async def _text(self, tenant: str, payload: Payload) -> bytes:

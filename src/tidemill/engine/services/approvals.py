@@ -26,6 +26,7 @@ from tidemill.stores.contract import Row, cursor_after
 
 VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")
 TERMS = ("status", "run", "workflow", "approver", "decided_by")
+HUMAN = "human@"
 SCANNED_MAX = 5_000
 """Rows that one question looks through for those that fit."""
 PAGE = 100
@@ -63,6 +64,12 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     decision: str | None
     next_nodes: tuple[str, ...]
     """The nodes that the decision leads to; conditions may choose among them."""
+
+
+def check_verb(verb: str) -> None:
+    """Refuse what is no decision."""
+    if verb not in VERBS:
+        raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
 
 
 class ApprovalService:
@@ -130,6 +137,13 @@ class ApprovalService:
             hint = "see `tidemill approvals list`"
             raise rejected("approval_unknown", f"node {node} waits for no decision", hint=hint)
         return ApprovalView(run_id, entry.state.workflow, node, cell.visit, at_index(index), act.approval)
+
+    async def asks(self, run_id: str, node: str, index: int | None = None) -> bool:
+        """Whether a node of a run is a decision of people, or has asked for one."""
+        entry = await self._context.entry(run_id)
+        known = entry.flow.workflow.by_id.get(node)
+        act = None if known is None else peek_at(entry.state.peek(node), at_index(index))
+        return (known is not None and known.type.startswith(HUMAN)) or (act is not None and act.approval is not None)
 
     async def review(self, run_id: str, node: str, *, visit: int, index: int | None = None) -> ApprovalReview:
         """An approval, also of an earlier visit, with what is known about it and what each decision leads to."""
@@ -216,8 +230,7 @@ class ApprovalService:
 
         `roles` are those that `actor` has now. Data for the form is checked against its schema.
         """
-        if verb not in VERBS:
-            raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
+        check_verb(verb)
         _check_person(actor, roles, comments)
         shown = await self.show(run_id, node, visit=visit, index=index)
         words: dict[str, Any] = {"id": command_id, "actor": actor or None, "roles": tuple(roles), "comments": comments}
@@ -302,7 +315,7 @@ def _consequences(entry: CachedRun, view: ApprovalView) -> dict[str, Consequence
     cell = entry.state.peek(view.node)
     act = peek_at(cell, view.index) if cell.visit == view.visit else None
     # Only `human` nodes leave it to the graph; the code of other types is called with the decision, if it wants to be.
-    asks = not node.type.startswith("human@")
+    asks = not node.type.startswith(HUMAN)
     return consequences(node, view.index, recall=asks if act is None or act.wait is None else act.wait.recall)
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.attempt import Attempt
-from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.attempts.compensation import CompensationAttempt
+from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
 from tidemill.engine.turn import TurnLoop
 from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, SkipRequested, WaitRequested

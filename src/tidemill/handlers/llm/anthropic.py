@@ -197,8 +197,12 @@ class _Part:
 
 
 _REASONS = {
-    **{"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "refusal": "content_filter"},
-    **{"max_tokens": "length", "model_context_window_exceeded": "length"},
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
 }
 _THOUGHTS = ("thinking", "redacted_thinking")
 

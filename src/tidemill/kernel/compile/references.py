@@ -123,7 +123,13 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
     in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS
     written = "written `ctx.<id>.output` in a condition" if in_condition else "`<id>.output`"
-    hint = draft.found.nearest(name, draft.index) or f"a node's output is {written}, an input `inputs.<name>`"
+    hyphened = next((each for each in draft.index if "-" in each and name in each.split("-")), "")
+    if hyphened:
+        # The language reads the hyphen as a minus.
+        by_key = f'ctx["{shown(hyphened)}"]' if in_condition else f"nodes['{shown(hyphened)}']"
+        hint = f"an id with a hyphen is written `{by_key}.output`"
+    else:
+        hint = draft.found.nearest(name, draft.index) or f"a node's output is {written}, an input `inputs.<name>`"
     place.problem("unknown_reference", use.key, message, hint)
 
 

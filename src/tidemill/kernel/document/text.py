@@ -379,9 +379,12 @@ def find_places(text: str, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Line and column of JSON pointers in a text that was read before; for what is not there, of what it lacks in."""
     if len(text) > LOCATED_LENGTH_MAX:
         return {}
+    # JSON is YAML, except for the tabs between its tokens; a space is as wide.
+    text = text.replace("\t", " ")
     try:
-        # JSON is YAML, except for the tabs between its tokens; a space is as wide.
-        root = yaml.compose(text.replace("\t", " "), Loader=_LOADER)
+        if _is_deep(text):
+            return {}
+        root = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError:
         return {}
     # The entries of every mapping that was met, by key: a mapping may have a problem in each of a thousand entries.
@@ -406,3 +409,13 @@ def find_places(text: str, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         if mark is not None:
             found[path] = (mark.line + 1, mark.column + 1)
     return found
+
+
+def _is_deep(text: str) -> bool:
+    """Whether a text is nested too deeply to be composed: the library recurses in C, and the process would die."""
+    depth, loader = 0, _LOADER(text)
+    while type(event := loader.get_event()) is not yaml.StreamEndEvent:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            return True
+    return False

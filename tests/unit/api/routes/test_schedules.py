@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.api.app import create_app
 from tidemill.bootstrap import engine_at
+from tidemill.triggers.scheduler import run_key
 
 FLOW = {"name": "report", "nodes": [{"id": "a", "type": "value", "config": 1}]}
 NIGHTLY = {"name": "nightly", "workflow": "report", "cron": "0 2 * * *", "timezone": "Europe/Berlin"}
@@ -36,14 +37,23 @@ async def test_a_schedule_from_creation_to_deletion(http: httpx2.AsyncClient) ->
     assert (changed["every_ms"], changed["cron"], changed["labels"], changed["inputs"]) == (900_000, "", {}, {"n": 1})
     assert (await http.post("/schedules/nightly/pause", json={"reason": "x"})).json()["status"] == "paused"
     assert (await http.post("/schedules/nightly/resume")).json()["status"] == "active"
-    keyed = {"Idempotency-Key": "now-1"}
+    keyed, started = {"Idempotency-Key": "now-1"}, set[str]()
     for _ in range(2):
         triggered = await http.post("/schedules/nightly/trigger", headers=keyed)
-        assert (triggered.status_code, triggered.json()) == (201, {"run_id": "now-1"})
+        assert triggered.status_code == 201
+        started.add(triggered.json()["run_id"])
+    assert len(started) == 1
     page = (await http.get("/schedules", params={"term": "status:active"})).json()
     assert ([each["runs"] for each in page["items"]], page["next"]) == ([1], None)
     assert (await http.delete("/schedules/nightly")).json() == {"deleted": "nightly"}
     assert (await http.get("/schedules")).json()["items"] == []
+
+
+async def test_a_key_cannot_take_the_run_of_a_due_time(http: httpx2.AsyncClient) -> None:
+    due_ms = (await http.post("/schedules", json=NIGHTLY)).json()["next_ms"]
+    keyed = {"Idempotency-Key": run_key("nightly", due_ms)}
+    triggered = await http.post("/schedules/nightly/trigger", headers=keyed)
+    assert triggered.status_code == 201 and triggered.json()["run_id"] != run_key("nightly", due_ms)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import tidemill
 from tests.fixtures.command_line import EXAMPLES
 from tests.fixtures.graphs import chain, fan, graph_of
 from tidemill.cli.render.board import NodeProgress, RunProgress, detail, duration
-from tidemill.kernel.events import Reopened
 
 ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}
 
@@ -192,7 +191,7 @@ def test_what_operators_do_is_seen() -> None:
         board.apply(at("NodeScheduled", "n0"))
         board.apply(at("NodeOverridden", "n0", status=status))
         assert board.rows["n0"].phase == phase
-    board.apply({"seq": 5, "type": "RunRewound", "at_ms": 1000, "node": "n0", "nodes": (Reopened("n0", 2),)})
+    board.apply({"seq": 5, "type": "RunRewound", "at_ms": 1000, "node": "n0", "nodes": [{"node": "n0", "visit": 2}]})
     assert board.rows["n0"].phase == "PENDING"
     board.apply(at("NodeScheduled", "n1"))
     board.apply({"seq": 7, "type": "RunPatched", "at_ms": 1000, "added": ("late",), "removed": ("n1", "n2")})

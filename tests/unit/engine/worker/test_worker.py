@@ -400,6 +400,19 @@ async def test_a_worker_stops_with_its_heart() -> None:
 
 
 @simulated
+async def test_a_listener_is_told_the_attempt_of_the_last_node(mill: Cluster) -> None:
+    worker = await mill.process()
+    told: list[AttemptReport] = []
+    assert worker.engine.worker is not None
+    worker.engine.worker.listener = told.append
+    branch = {"rules": [{"condition": "output > 1", "next_nodes": ["b"]}], "default": ["d"]}
+    flow = document(node("a", config=1, branch=branch), node("b", "a"), node("d", "a", "b", join="any"))
+    flow["outputs"] = {"d": "{{ d.output }}"}
+    assert (await worker.run(flow)).status == "COMPLETED"
+    assert [(report.node, report.attempt) for report in told] == [("a", 1), ("d", 1)]
+
+
+@simulated
 async def test_a_listener_is_told_how_every_attempt_ended(mill: Cluster) -> None:
     worker = await mill.process()
     told: list[AttemptReport] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -125,7 +126,7 @@ async def test_what_was_cached_is_still_there_in_the_next_turn() -> None:
             question = continued(question, reply, "noon")
         plain = [request.raw.replace(b',"cache_control":{"type":"ephemeral"}', b"") for request in server.requests]
         assert len(plain) == 3
-        for before, after in zip(plain, plain[1:], strict=False):
+        for before, after in itertools.pairwise(plain):
             assert after.startswith(before.rstrip(b"]}"))
 
 

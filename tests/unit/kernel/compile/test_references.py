@@ -204,6 +204,15 @@ KINDS = {
 }
 
 
+def test_an_id_with_a_hyphen_is_hinted_at() -> None:
+    flow = document(node("by-city"), node("z", "by-city", config="{{ by-city.output }}"))
+    with pytest.raises(Rejected) as refused:
+        compile_document(flow, built_in_types())
+    assert {problem.hint for problem in refused.value.problems} == {
+        "an id with a hyphen is written `nodes['by-city'].output`"
+    }
+
+
 @pytest.mark.parametrize("condition", KINDS.values(), ids=KINDS)
 def test_a_condition_of_any_kind_reads_only_what_can_have_run(condition: Any) -> None:
     assert compiled(node("a"), node("z", "a", when=condition("a"))).workflow.by_id["z"].reads == ("a",)

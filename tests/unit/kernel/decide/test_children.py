@@ -9,7 +9,15 @@ import pytest
 
 from tests.fixtures.kernel.tables import Run, begun, choose, error, loop, rows
 from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, WaitRequested
-from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeScheduled, NodeStarted, NodeWaiting
+from tidemill.kernel.events import (
+    ChildFinished,
+    ChildStarted,
+    Error,
+    NodeFailed,
+    NodeScheduled,
+    NodeStarted,
+    NodeWaiting,
+)
 
 Json = Any
 

@@ -1,0 +1,98 @@
+"""What runs have in common: `/runs/count`, `/runs/summary`, `/runs/failures`, `/usage`; `/runs/resolve` finds one.
+
+These paths come before `/runs/{run_id}`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import Query, Response
+
+from tidemill.api.auth import CurrentCaller, Router
+from tidemill.api.routes.runs import RunQueryText
+from tidemill.api.schemas import answer
+from tidemill.engine.maintenance.usage import UsageReport
+from tidemill.engine.run_query import BUCKETS, FailureGroups, RunSummary
+
+router = Router()
+
+COUNTED_MAX = 1_000_000
+
+
+class RunCount(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+
+
+class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+
+
+@router.on("GET", "/runs/count", may="runs:read", answers=RunCount, summary="Count runs", operation_id="countRuns")
+async def count_runs(
+    caller: CurrentCaller,
+    query: RunQueryText = "",
+    at_most: Annotated[int, Query(ge=1, le=COUNTED_MAX, description="Where counting ends.")] = 10_000,
+) -> Response:
+    return answer(RunCount(count=await caller.services.runs.count(query, at_most=at_most)))
+
+
+@router.on(
+    "GET",
+    "/runs/summary",
+    may="runs:read",
+    answers=RunSummary,
+    summary="Facets, a histogram of starts, and groups of failures of the runs that a query finds",
+    operation_id="summariseRuns",
+    description="Of the newest 10,000 matches; `complete` says whether these are all.",
+)
+async def summarise_runs(
+    caller: CurrentCaller,
+    query: RunQueryText = "",
+    buckets: Annotated[int, Query(description="Intervals of the histogram.")] = BUCKETS,
+) -> Response:
+    return answer(await caller.services.runs.summary(query, buckets=buckets))
+
+
+@router.on(
+    "GET",
+    "/runs/failures",
+    may="runs:read",
+    answers=FailureGroups,
+    summary="The failed runs that a query finds, grouped by how they failed",
+    operation_id="groupFailures",
+)
+async def group_failures(caller: CurrentCaller, query: RunQueryText = "") -> Response:
+    return answer(await caller.services.runs.failure_groups(query))
+
+
+@router.on(
+    "GET",
+    "/runs/resolve/{text}",
+    may="runs:read",
+    answers=ResolvedRun,
+    summary="The id of a run by the beginning of it, or by @last",
+    operation_id="resolveRun",
+    description="A text that several ids begin with is refused.",
+)
+async def resolve_run(caller: CurrentCaller, text: str) -> Response:
+    run_id = await caller.services.runs.resolve(text)
+    await caller.services.context.entry(run_id)
+    return answer(ResolvedRun(run_id=run_id))
+
+
+@router.on(
+    "GET",
+    "/usage",
+    may="usage:read",
+    answers=UsageReport,
+    summary="Runs, node-seconds, events, bytes and tokens by day and workflow",
+    operation_id="getUsage",
+)
+async def get_usage(
+    caller: CurrentCaller,
+    since: Annotated[str | None, Query(max_length=100, description="A date, or a time ago such as `30d`.")] = None,
+    workflow: Annotated[str | None, Query(max_length=300, description="Of one workflow.")] = None,
+) -> Response:
+    return answer(await caller.services.usage.find(since=since, workflow=workflow))

@@ -1,0 +1,336 @@
+"""Runs over HTTP: start, wait, follow, find, act, look and patch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from tidemill.engine.index_rows import RunRow
+from tidemill.engine.run_query import (
+    BUCKETS,
+    FailureGroups,
+    Moment,
+    RunFacets,
+    RunHistogram,
+    RunSummary,
+    checked_buckets,
+    read_query,
+)
+from tidemill.engine.services.bulk import BulkService
+from tidemill.engine.services.inspection import InspectionService, LogLine
+from tidemill.engine.services.patches import PatchService
+from tidemill.engine.services.run_actions import UNSET
+from tidemill.engine.services.runs import LAST, RunPage, RunService
+from tidemill.engine.views import RunView
+from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
+from tidemill.kernel.model import decode_workflow
+from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
+from tidemill.remote.requests import (
+    BATCH,
+    LOG_LINES,
+    LOOK_S,
+    PAGE,
+    WAIT_S,
+    RemoteService,
+    Route,
+    given_only,
+    json_value,
+)
+
+
+def query_text(
+    query: str | Iterable[str] = "",
+    *,
+    terms: Iterable[str] = (),
+    status: str | None = None,
+    workflow: str | None = None,
+    label: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> str:
+    """The arguments of `find` as one text of the query language. Raises Rejected as `find` does."""
+    query, terms = query if isinstance(query, str) else list(query), list(terms)
+    named = {"status": status, "workflow": workflow}
+    now_ms = int(time.time() * 1_000)
+    read_query(query, terms=terms, named=named, label=label, since=since, until=until, now_ms=now_ms)
+    conditions = [query] if isinstance(query, str) else [_quoted(each) for each in query]
+    conditions += [_quoted(each) for each in terms]
+    conditions += [_quoted(f"{name}:{value}") for name, value in named.items() if value is not None]
+    labels = [label] if isinstance(label, str) else [f"{key}={value}" for key, value in (label or {}).items()]
+    conditions += [_quoted(f"label.{each}") for each in labels]
+    conditions += [f"started>={_moment(since)}"] if since is not None else []
+    conditions += [f"started<{_moment(until)}"] if until is not None else []
+    return " ".join(filter(None, conditions))
+
+
+def _quoted(condition: str) -> str:
+    return f'"{condition}"' if any(character.isspace() for character in condition) else condition
+
+
+def _moment(moment: Moment) -> str:
+    if isinstance(moment, timedelta):
+        return f"-{abs(moment.total_seconds()):.3f}s"
+    if isinstance(moment, datetime):
+        return moment.isoformat()
+    return f"-{moment}" if moment[:1].isdecimal() and moment[-1:].isalpha() and "T" not in moment else moment
+
+
+class RemoteRuns(RemoteService):
+    SERVICE = RunService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        **{
+            name: Route("POST", f"/runs/{{run_id}}/{name}")
+            for name in ("cancel", "pause", "resume", "retry", "rewind", "rollback", "relabel")
+        },
+    }
+
+    async def start(
+        self,
+        workflow: str,
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        deadline_seconds: float | None = None,
+    ) -> str:
+        body = {
+            "workflow": workflow,
+            "inputs": json_value(inputs, "inputs_not_json", "/inputs"),
+            "labels": dict(labels or {}),
+            "correlation_id": correlation_id,
+            "deadline_seconds": deadline_seconds,
+        }
+        headers = {"Idempotency-Key": uuid4().hex if key is None else key}
+        started = await self._ask(Route("POST", "/runs"), body, headers)
+        return str(started["run_id"])
+
+    async def start_many(
+        self,
+        workflow: str,
+        inputs: Iterable[Any],
+        *,
+        keys: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        deadline_seconds: float | None = None,
+    ) -> list[str]:
+        given = list(inputs)
+        named = [uuid4().hex for _ in given] if keys is None else list(keys)
+        if len(named) != len(given) or len(set(named)) != len(named):
+            message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
+            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+        shared = {
+            "workflow": workflow,
+            "labels": dict(labels or {}),
+            "correlation_id": correlation_id,
+            "deadline_seconds": deadline_seconds,
+        }
+        run_ids: list[str] = []
+        for at in range(0, len(given), BATCH):
+            pairs = enumerate(zip(given[at : at + BATCH], named[at : at + BATCH], strict=True), at)
+            runs = [
+                {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
+                for number, (value, key) in pairs
+            ]
+            answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs})
+            run_ids += [each["run_id"] for each in answer["runs"]]
+        return run_ids
+
+    async def signal(
+        self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
+    ) -> str:
+        body = {
+            "run_id": run_id,
+            "name": name,
+            "payload": json_value(payload, "payload_not_json", "/payload"),
+            "signal_id": uuid4().hex if signal_id is None else signal_id,
+        }
+        return str((await self._ask(Route("POST", "/runs/{run_id}/signal"), body))["signal_id"])
+
+    async def result(
+        self,
+        run_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: float | None = None,
+    ) -> RunView:
+        seconds = timeout_s if timeout is None else timeout
+        loop = asyncio.get_running_loop()
+        until = None if seconds is None else loop.time() + seconds
+        path = f"/runs/{quote(run_id, safe='')}/result"
+        while True:
+            left = WAIT_S if until is None else min(WAIT_S, max(0.0, until - loop.time()))
+            response = await self._connection.ask("GET", path, query={"timeout": left}, timeout=left + TIMEOUT_S)
+            if response.status_code != 202:
+                return RunView.from_dict(msgspec.json.decode(response.content))
+            if until is not None and loop.time() >= until:
+                again = f"it continues, and result({run_id!r}) waits again"
+                raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; {again}")
+
+    async def follow(
+        self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False
+    ) -> AsyncIterator[dict[str, Any]]:
+        last, path = after, f"/runs/{quote(run_id, safe='')}/stream"
+        loop, attempt = asyncio.get_running_loop(), 0
+        heard = loop.time()
+        while True:
+            asked = {"query": {"live": str(live).lower()}, "headers": {"Last-Event-ID": str(last)}}
+            try:
+                async with self._connection.stream(path, **asked) as response:
+                    if response.status_code >= 400:
+                        await response.aread()
+                        self._connection.raise_problem(response)
+                    attempt, heard = 0, loop.time()
+                    async for kind, seq, data in frames(response):
+                        heard = loop.time()
+                        if kind == "end":
+                            return
+                        if seq is not None:
+                            last = seq
+                            yield data
+                        elif live and kind == "live":
+                            yield data
+            except (CutOff, Unavailable) as error:
+                # The next request continues behind the last event.
+                if loop.time() - heard > PATIENCE_S:
+                    raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
+            except Rejected as refusal:
+                if not awaited or refusal.code != "run_unknown":
+                    raise
+                heard = loop.time()
+            attempt += 1
+            await asyncio.sleep(pause_s(attempt))
+
+    async def find(
+        self, query: str | Iterable[str] = "", *, after: str | None = None, limit: int = 50, **more: Any
+    ) -> RunPage:
+        asked = {"query": query_text(query, **more), "after": after, "limit": limit}
+        page = await self._ask(Route("GET", "/runs"), given_only(asked))
+        return RunPage(received(list[RunRow], page["items"]), page["next"])
+
+    async def iterate(self, query: str | Iterable[str] = "", **more: Any) -> AsyncIterator[RunRow]:
+        after: str | None = None
+        while True:
+            rows, after = await self.find(query, after=after, limit=PAGE, **more)
+            for row in rows:
+                yield row
+            if after is None:
+                return
+
+    async def count(self, query: str | Iterable[str] = "", *, at_most: int = 10_000, **more: Any) -> int:
+        asked = {"query": query_text(query, **more), "at_most": at_most}
+        return int((await self._ask(Route("GET", "/runs/count"), asked))["count"])
+
+    async def summary(self, query: str | Iterable[str] = "", *, buckets: int = BUCKETS) -> RunSummary:
+        asked = {"query": query_text(query), "buckets": checked_buckets(buckets)}
+        return cast(RunSummary, received(RunSummary, await self._ask(Route("GET", "/runs/summary"), asked)))
+
+    async def facets(self, query: str | Iterable[str] = "") -> RunFacets:
+        return (await self.summary(query)).facets
+
+    async def histogram(self, query: str | Iterable[str] = "", buckets: int = BUCKETS) -> RunHistogram:
+        return (await self.summary(query, buckets=buckets)).histogram
+
+    async def failure_groups(self, query: str | Iterable[str] = "") -> FailureGroups:
+        asked = {"query": query_text(query)}
+        return cast(FailureGroups, received(FailureGroups, await self._ask(Route("GET", "/runs/failures"), asked)))
+
+    async def resolve(self, text: str) -> str:
+        if not text:
+            return text
+        try:
+            return str((await self._ask(Route("GET", "/runs/resolve/{text}"), {"text": text}))["run_id"])
+        except Rejected as refusal:
+            if refusal.code != "run_unknown" or text == LAST:
+                raise
+            return text
+
+    async def override(self, run_id: str, node: str, *, value: Any = UNSET, **more: Any) -> None:
+        body = {"command_id": uuid4().hex, "run_id": run_id, "node": node, **given_only(more)}
+        if value is not UNSET:
+            body["value"] = json_value(value, "value_not_json", "/value")
+        await self._ask(Route("POST", "/runs/{run_id}/override"), body)
+
+
+class RemoteBulk(RemoteService):
+    SERVICE = BulkService
+    ROUTES: ClassVar[Mapping[str, Route]] = {"bulk": Route("POST", "/runs/bulk", repeats=False)}
+
+
+class RemoteInspection(RemoteService):
+    SERVICE = InspectionService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        "path": Route("GET", "/runs/{run_id}/path"),
+        "tokens": Route("GET", "/runs/{run_id}/tokens"),
+        "why": Route("GET", "/runs/{run_id}/why"),
+        "why_node": Route("GET", "/runs/{run_id}/why/{node}"),
+        "compare": Route("GET", "/runs/{run_id}/compare/{other_id}"),
+    }
+
+    async def show(self, run_id: str, *, at: int | None = None) -> RunView:
+        shown = await self._ask(
+            Route("GET", "/runs/{run_id}"), given_only({"run_id": run_id, "at": at, "graph": "true"})
+        )
+        view = RunView.from_dict(shown)
+        view.graph = decode_workflow(msgspec.json.encode(shown["graph"]))
+        view.traces = {
+            name: (spent_ms, None if edges is None else tuple(edges))
+            for name, (spent_ms, edges) in shown["traces"].items()
+        }
+        return view
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        if after < 0:
+            raise rejected("cursor_invalid", "events are counted from 1", path="/after")
+        events: list[dict[str, Any]] = []
+        route = Route("GET", "/runs/{run_id}/events")
+        while limit is None or len(events) < limit:
+            size = PAGE if limit is None else min(PAGE, limit - len(events))
+            page = await self._ask(route, {"run_id": run_id, "after": after, "limit": size})
+            events += page["items"]
+            if page["next"] is None:
+                break
+            after = int(page["next"])
+        return events
+
+    async def logs(self, run_id: str, node: str | None = None, **more: Any) -> list[LogLine]:
+        asked = {"limit": LOG_LINES, **given_only({"run_id": run_id, "node": node, **more})}
+        found = await self._ask(Route("GET", "/runs/{run_id}/logs"), asked)
+        return cast(list[LogLine], received(list[LogLine], found["items"]))
+
+    async def follow_logs(self, run_id: str, node: str | None = None, **more: Any) -> AsyncIterator[LogLine]:
+        last: LogLine | None = None
+        while True:
+            # Asked first: what was said before the end is written before it is told.
+            over = (await self._ask(Route("GET", "/runs/{run_id}"), {"run_id": run_id}))["ended_ms"] is not None
+            lines = await self.logs(run_id, node, **more)
+            known = len(lines) - lines[::-1].index(last) if last in lines else 0
+            for line in lines[known:]:
+                last = line
+                yield line
+            if over:
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+class RemotePatches(RemoteService):
+    SERVICE = PatchService
+    ROUTES: ClassVar[Mapping[str, Route]] = {
+        "document": Route("GET", "/runs/{run_id}/document"),
+        "patch": Route("POST", "/runs/{run_id}/patch"),
+    }
+
+    async def fork(self, run_id: str, *, key: str | None = None, **more: Any) -> str:
+        headers = {"Idempotency-Key": key or uuid4().hex}
+        route = Route("POST", "/runs/{run_id}/fork")
+        return str((await self._ask(route, {"run_id": run_id, **given_only(more)}, headers))["run_id"])
