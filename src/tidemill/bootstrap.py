@@ -21,6 +21,7 @@ import msgspec
 from tidemill.agents.builtin import built_in_tools, lanes_text
 from tidemill.agents.delegation import delegate_source
 from tidemill.agents.interpreter import CodeInterpreter
+from tidemill.agents.mcp_client import McpServers, mcp_source
 from tidemill.agents.node import agent_handler
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected
@@ -87,13 +88,16 @@ def built_in_handlers(
     pipeline = pipeline_handler(http, carrier)
     interpreter = CodeInterpreter(carrier, settings.interpreter_packages)
     delegate = delegate_source(fetcher, interpreter)
+    servers = McpServers(settings.mcp, settings.egress, _secret_sources(settings))
     tools = built_in_tools(http=http, pipeline=pipeline, python=python, functions=named, delegate=delegate)
+    tools.add(mcp_source(servers))
 
     async def close_agents() -> None:
         # Tools call functions also where no `python` node does.
         if python.close is not None and (closing := python.close()) is not None:
             await closing
         await interpreter.close()
+        await servers.close()
         await fetcher.close()
 
     return (
@@ -221,8 +225,12 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
     return msgspec.structs.replace(settings, imports=imports, sql=sql)
 
 
+def _secret_sources(settings: Settings) -> ChainedSecrets:
+    return ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
+
+
 def _secrets_of(settings: Settings) -> GrantedSecrets:
-    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
+    secrets = _secret_sources(settings)
     bound = {name: each.secrets for name, each in settings.tenants.items() if each.secrets is not None}
     return GrantedSecrets(secrets, settings.secrets, bound)
 

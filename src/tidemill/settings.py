@@ -23,7 +23,14 @@ from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
 from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
-from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
+from tidemill.security.grants import (
+    MCP_NAME,
+    ImportGrants,
+    McpServerGrant,
+    SecretGrant,
+    StoreSqlGrants,
+    read_secret_grants,
+)
 from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
 from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
@@ -33,6 +40,7 @@ DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
 JWT_SECRET_VARIABLE = "TIDEMILL_JWT_SECRET"
+OTEL_VARIABLE = "TIDEMILL_OTEL"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
 SERVER_SECRET_VARIABLE = "TIDEMILL_SERVER_SECRET"
 WEBHOOK_SECRET_VARIABLE = "TIDEMILL_APPROVALS_SECRET"
@@ -44,6 +52,7 @@ VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
     *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE, "TIDEMILL_SERVER", "TIDEMILL_KEY"),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
+    OTEL_VARIABLE,
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
 """What variables begin with that hold a database or a secret."""
@@ -104,6 +113,7 @@ class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: tuple[str, ...] | None = None
     egress: tuple[str, ...] | None = None
     secrets: dict[str, SecretGrant] | None = None
+    mcp: tuple[str, ...] | None = None
 
 
 class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +129,9 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     databases: dict[str, str] = {}
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
+    mcp: dict[str, McpServerGrant] = {}
+    otel: bool = False
+    otel_content: bool = False
     server: _ServerTable = _ServerTable()
     tenants: dict[str, _TenantTable] = {}
 
@@ -150,6 +163,8 @@ class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
     """Names of registered functions; `*` stands for any text."""
     egress: Egress | None = None
     secrets: Mapping[str, SecretGrant] | None = None
+    mcp: tuple[str, ...] | None = None
+    """Names of MCP servers."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +183,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """By name: the URL, and where it was said."""
     sql: StoreSqlGrants = StoreSqlGrants()
     limits: Limits = Limits()
+    mcp: Mapping[str, McpServerGrant] = {}
+    """MCP servers whose tools agents may use, by name."""
+    otel: bool = False
+    """Whether spans of runs are exported, to where the variables OTEL_* say."""
+    otel_content: bool = False
+    """Whether spans hold prompts, answers, arguments and results."""
     server: ServerSettings = ServerSettings()
     tenants: Mapping[str, TenantGrants] = {}
     functions: tuple[str, ...] | None = None
@@ -183,6 +204,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             imports=self.imports if grants.imports is None else grants.imports,
             egress=self.egress if grants.egress is None else grants.egress,
             functions=grants.functions,
+            mcp={name: each for name, each in self.mcp.items() if grants.mcp is None or name in grants.mcp},
         )
 
     @property
@@ -255,6 +277,9 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             tables=file.sql.tables,
         ),
         limits=file.limits,
+        mcp={name: _mcp_server(name, each, f"{path}: mcp.{name}", problems) for name, each in file.mcp.items()},
+        otel=problems.read(lambda: _switch(OTEL_VARIABLE, "spans are", file.otel, code="setting_invalid"), False),
+        otel_content=file.otel_content,
         server=_server(file.server, f"{path}: server", problems),
         tenants={
             name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
@@ -338,7 +363,23 @@ def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> 
         functions=table.functions,
         egress=problems.read(lambda: None if egress is None else Egress(allow=egress), None, f"{place}.egress"),
         secrets=table.secrets,
+        mcp=table.mcp,
     )
+
+
+def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problems) -> McpServerGrant:
+    if not MCP_NAME.fullmatch(name):
+        hint = "use lower-case letters, digits and dashes, at most 32"
+        problems.add(place, f"{name!r} is no name of an MCP server", hint)
+    if bool(grant.command) == bool(grant.url):
+        hint = 'write command = ["program", "argument"] or url = "https://…"'
+        problems.add(place, "a server has a command or a url", hint)
+    if grant.url and (not _is_url(grant.url) or "@" in grant.url):
+        problems.add(f"{place}.url", f"{grant.url[:100]!r} is no URL to call", "begin with https:// and a host")
+    wrong, right = ("env", "headers") if grant.url else ("headers", "env")
+    if getattr(grant, wrong):
+        problems.add(f"{place}.{wrong}", f"a server of this kind has no {wrong}", f"write {right}")
+    return grant
 
 
 def unknown_variables() -> list[Problem]:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,8 @@ from tidemill.errors import CONFIG_FILE, Problem, offered
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import check_schema, compile_schema
 from tidemill.handlers.contract import CapabilityMissing, Fail, NodeContext, object_schema
-from tidemill.net.egress import SCHEMES, Egress, invalid_host
+from tidemill.net.egress import Egress
+from tidemill.security.grants import MCP_NAME, McpServerGrant
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
 
@@ -34,55 +35,12 @@ INHERITED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 DEFINITION_BYTES_MAX = 32_768
 TOOLS_MAX, PAGES_MAX = 500, 20
 NAME_MAX = 64
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _SECRET = re.compile(r"\{\{\s*secrets\.([A-Za-z_][A-Za-z0-9_-]{0,127})\s*\}\}")
 _TEXT = {"type": "string", "minLength": 1}
 _SETTINGS = object_schema(
     ("server",), server=_TEXT, tools={"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True}
 )
 _ENCODER = msgspec.json.Encoder(order="sorted")
-
-
-class McpServerGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table `[mcp.NAME]` of the operator's configuration: how a server is reached, and which tools are approved."""
-
-    command: tuple[str, ...] = ()
-    """A program and its arguments; or `url`."""
-    url: str = ""
-    env: dict[str, str] = {}
-    """Variables of the program, which may hold `{{ secrets.NAME }}`."""
-    headers: dict[str, str] = {}
-    """Headers of requests, which may hold `{{ secrets.NAME }}`."""
-    cwd: str = ""
-    tools: dict[str, str] = {}
-    """Approved tools: their digests by name. No other exists for an agent."""
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3_600)] = 60.0
-    """Of one call."""
-    max_bytes: Annotated[int, msgspec.Meta(ge=1_024, le=67_108_864)] = 1_048_576
-    """Size of one message of the server."""
-
-
-def grant_problems(name: str, grant: McpServerGrant) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with a grant: key, message, hint."""
-    if not _NAME.fullmatch(name):
-        yield "", f"{name!r} is no name of a server", "use lower-case letters, digits and dashes, at most 32"
-    if bool(grant.command) == bool(grant.url):
-        yield "", "a server has a command or a url", 'write command = ["program", "argument"] or url = "https://…"'
-    if grant.url and not _is_url(grant.url):
-        yield "url", f"{shorten(grant.url, 100)!r} is no URL to call", "begin with https:// and a host"
-    for wrong, right in (("env", "headers"), ("headers", "env")):
-        if getattr(grant, wrong) and bool(grant.url) == (wrong == "env"):
-            yield wrong, f"{wrong} does not fit a server of this kind", f"write {right}"
-
-
-def _is_url(text: str) -> bool:
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in SCHEMES and not invalid_host(parts.hostname or "") and "@" not in parts.netloc
-    except ValueError:
-        return False
 
 
 class Definition(NamedTuple):
@@ -109,7 +67,9 @@ class Definition(NamedTuple):
 
 def definition_of(tool: Mapping[str, Any]) -> Definition:
     """Read a tool of a listing, and digest all that a model or a policy goes by."""
-    parts = {key: tool.get(key) for key in ("name", "title", "description", "inputSchema", "outputSchema", "annotations")}
+    parts = {
+        key: tool.get(key) for key in ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+    }
     text = _ENCODER.encode(parts)
     return Definition(
         str(tool["name"]),
@@ -140,11 +100,12 @@ class McpServer:
 
         async def ask(session: ClientSession) -> dict[str, Any]:
             from mcp_types import CallToolRequest, CallToolRequestParams
-            from pydantic import TypeAdapter
+
+            from tidemill.agents.mcp_connection import Answer
 
             # The SDK would check the result with a library whose regular expressions a server could make hang.
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
-            return await session.send_request(request, TypeAdapter(dict[str, Any]))
+            return (await session.send_request(request, Answer)).model_dump()
 
         return await self._connected().request(ask)
 
@@ -264,7 +225,7 @@ def mcp_source(servers: McpServers) -> ToolSource:
 
 
 def _check(settings: dict[str, Any], path: str) -> Iterator[Problem]:
-    if not _NAME.fullmatch(settings["server"]):
+    if not MCP_NAME.fullmatch(settings["server"]):
         message = f"{shorten(settings['server'], 80)} is no name of an MCP server"
         hint = f"name a table [mcp.NAME] of the operator's {CONFIG_FILE}; a document starts no server itself"
         yield Problem(code="mcp_server_unknown", message=message, path=f"{path}/server", hint=hint)

@@ -15,19 +15,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, TypeVar
 
 import anyio
-import httpx2
 from mcp.client.client import Client
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, Implementation, jsonrpc_message_adapter
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import Fail
 from tidemill.net.egress import SCHEMES, CallFailed, Egress
-from tidemill.net.http_client import Fetcher, origin, read_url
+from tidemill.net.http_client import Fetcher, read_url
+from tidemill.net.origin_client import client_of_origin
 from tidemill.processes.supervised import LaunchSpec, SupervisedProcess
 from tidemill.version import __version__
 
@@ -42,6 +42,12 @@ STDERR_BYTES = 2_000
 T = TypeVar("T")
 Streams = tuple[Any, Any]
 """The read stream and the write stream of a transport of the SDK."""
+
+
+class Answer(BaseModel):
+    """An answer as it came; the SDK has compared it with the protocol."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class Channel:
@@ -156,79 +162,35 @@ class HttpChannel(Channel):
     def __init__(self, url: str, headers: Mapping[str, str], egress: Egress, bytes_max: int) -> None:
         self._url, self._headers, self._bytes_max = url, headers, bytes_max
         parts = read_url(url)
-        self.origin = origin(parts)
         # The operator has written this address, so it may be called; no other is opened by that.
         self._fetcher = Fetcher(egress.opening(parts.host, parts.port or SCHEMES[parts.scheme]))
 
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[Streams]:
-        guarded = _GuardedTransport(self, self._fetcher, self._bytes_max)
+        fetcher, url, limit = self._fetcher, self._url, self._bytes_max
         try:
             async with (
-                httpx2.AsyncClient(transport=guarded, headers=dict(self._headers), timeout=None) as client,
-                streamable_http_client(self._url, http_client=client, max_sse_event_size=self._bytes_max) as streams,
+                client_of_origin(fetcher, url, self._headers, limit, self._on_status, self._on_failure) as client,
+                streamable_http_client(url, http_client=client, max_sse_event_size=limit) as streams,
             ):
                 yield streams
         finally:
             await self._fetcher.close()
 
-
-class _GuardedTransport(httpx2.AsyncBaseTransport):
-    def __init__(self, channel: HttpChannel, fetcher: Fetcher, bytes_max: int) -> None:
-        self._channel, self._fetcher, self._bytes_max = channel, fetcher, bytes_max
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        try:
-            if origin(request.url) != self._channel.origin:
-                message = f"the server leads to {request.url.host}, which is not its own origin"
-                raise CallFailed("egress_refused", message, hint="the operator writes the address that is meant as `url`")
-            response = await self._fetcher.transport().handle_async_request(request)
-        except CallFailed as failed:
-            self._record(failed)
-            raise httpx2.ConnectError(failed.message, request=request) from failed
-        if response.status_code in (401, 403):
+    def _on_status(self, status: int, reason: str) -> None:
+        if status in (401, 403):
             hint = "the operator writes credentials as `headers` of this server"
-            message = f"the server answers {response.status_code} {response.reason_phrase}"
-            self._channel.fault = Fail("mcp_server_unavailable", message, hint=hint)
-        elif response.status_code >= 400:
-            self._channel.remark = f"it answered {response.status_code} {response.reason_phrase}"
-        stream = response.stream
-        assert isinstance(stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(stream, self._bytes_max, self._record)
-        return response
+            self.fault = Fail("mcp_server_unavailable", f"the server answers {status} {reason}", hint=hint)
+        elif status >= 400:
+            self.remark = f"it answered {status} {reason}"
 
-    def _record(self, failed: CallFailed) -> None:
+    def _on_failure(self, failed: CallFailed) -> None:
         if failed.code == "response_too_large":
-            self._channel.fault = too_long(self._bytes_max)
+            self.fault = too_long(self._bytes_max)
         elif failed.code in ("egress_refused", "url_invalid"):
-            self._channel.fault = Fail("mcp_server_unavailable", failed.message, hint=failed.hint)
+            self.fault = Fail("mcp_server_unavailable", failed.message, hint=failed.hint)
         else:
-            self._channel.remark = failed.message
-
-    async def aclose(self) -> None:
-        """The fetcher is closed by its owner."""
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    """A body that may not be longer than one message."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, bytes_max: int, record: Callable[[CallFailed], None]) -> None:
-        self._stream, self._bytes_max, self._record = stream, bytes_max, record
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        try:
-            async for chunk in self._stream:
-                size += len(chunk)
-                if size > self._bytes_max:
-                    raise CallFailed("response_too_large", f"longer than {self._bytes_max:,} bytes")
-                yield chunk
-        except CallFailed as failed:
-            self._record(failed)
-            raise httpx2.ReadError(failed.message) from failed
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+            self.remark = failed.message
 
 
 def too_long(bytes_max: int) -> Fail:
@@ -297,9 +259,7 @@ class Connection:
             return await self._session()
         return session, channel
 
-    async def _hold(
-        self, opened: asyncio.Future[tuple[ClientSession, Channel]], closing: asyncio.Event
-    ) -> None:
+    async def _hold(self, opened: asyncio.Future[tuple[ClientSession, Channel]], closing: asyncio.Event) -> None:
         """Open the session, keep it while it is used, and close it."""
         channel: Channel | None = None
         try:
