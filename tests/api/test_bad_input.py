@@ -42,6 +42,7 @@ VALID: dict[str, Any] = {
     "/approvals/{approval_id}/delegate": {"to": "user:bob"},
     "/decisions/{token}": {"decision": "approve"},
     "/concurrency/{name}": {"limit": 1},
+    "/tools/{name}": {"pinned": True},
 }
 """Bodies that are valid, so that the id alone is wrong."""
 

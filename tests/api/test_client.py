@@ -65,6 +65,37 @@ def says() -> int:
     return 1
 
 
+AGENT: dict[str, Any] = {
+    "name": "agent",
+    "nodes": [
+        {
+            "id": "a",
+            "type": "agent",
+            "config": {
+                "provider": "scripted",
+                "model": "m",
+                "prompt": "Which is best?",
+                "tools": ["execute_pipeline"],
+                "answers": [
+                    *(
+                        {
+                            "tool_calls": [
+                                {
+                                    "name": "execute_pipeline",
+                                    "arguments": {"rows": [{"n": 1}, {"n": 2}], "steps": [{"step": "top_k", "k": k}]},
+                                }
+                            ]
+                        }
+                        for k in (1, 2)
+                    ),
+                    "The first.",
+                ],
+            },
+        }
+    ],
+}
+"""Its pipeline becomes a composite tool, because it is used twice."""
+
 Notes = dict[str, Any]
 """What a step keeps for later ones: ids of runs, digests."""
 Step = Callable[[AsyncTidemill, Notes], Awaitable[Any]]
@@ -224,6 +255,19 @@ STEPS: list[tuple[str, Step]] = [
     ("blobs", lambda m, n: m.blobs()),
     ("save_blob", saved),
     ("workers", lambda m, n: m.workers()),
+    ("start", keep("agent", lambda m, n: m.start(AGENT))),
+    ("result", on("agent", "result", timeout=30)),
+    ("transcript", lambda m, n: m.transcript(n["agent"], "a")),
+    ("transcript", lambda m, n: m.transcript(n["agent"], "b")),
+    ("tools", keep("tools", lambda m, n: m.tools())),
+    ("tool", lambda m, n: m.tool(n["tools"][0].name)),
+    ("rename_tool", lambda m, n: m.rename_tool(n["tools"][0].name, "best", description="The best.")),
+    ("pin_tool", lambda m, n: m.pin_tool("best")),
+    ("retire_tool", lambda m, n: m.retire_tool("best")),
+    ("tool", lambda m, n: m.tool("best@7")),
+    ("rename_tool", lambda m, n: m.rename_tool("missing", "other", description="It sorts.")),
+    ("pin_tool", lambda m, n: m.pin_tool("missing")),
+    ("retire_tool", lambda m, n: m.retire_tool("missing", retired=False)),
     ("queues", lambda m, n: m.queues()),
     ("usage", lambda m, n: m.usage(workflow="double")),
     ("usage", lambda m, n: m.usage(since="yesterday")),

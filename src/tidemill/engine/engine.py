@@ -187,6 +187,11 @@ class Engine:
     enable_tenant = service_verb("tenants", TenantService.enable)
     verify_audit = service_verb("audit", AuditService.verify)
 
+    worker: Worker | None = None
+    registry: Registry | None = None
+    reconciler: Reconciler | None = None
+    schedule: MaintenanceSchedule | None = None
+
     def __init__(
         self,
         *,
@@ -233,8 +238,7 @@ class Engine:
         )
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
         self.turns.metrics = self.metrics
-        self.context.stream_kinds.update(STREAM_KINDS)
-        self.context.stream_kinds.update(TOOL_STREAM_KINDS)
+        self.context.stream_kinds.update({**STREAM_KINDS, **TOOL_STREAM_KINDS})
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
             self.workers, user, archive, retention_days, ownership, CredentialDirectory(store, ambient)
@@ -252,10 +256,6 @@ class Engine:
         self.agents = AgentHost(AgentAccounts(store, day_budget))
         self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster, agents=self.agents)
         self.agents.port = self._agent_port
-        self.worker: Worker | None = None
-        self.registry: Registry | None = None
-        self.reconciler: Reconciler | None = None
-        self.schedule: MaintenanceSchedule | None = None
         if worker is not None:
             self._add_worker(
                 worker, handlers, tenant_handlers, offers, audit_every_ms, descendants_max, archive is not None

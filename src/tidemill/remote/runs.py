@@ -275,6 +275,7 @@ class RemoteInspection(RemoteService):
         "why": Route("GET", "/runs/{run_id}/why"),
         "why_node": Route("GET", "/runs/{run_id}/why/{node}"),
         "compare": Route("GET", "/runs/{run_id}/compare/{other_id}"),
+        "transcript": Route("GET", "/runs/{run_id}/nodes/{node}/transcript"),
     }
 
     async def show(self, run_id: str, *, at: int | None = None) -> RunView:

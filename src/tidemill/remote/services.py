@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
+from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.results import UNREADABLE
 from tidemill.engine.catalog import Diff, Published, Tagged
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow
@@ -249,6 +250,24 @@ class RemoteQueues(RemoteService):
 class RemoteUsage(RemoteService):
     SERVICE = UsageService
     ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/usage")}
+
+
+class RemoteTools(RemoteService):
+    SERVICE = CompositeToolService
+    ROUTES: ClassVar[Mapping[str, Route]] = {"find": Route("GET", "/tools"), "show": Route("GET", "/tools/{reference}")}
+
+    async def rename(self, name: str, new_name: str, *, description: str | None = None, actor: str = "") -> Any:
+        return await self._change(name, {"name": new_name, **given_only({"description": description})})
+
+    async def pin(self, name: str, *, pinned: bool = True, actor: str = "") -> Any:
+        return await self._change(name, {"pinned": pinned})
+
+    async def retire(self, name: str, *, retired: bool = True, actor: str = "") -> Any:
+        return await self._change(name, {"retired": retired})
+
+    async def _change(self, tool: str, changes: dict[str, Any]) -> Any:
+        changed = await self._ask(Route("PATCH", "/tools/{tool}"), {"tool": tool, **changes})
+        return received(hints(CompositeToolService.rename)["return"], changed)
 
 
 class RemoteConcurrency(RemoteService):

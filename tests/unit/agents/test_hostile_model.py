@@ -243,7 +243,7 @@ async def test_what_is_granted_works(bench: Workbench, served: Web) -> None:
     started = await bench.call(*start("other", inputs={"n": 1}))
     assert isinstance(started, ToolResult) and not started.error
     patched = await bench.call(*patch(add("extra")))
-    assert isinstance(patched, ToolResult) and patched.content["added"] == ["extra"]
+    assert isinstance(patched, ToolResult) and patched.content["added"] == ("extra",)
     assert (await bench.engine.document(bench.node.run_id)).revision == 1
 
 

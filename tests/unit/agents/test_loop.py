@@ -109,10 +109,10 @@ async def _run_with_kills(mill: Cluster, model: Model, tools: Tools, plan: Crash
     run_id = ""
     for number in range(100):
         process = mill.build(f"w{number}", handlers=handlers(model, tools))
-        process.follow(plan)
         await process.open()
         if not run_id:
             run_id = await process.start(flow)
+        process.follow(plan)
         died = asyncio.create_task(mill.until(lambda name=process.name: name not in mill.processes, within_s=3_000))
         ended = asyncio.create_task(process.engine.result(run_id, timeout_s=3_000))
         await asyncio.wait({died, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +144,17 @@ async def test_killed_anywhere_it_repeats_no_call_that_is_in_the_log(mill: Clust
     rng = random.Random(seed)
     script = [rng.choice((ADD, {"pay": {"amount": 1}}, {"add": {"a": 1}, "pay": {"amount": 2}})) for _ in range(8)]
     model, tools = Model(*script, "done", takes_s=0.2), Tools()
-    plan = CrashPlan(lambda boundary: "a" in boundary.nodes and rng.random() < 0.15)
+    in_a_row = [0]
+
+    def dies(boundary: Boundary) -> bool:
+        """Not five times in a row without a record: that is given up."""
+        if boundary.when == "after" and "NodeAppended" in boundary.about:
+            in_a_row[0] = 0
+        dead = "a" in boundary.nodes and in_a_row[0] < 4 and rng.random() < 0.1
+        in_a_row[0] += dead
+        return dead
+
+    plan = CrashPlan(dies)
     worker, run_id = await _run_with_kills(mill, model, tools, plan, of_agent(budget={"identical_calls": 50}))
     run = await worker.end(run_id)
     assert (run.status, run.outputs["a"]["turns"]) == ("COMPLETED", 9)

@@ -82,7 +82,7 @@ async def test_only_what_is_listed_exists() -> None:
     ("text", "said"),
     [
         ("{", "not JSON"),
-        ("[1]", "an array"),
+        ("[1]", "a list"),
         ('"n"', "a string"),
         ('{"n": "x"}', "do not fit"),
         ("{}", "do not fit"),

@@ -54,7 +54,11 @@ async def test_a_hostile_model_in_a_whole_run() -> None:
     """Every action of the corpus, turn after turn: the agent ends, and nothing has happened."""
     CALLED.clear()
     async with web({"/open/redirect": redirect("/admin")}) as served, engine([wipe, not_listed]) as made:
-        worst = [call for name, call in CORPUS.items() if call[0] != "wipe" and "secret" not in name]
+        worst = [
+            call
+            for name, call in CORPUS.items()
+            if call[0] != "wipe" and "secret" not in name and "{{" not in repr(call)
+        ]
         answers = [turn((name, with_url(given, served.url("")))) for name, given in worst]
         document = with_agent([*answers, "I give up."], tools(served.url("")), max_turns=len(answers) + 5)
         await made.publish(document)

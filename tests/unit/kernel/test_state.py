@@ -26,11 +26,11 @@ from tidemill.kernel.state import (
     encode_state,
 )
 
-FORM = "c951c6706e8f961a"
+FORM = "2ffb8430ff481121"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "9a28b5c4e1355c33"
+EVENTS = "48e990660f8a366e"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 
