@@ -40,7 +40,6 @@ DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 IMPORTS_VARIABLE = "TIDEMILL_IMPORTS"
 JWT_SECRET_VARIABLE = "TIDEMILL_JWT_SECRET"
-OTEL_VARIABLE = "TIDEMILL_OTEL"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
 SERVER_SECRET_VARIABLE = "TIDEMILL_SERVER_SECRET"
 WEBHOOK_SECRET_VARIABLE = "TIDEMILL_APPROVALS_SECRET"
@@ -52,7 +51,6 @@ VARIABLES = (
     *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
     *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE, "TIDEMILL_SERVER", "TIDEMILL_KEY"),
     *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
-    OTEL_VARIABLE,
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
 """What variables begin with that hold a database or a secret."""
@@ -130,8 +128,6 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
     mcp: dict[str, McpServerGrant] = {}
-    otel: bool = False
-    otel_content: bool = False
     server: _ServerTable = _ServerTable()
     tenants: dict[str, _TenantTable] = {}
 
@@ -185,10 +181,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     mcp: Mapping[str, McpServerGrant] = {}
     """MCP servers whose tools agents may use, by name."""
-    otel: bool = False
-    """Whether spans of runs are exported, to where the variables OTEL_* say."""
-    otel_content: bool = False
-    """Whether spans hold prompts, answers, arguments and results."""
     server: ServerSettings = ServerSettings()
     tenants: Mapping[str, TenantGrants] = {}
     functions: tuple[str, ...] | None = None
@@ -278,8 +270,6 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         ),
         limits=file.limits,
         mcp={name: _mcp_server(name, each, f"{path}: mcp.{name}", problems) for name, each in file.mcp.items()},
-        otel=problems.read(lambda: _switch(OTEL_VARIABLE, "spans are", file.otel, code="setting_invalid"), False),
-        otel_content=file.otel_content,
         server=_server(file.server, f"{path}: server", problems),
         tenants={
             name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()

@@ -214,6 +214,22 @@ def approved(server: McpServer, definitions: Mapping[str, Definition], wanted: l
     return found
 
 
+def survey(server: McpServer, definitions: Mapping[str, Definition]) -> list[dict[str, str]]:
+    """What the operator sees of a server: every tool, whether it is approved, and what it does."""
+    pins, rows = server.grant.tools, []
+    for name, definition in sorted(definitions.items()):
+        pin = pins.get(name)
+        state = "new" if pin is None else "approved" if pin == definition.digest else "changed"
+        effect = definition.effect
+        does = "reads" if effect.read_only else "destroys" if effect.destructive else "writes"
+        described = shorten(" ".join(definition.description.split()), 200)
+        rows.append(
+            {"tool": name, "state": state, "effect": does, "digest": definition.digest, "description": described}
+        )
+    gone = ({"tool": name, "state": "gone", "effect": "", "digest": pins[name], "description": ""} for name in pins)
+    return rows + [row for row in gone if row["tool"] not in definitions]
+
+
 def mcp_source(servers: McpServers) -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         server = servers.get(allowance.settings["server"])

@@ -107,7 +107,9 @@ class ProgramChannel(Channel):
                     for stream in (from_server, to_server, to_session, from_session):
                         stream.close()
         finally:
-            await asyncio.shield(process.end())
+            # The SDK may have cancelled all that is around; the program must end all the same.
+            with anyio.CancelScope(shield=True):
+                await process.end()
 
     def _start(self) -> SupervisedProcess:
         program = shutil.which(self._command[0], path=self._env.get("PATH"))

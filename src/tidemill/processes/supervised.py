@@ -225,7 +225,7 @@ class SupervisedProcess:
             self.output_closed.set()
 
     def _close(self) -> None:
-        if self._stdin is not None:
+        if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.abort()
         for fd in list(self._pipes):
             self._close_pipe(fd)
