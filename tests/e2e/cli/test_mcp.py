@@ -19,7 +19,7 @@ GREET = {
     "name": "greet",
     "description": "Greets a person.",
     "inputs": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-    "nodes": [{"id": "say", "type": "echo", "config": {"value": "Hello {{ inputs.name }}"}}],
+    "nodes": [{"id": "say", "type": "value", "config": "Hello {{ inputs.name }}"}],
 }
 ASK = {"name": "ask", "nodes": [{"id": "sign", "type": "human", "config": {"title": "Sign?"}}]}
 
@@ -83,7 +83,7 @@ async def test_refusals(tmp_path: Path, words: tuple[str, ...]) -> None:
     async with working(store):
         pass
     ended = command("mcp", "--store", store, *words)
-    assert ended.returncode == 2 and "nothing" in ended.stderr
+    assert ended.code == 2 and "nothing" in ended.err
 
 
 def test_an_operator_approves_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,11 @@ def test_an_operator_approves_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = tmp_path / "tidemill.toml"
     config.write_text(f'[mcp.tests]\ncommand = ["{sys.executable}", "-P", "{program}"]\n')
     monkeypatch.setenv("TIDEMILL_CONFIG", str(config))
-    assert "new" in command("tools", "mcp", "tests").stdout
-    pins = command("tools", "mcp", "tests", "--approve").stdout
+    assert "new" in command("tools", "mcp", "tests").out
+    pins = command("tools", "mcp", "tests", "--approve").out
     assert pins.startswith("[mcp.tests.tools]\n") and 'add = "sha256:' in pins
     config.write_text(config.read_text() + pins)
     shown = command("tools", "mcp", "tests")
-    assert "approved" in shown.stdout and "new" not in shown.stdout
+    assert "approved" in shown.out and "new" not in shown.out
     unknown = command("tools", "mcp", "test")
-    assert unknown.returncode == 2 and "mcp_server_unknown" in unknown.stderr
+    assert unknown.code == 2 and "mcp_server_unknown" in unknown.err
