@@ -39,7 +39,7 @@ async def working(store: str) -> AsyncIterator[AsyncTidemill]:
         yield mill
 
 
-async def asked(client: Client, name: str, **arguments: Any) -> Any:
+async def asked(client: Client, name: str, /, **arguments: Any) -> Any:
     answer = await client.call_tool(name, arguments)
     return answer.structured_content
 
