@@ -383,8 +383,7 @@ def mcp_server(offered: WorkflowTools) -> Server[Any]:
 def _answer(value: Any, *, failed: bool = False) -> types.CallToolResult:
     text = msgspec.json.encode(value, enc_hook=str).decode()
     structured = msgspec.json.decode(text)
-    content = [types.TextContent(text=text)]
-    return types.CallToolResult(content=content, structured_content=structured, is_error=failed)
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured, is_error=failed)
 
 
 async def serve_workflows(

@@ -301,7 +301,7 @@ def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
     try:
         granted = read_settings().mcp
         if name is None:
-            rows = [{"server": each, "tools": len(grant.tools)} for each, grant in sorted(granted.items())]
+            rows = [{"server": each, "tools": str(len(grant.tools))} for each, grant in sorted(granted.items())]
         else:
             rows = asyncio.run(survey_mcp_server(name))
     except Rejected as refusal:
