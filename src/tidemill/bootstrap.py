@@ -21,7 +21,7 @@ import msgspec
 from tidemill.agents.builtin import built_in_tools, lanes_text
 from tidemill.agents.delegation import delegate_source
 from tidemill.agents.interpreter import CodeInterpreter
-from tidemill.agents.mcp_client import McpServers, mcp_source, survey
+from tidemill.agents.mcp.mcp_client import McpServers, mcp_source, survey
 from tidemill.agents.node import agent_handler
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected

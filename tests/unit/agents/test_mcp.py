@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.agents.test_whole_runs import turn
-from tidemill.agents.mcp_client import Definition, McpServer, approved, definition_of, read_answer, shown_name
+from tidemill.agents.mcp.mcp_client import Definition, McpServer, approved, definition_of, read_answer, shown_name
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import Fail

@@ -28,7 +28,7 @@ from tidemill.security.secrets import Secrets
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
-    from tidemill.agents.mcp_connection import Connection
+    from tidemill.agents.mcp.mcp_connection import Connection
 
 INHERITED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 """Environment variables of the worker that a server's program gets."""
@@ -101,7 +101,7 @@ class McpServer:
         async def ask(session: ClientSession) -> dict[str, Any]:
             from mcp_types import CallToolRequest, CallToolRequestParams
 
-            from tidemill.agents.mcp_connection import Answer
+            from tidemill.agents.mcp.mcp_connection import Answer
 
             # The SDK would check the result with a library whose regular expressions a server could make hang.
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
@@ -116,7 +116,7 @@ class McpServer:
     def _connected(self) -> Connection:
         if self._connection is None:
             try:
-                from tidemill.agents.mcp_connection import Channel, Connection, HttpChannel, ProgramChannel
+                from tidemill.agents.mcp.mcp_connection import Channel, Connection, HttpChannel, ProgramChannel
             except ImportError:
                 hint = 'install "tidemill[mcp]" where the workers run'
                 raise CapabilityMissing("mcp_missing", "MCP needs a package that is not installed", hint=hint) from None
