@@ -72,7 +72,9 @@ def build() -> None:
     installed = WEB / "node_modules" / ".package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < (WEB / "package-lock.json").stat().st_mtime:
         subprocess.run([*command, "ci", "--no-audit", "--no-fund"], cwd=WEB, env=environment, check=True)
-    with tempfile.TemporaryDirectory(dir=BUILT.parent, prefix=".web-") as folder:
+    aside = WEB / "dist"
+    aside.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=aside) as folder:
         made = Path(folder, "web")
         run = [*command, "run", "--silent", "build"]
         subprocess.run(run, cwd=WEB, env={**environment, "OUT_DIR": str(made)}, check=True)

@@ -64,7 +64,6 @@ def policy(nonce: str) -> str:
 class WebFile(NamedTuple):
     path: Path
     media_type: str
-    etag: str
     encodings: tuple[str, ...]
 
     def encoding(self, accepted: str) -> str:
@@ -90,9 +89,7 @@ class WebFiles:
                 continue
             encodings = tuple(kind for kind, ending in ENCODINGS if path.with_name(path.name + ending).is_file())
             media_type = _TYPES.get(path.suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
-            stat = path.stat()
-            etag = sha256(f"{name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:20]
-            self._files[name] = WebFile(path, media_type, etag, encodings)
+            self._files[name] = WebFile(path, media_type, encodings)
 
     @property
     def is_built(self) -> bool:
@@ -123,13 +120,13 @@ class WebFiles:
     async def _file(self, name: str, headers: Mapping[str, str]) -> Response:
         file = self._files[name]
         encoding = file.encoding(headers.get("accept-encoding", ""))
-        etag = f'"{file.etag}{encoding and "-" + encoding}"'
+        ending = dict(ENCODINGS).get(encoding, "")
+        body = await self._body(file.path.with_name(file.path.name + ending))
+        etag = f'"{sha256(body).hexdigest()[:20]}"'
         kept = "public, max-age=31536000, immutable" if name.startswith(IMMUTABLE) else "no-cache"
         given = {"Cache-Control": kept, "ETag": etag, "Vary": "Accept-Encoding"}
         if headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=given)
-        ending = dict(ENCODINGS).get(encoding, "")
-        body = await self._body(file.path.with_name(file.path.name + ending))
         if encoding:
             given["Content-Encoding"] = encoding
         return Response(body, media_type=file.media_type, headers=given)

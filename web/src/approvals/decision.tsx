@@ -5,7 +5,7 @@ import { useRef, useState, type ReactNode } from "react";
 import { Problem, type ProblemItem } from "../api/client";
 import { keys } from "../api/queries";
 import { Badge, Button, Dialog, Icon, JsonView, Time, useNow } from "../ui";
-import { initialValue, SchemaForm } from "../ui/schema-form";
+import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./approvals.module.css";
 import { afterTimeout, due, leadsTo, PAST, people, person, type HistoryEntry, type Review, type Verb } from "./data";
 
@@ -73,6 +73,7 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
       const ofForm = problem.problems.filter((each) => each.path === "/form" || each.path.startsWith("/form/"));
       if (problem.code === "form_invalid" && ofForm.length > 0) {
         setProblems(ofForm);
+        focusInvalid();
         setNote({ role: "bad", text: "The form is not complete yet: please look at the marked fields." });
       } else {
         const now = problem.status === 409 || problem.status === 410 || problem.status === 403 ? await reload() : undefined;

@@ -325,6 +325,14 @@ export function firstFailure(model: RunModel): { node: string; item: number | nu
   return node ? { node, item: null } : null;
 }
 
+/** The code of steps that never began, because another one had failed. */
+export const UPSTREAM_FAILED = "upstream_failed";
+
+/** The sign of a step: those that never began do not look like the one that failed. */
+export function signOfNode(state: NodeState): string {
+  return state.status === "FAILED" && state.error?.code === UPSTREAM_FAILED ? "NEVER_BEGAN" : state.status;
+}
+
 /** The words a person reads for a status. */
 export const STATUS_WORDS: Record<NodeStatus, string> = {
   PENDING: "not reached",

@@ -2,7 +2,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useMemo, useRef, useState } from "react";
 import { JsonView, Loading, Status } from "../ui";
-import { STATUS_WORDS, stateOf, type GraphNode, type RunModel } from "./model";
+import { signOfNode, stateOf, type GraphNode, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useEvent } from "./scrub";
 import { useSelection } from "./selection";
@@ -60,7 +60,7 @@ function StateRow({ model, node, onOpen }: { model: RunModel; node: GraphNode; o
           {node.id}
         </b>
       </span>
-      <Status status={state.status} word={STATUS_WORDS[state.status]} className={css.stateStatus!} />
+      <Status status={signOfNode(state)} />
       <span className={`${css.stateValue} truncate mono`} dir="auto">
         {ended ? <Returned model={model} node={node.id} version={`${state.status}/${state.visits}/${state.attempts}`} error={state.error?.message} /> : (state.error?.message ?? "")}
       </span>

@@ -5,7 +5,7 @@ import { lazy, Suspense, useMemo, useState } from "react";
 import { api, seg } from "../api/client";
 import { Badge, Button, Copy, Duration, IconButton, Loading, Status, Tabs, Time } from "../ui";
 import { CopyAs } from "./header";
-import { blockerOf, firstFailure, hasEnded, nodeOf, runPath, stateOf, STATUS_WORDS, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
+import { blockerOf, firstFailure, hasEnded, nodeOf, runPath, signOfNode, stateOf, UPSTREAM_FAILED, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
 import { Logs, Stream } from "./output";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
@@ -46,7 +46,7 @@ export function placeOf(events: readonly RunEvent[], index: number | null): Plac
     const number = event.attempt ?? attempts.length;
     let attempt = attempts.find((each) => each.number === number);
     if (event.type === "ChildStarted") child = event.child ?? null;
-    if (attempt === undefined && event.attempt !== undefined && /^Node(Started|Failed|Completed|Waiting)$/.test(event.type)) {
+    if (attempt === undefined && event.attempt !== undefined && event.attempt > 0 && /^Node(Started|Failed|Completed|Waiting)$/.test(event.type)) {
       attempt = { number, visit: event.visit ?? 1, worker: "", begun_ms: null, ended_ms: null, duration_ms: null, outcome: "running", error: null, retry_at_ms: null };
       attempts.push(attempt);
     }
@@ -107,8 +107,8 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
   const isAgent = known !== undefined && typeName(known) === "agent";
   const failing = place.attempts.findLast((each) => each.error !== null && (attempt === null || each.number === attempt));
   const error = item === null && isLatest && attempt === null ? (state.error ?? failing?.error ?? null) : (failing?.error ?? null);
-  const status = item === null && isLatest ? (undoneNodes(model.run).has(node) ? "ROLLED_BACK" : state.status) : place.attempts.at(-1) ? OUTCOME_STATUS[place.attempts.at(-1)!.outcome] : state.status;
-  const showsError = error !== null && (status === "FAILED" || status === "QUEUED" || status === "RUNNING" || attempt !== null);
+  const status = item === null && isLatest ? (undoneNodes(model.run).has(node) ? "ROLLED_BACK" : signOfNode(state)) : place.attempts.at(-1) ? OUTCOME_STATUS[place.attempts.at(-1)!.outcome] : state.status;
+  const showsError = error !== null && (status === "FAILED" || status === "NEVER_BEGAN" || status === "QUEUED" || status === "RUNNING" || attempt !== null);
   const tabs = [
     { id: "overview", label: error === null ? "Overview" : "Error" },
     ...(isAgent ? [{ id: "transcript", label: "Transcript" }] : []),
@@ -130,7 +130,7 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
           <IconButton icon="close" size="s" label="Close the step" keys="Escape" onClick={() => select({ node: null })} />
         </div>
         <div className={css.panelFacts}>
-          <Status status={status} word={status === state.status ? STATUS_WORDS[state.status] : (undefined as never)} pill />
+          <Status status={status} pill />
           <span className="soft">{known?.type.replace(/@1$/, "")}</span>
           {state.since_ms !== undefined && state.status === "RUNNING" && (
             <span className="soft">
@@ -152,7 +152,7 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
         <div className={css.panelBody}>
           {tab === "overview" && (
             <>
-              {showsError && (error.code === "upstream_failed" ? <FailedWith model={model} message={error.message} /> : <ErrorBlock error={error} />)}
+              {showsError && (error.code === UPSTREAM_FAILED ? <FailedWith model={model} message={error.message} /> : <ErrorBlock error={error} />)}
               <Waits model={model} node={node} latest={isLatest} />
               {place.child && (
                 <p>
@@ -166,7 +166,7 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
             </>
           )}
           {tab === "input" && <ValueView asked={{ run: model.id, node, what: "input", visit, item, at: model.at, version: `${place.attempts.length}` }} none="It was given nothing yet: no attempt has begun." />}
-          {tab === "output" && <ValueView asked={{ run: model.id, node, what: "output", visit, item, at: outputAt, version }} none={status === "FAILED" ? "It returned nothing: it failed." : "It has returned nothing yet."} />}
+          {tab === "output" && <ValueView asked={{ run: model.id, node, what: "output", visit, item, at: outputAt, version }} none={status === "NEVER_BEGAN" ? "It returned nothing: it never began." : status === "FAILED" ? "It returned nothing: it failed." : "It has returned nothing yet."} />}
           {tab === "logs" && <Logs model={model} node={node} visit={visit} item={item} attempt={attempt} version={version} />}
           {tab === "stream" && <Stream model={model} node={node} visit={visit} item={item} />}
           {tab === "transcript" && (

@@ -84,7 +84,7 @@ export function BulkDialog({ target, onClose, onDone }: { target: BulkTarget; on
       title={
         outcome
           ? `${act.word}: ${runs(outcome.done)} of ${outcome.count.toLocaleString()}`
-          : `${act.word} ${dry.data ? runs(able.length) : "runs"}`
+          : `${act.word} ${!dry.data ? "runs" : able.length ? runs(able.length) : "no run"}`
       }
       description={outcome ? undefined : act.consequence}
       footer={

@@ -28,7 +28,7 @@ const WAITS: Record<string, (name: string, node: string) => string> = {
 
 /** `human (approve)` as a person would say it; what is not known stays as it is. */
 export function waitingWords(entry: string): string {
-  const found = /^(\w+)(?: (.*?))?(?: \((.*)\))?$/s.exec(entry);
+  const found = /^(\w+)(?: (?!\()(.*?))?(?: \((.*)\))?$/s.exec(entry);
   const words = found && WAITS[found[1]!];
   return words ? words(found[2] ?? "", found[3] ?? "a step") : entry;
 }

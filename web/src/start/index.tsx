@@ -6,7 +6,7 @@ import { api, newCommandId, Problem, seg } from "../api/client";
 import { useMay, useWorkflows } from "../api/queries";
 import type { Page, StartedRun, Version } from "../api/types";
 import { Button, ErrorState, IconButton, Loading, toast } from "../ui";
-import { initialValue, SchemaForm } from "../ui/schema-form";
+import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./start.module.css";
 
 interface Document {
@@ -43,7 +43,9 @@ function Start({ name, version }: { name: string; version: string }) {
     if (document_.data) setInputs((before: unknown) => (before === undefined ? (initialValue(document_.data.inputs) ?? {}) : before));
   }, [document_.data]);
   useEffect(() => {
-    if (problem) said.current?.scrollIntoView({ block: "nearest" });
+    if (!problem) return;
+    if (problem.problems.some((each) => each.path.startsWith("/inputs"))) focusInvalid();
+    else said.current?.scrollIntoView({ block: "nearest" });
   }, [problem]);
 
   const start = async () => {

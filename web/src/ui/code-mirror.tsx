@@ -80,7 +80,7 @@ export default function CodeMirror({ value, onChange, language, readOnly = false
       LOOK,
       // Escape, then Tab, leaves the editor: keyboards are not caught in it.
       keymap.of([...defaultKeymap, ...historyKeymap, ...foldKeymap, ...searchKeymap, indentWithTab]),
-      EditorView.contentAttributes.of({ "aria-label": label }),
+      EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
       EditorView.lineWrapping,
       closed.current.of([EditorState.readOnly.of(readOnly), EditorView.editable.of(!readOnly)]),
       EditorView.updateListener.of((update) => {

@@ -146,7 +146,7 @@ function limits(schema: Schema): string {
   const said: string[] = [];
   const between = (least: unknown, most: unknown, unit: string) => {
     if (typeof least === "number" && typeof most === "number") said.push(`${least} to ${most}${unit}`);
-    else if (typeof least === "number" && least > 0) said.push(`at least ${least}${unit}`);
+    else if (typeof least === "number" && (unit ? least > 1 : true)) said.push(`at least ${least}${unit}`);
     else if (typeof most === "number") said.push(`at most ${most}${unit}`);
   };
   between(schema.minimum, schema.maximum, "");
@@ -311,7 +311,8 @@ function ObjectField({ schema, root, value, onChange, path, problems, disabled, 
   const properties = schema.properties as Schema;
   const required = Array.isArray(schema.required) ? schema.required : [];
   const known = isObject(value) ? value : {};
-  const names = Object.keys(properties);
+  // Documents keep no order of keys: what is required comes first.
+  const names = Object.keys(properties).sort((left, right) => Number(required.includes(right)) - Number(required.includes(left)));
   const inside = (each: ProblemItem) => names.some((key) => placeOf(each) === `${path}/${step(key)}` || placeOf(each).startsWith(`${path}/${step(key)}/`));
   const own = problems.filter((each) => (placeOf(each) === path || placeOf(each).startsWith(`${path}/`)) && !inside(each));
   const fields = (
@@ -404,6 +405,11 @@ function ArrayField({ schema, root, value, onChange, path, problems, disabled, d
       </div>
     </fieldset>
   );
+}
+
+/** Bring the first field with a problem into sight. */
+export function focusInvalid(): void {
+  requestAnimationFrame(() => document.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
 }
 
 export interface SchemaFormProps {

@@ -23,6 +23,7 @@ const SIGNS = {
   CANCELLED: { word: "cancelled", role: "quiet", shape: <>{RING}<path d="m4 12 8-8" /></> },
   SKIPPED: { word: "skipped", role: "quiet", shape: <path d="M1.8 8h2.4M6 8h2.4M10 8h3.6M10.6 5l3 3-3 3" /> },
   PENDING: { word: "not reached", role: "quiet", shape: <circle cx="8" cy="8" r="5.5" strokeDasharray="2 2.3" /> },
+  NEVER_BEGAN: { word: "never began", role: "quiet", shape: <><circle cx="8" cy="8" r="5.5" strokeDasharray="2 2.3" /><path d="m6 6 4 4M10 6l-4 4" /></> },
   NEW: { word: "new", role: "quiet", shape: RING },
   ROLLED_BACK: { word: "rolled back", role: "undo", shape: <path d="M5.8 3 2.6 6.2l3.2 3.2M2.8 6.2h6.4a3.4 3.4 0 0 1 0 6.8H6.6" /> },
   ROLLING_BACK: { word: "rolling back", role: "undo", shape: <path d="M5.8 3 2.6 6.2l3.2 3.2M2.8 6.2h6.4a3.4 3.4 0 0 1 0 6.8H6.6" /> },

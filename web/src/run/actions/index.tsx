@@ -93,18 +93,21 @@ export function ActionBar({ model }: { model: RunModel }) {
 
   const live = model.run.status === "RUNNING" || model.run.status === "PAUSED";
   const next = nextStep(model);
+  const failed = model.why?.first_cause?.node || model.run.failed_node;
+  // The editor begins at the step that failed.
+  const about = (action: ActionName): ActionRequest => (action === "patch" && failed ? { action, node: failed } : { action });
   const shown: ActionName[] = live ? [model.run.status === "PAUSED" ? "resume" : "pause", "cancel"] : model.run.status === "COMPLETED" ? ["fork"] : ["retry", "patch", "fork"];
   const rest: ActionName[] = (["retry", "patch", "fork", "signal", "pause", "resume", "cancel", "rollback"] as const).filter((each) => !shown.includes(each));
   const items = rest.map((action): MenuItem => {
     const refusal = refusalOf(model, may, { action });
     const { label, icon, danger } = WORDS[action];
-    return { label, icon, danger: danger === true && !refusal, disabled: refusal !== "", ...(refusal ? { hint: refusal } : {}), onSelect: () => setOpen({ action }) };
+    return { label, icon, danger: danger === true && !refusal, disabled: refusal !== "", ...(refusal ? { hint: refusal } : {}), onSelect: () => setOpen(about(action)) };
   });
   const Dialog = open ? DIALOGS[open.action] : null;
   return (
     <div className={css.bar} role="group" aria-label="Actions">
       {shown.map((action) => (
-        <ActionButton key={action} model={model} request={{ action }} kind={next?.action === action ? "primary" : "plain"} />
+        <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} />
       ))}
       <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />
       {open && Dialog && <Dialog key={`${open.action} ${open.node ?? ""}`} model={model} request={open} onClose={() => setOpen(null)} />}

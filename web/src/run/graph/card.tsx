@@ -52,9 +52,9 @@ export const Card = memo(function Card({ drawn, hasRun, selected, current, pass,
         <span className={css.title}>
           {status ? <StatusIcon status={status} /> : <Icon name={box.members ? "retry" : "workflows"} className={css.plainIcon} />}
           <span className={css.name}>{node.id}</span>
-          <span className={css.type}>{box.members ? `loop of ${box.members.length}` : typeOf(node)}</span>
+          <span className={css.type} aria-hidden="true">{box.members ? `loop of ${box.members.length}` : typeOf(node)}</span>
         </span>
-        <span className={css.state}>{box.members ? <span>{words || "collapsed"}</span> : <State node={node} />}</span>
+        <span className={css.state} aria-hidden="true">{box.members ? <span>{words || "collapsed"}</span> : <State node={node} />}</span>
       </button>
       {box.members ? (
         <div className={css.extra}>

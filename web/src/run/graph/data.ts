@@ -166,10 +166,11 @@ export function signName(node: DrawnNode): string {
   if (node.status === null) return "";
   if (node.status === "QUEUED" && node.retry_at_ms !== undefined) return "RETRYING";
   if (node.status === "FAILED" && node.tolerated) return "HANDLED";
+  if (node.status === "FAILED" && node.error?.code === "upstream_failed") return "NEVER_BEGAN";
   return node.status;
 }
 
-const SEVERITY = ["FAILED", "RETRYING", "HANDLED", "RUNNING", "QUEUED", "WAITING", "CANCELLED", "PENDING", "COMPLETED", "SKIPPED"];
+const SEVERITY = ["FAILED", "RETRYING", "HANDLED", "RUNNING", "QUEUED", "WAITING", "CANCELLED", "NEVER_BEGAN", "PENDING", "COMPLETED", "SKIPPED"];
 
 /** The status that matters most among many. */
 export function worst(names: Iterable<string>): string {

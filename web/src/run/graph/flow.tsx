@@ -80,10 +80,14 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
   const flow = useReactFlow();
   const store = useStoreApi();
   const cell = useStore(cellOf);
-  const sized = useStore((state) => state.width > 0 && state.height > 0);
+  const size = useStore((state) => `${state.width} ${state.height}`);
   const [current, setCurrent] = useState<string | null>(null);
   const [finding, setFinding] = useState(false);
-  const place = useRef<HTMLDivElement>(null);
+  const moved = useRef(false);
+  const zoomBy = (step: 1 | -1): void => {
+    moved.current = true;
+    void (step > 0 ? flow.zoomIn() : flow.zoomOut());
+  };
 
   const seen = useMemo((): Window => {
     const [left = 0, top = 0, right = 0, bottom = 0, zoom = 1] = cell.split(" ").map(Number);
@@ -103,19 +107,27 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
       const { transform, width, height } = store.getState();
       const [x, y, zoom] = transform;
       const inside = box.x * zoom + x >= 0 && (box.x + box.width) * zoom + x <= width && box.y * zoom + y >= 0 && (box.y + box.height) * zoom + y <= height;
-      if (!inside || options.always || zoom < FAR_BELOW) void flow.setCenter(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2, { zoom: Math.max(zoom, 0.8) });
+      if (!inside || options.always || zoom < FAR_BELOW) {
+        moved.current = true;
+        void flow.setCenter(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2, { zoom: Math.max(zoom, 0.8) });
+      }
       setCurrent(id);
       if (options.focus) focusSoon(id);
     },
     [drawing, flow, store],
   );
 
-  // The first look: all of it if that is readable, else where something is to see.
+  // The first look, also after the room has changed, until somebody moves it: all of it if that is readable, else where
+  // something is to see.
   const begun = useRef(false);
+  const first = useRef({ drawing, selected, start });
+  first.current = { drawing, selected, start };
   useLayoutEffect(() => {
-    if (begun.current || !sized) return;
-    begun.current = true;
+    if (moved.current) return;
+    const { drawing, selected, start } = first.current;
     const { width, height } = store.getState();
+    if (width === 0 || height === 0) return;
+    begun.current = true;
     const zoom = Math.min((width - 48) / Math.max(1, drawing.width), (height - 48) / Math.max(1, drawing.height));
     if (zoom >= 0.55) {
       const used = Math.min(1, zoom);
@@ -128,18 +140,20 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
     if (box) void flow.setCenter(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2, { zoom: used });
     else {
       const off = (each: DrawnBox): number => each.y * 4 + Math.abs(each.x + each.width / 2 - drawing.width / 2);
-      const first = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || off(each) < off(best) ? each : best), null);
-      const middle = first === null ? 0 : first.x + first.width / 2;
+      const top = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || off(each) < off(best) ? each : best), null);
+      const middle = top === null ? 0 : top.x + top.width / 2;
       void flow.setViewport({ x: width / 2 - middle * used, y: 32, zoom: used });
     }
-  }, [drawing, flow, selected, sized, start, store]);
+  }, [flow, size, store]);
 
   // What another view selects comes into view.
   const shown = useRef(selected);
   useEffect(() => {
     if (selected === null || shown.current === selected || !begun.current) return;
     shown.current = selected;
-    goTo(selected);
+    // A moment later its panel has taken its room.
+    const soon = setTimeout(() => goTo(selected), 50);
+    return () => clearTimeout(soon);
   }, [selected, goTo]);
 
   const all = useMemo<CardActions>(() => ({ ...actions, focus: setCurrent, select: (box) => {
@@ -156,8 +170,8 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
       event.stopPropagation();
       const next = tabStop === null ? null : document.activeElement?.id.startsWith("node-") ? neighbour(drawing, tabStop, direction) : tabStop;
       if (next !== null) goTo(next, { focus: true });
-    } else if (event.key === "+" || event.key === "=") void flow.zoomIn();
-    else if (event.key === "-") void flow.zoomOut();
+    } else if (event.key === "+" || event.key === "=") zoomBy(1);
+    else if (event.key === "-") zoomBy(-1);
     else if (event.key === "0") fit();
     else if (event.key === "Home" && drawing.boxes[0]) goTo(drawing.boxes[0].box.id, { focus: true });
     else if (event.key === "Escape" && selected !== null) onClear?.();
@@ -165,7 +179,7 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
   useShortcut("/", "Find a node", () => setFinding(true), "Graph");
 
   return (
-    <div ref={place} className={css.flow} onKeyDown={onKeyDown} role="group" aria-label={label} data-far={far || undefined}>
+    <div className={css.flow} onKeyDown={onKeyDown} role="group" aria-label={label} data-far={far || undefined}>
       <ReactFlow
         nodes={NONE}
         edges={NONE}
@@ -183,6 +197,9 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
         nodesConnectable={false}
         zoomOnDoubleClick={false}
         proOptions={HIDDEN}
+        onMoveStart={(event) => {
+          if (event !== null) moved.current = true;
+        }}
         onPaneClick={(event) => {
           const hit = far ? boxAt(event.clientX, event.clientY) : null;
           if (hit) {
@@ -228,8 +245,8 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
           />
         )}
         <IconButton icon="search" size="s" label="Find a node" keys="/" onClick={() => setFinding(true)} />
-        <IconButton icon="plus" size="s" label="Zoom in" onClick={() => void flow.zoomIn()} />
-        <IconButton icon="minus" size="s" label="Zoom out" onClick={() => void flow.zoomOut()} />
+        <IconButton icon="plus" size="s" label="Zoom in" onClick={() => zoomBy(1)} />
+        <IconButton icon="minus" size="s" label="Zoom out" onClick={() => zoomBy(-1)} />
         <IconButton icon="fit" size="s" label="Show all of it" onClick={fit} />
       </div>
       {children}

@@ -284,7 +284,7 @@ const LineRow = memo(function LineRow({ line, number, top, names, scale, model, 
   const attempts = Math.max(0, ...line.tracks.map((track) => Math.max(0, ...track.segments.map((segment) => segment[3]))));
   const onPath = critical !== null && !line.undo && line.tracks.some((track) => critical.keys.has(placeKey([line.node, track.visit, track.index])));
   const label = line.item === null ? line.node : `item ${line.item}`;
-  const words = `${line.undo ? "undo of " : ""}${label}, ${signOf(status).word}, ${duration(took)}${attempts > 1 ? `, ${attempts} attempts` : ""}${onPath ? ", on the critical path" : ""}`;
+  const words = `${line.undo ? "undo of " : ""}${label}, ${signOf(status).word}, ${duration(took)}${attempts > 1 ? `, ${attempts} attempts` : ""}${line.count > 1 ? `, ${line.count} times` : ""}${onPath ? ", on the critical path" : ""}`;
   return (
     <div className={css.row} style={{ transform: `translateY(${top}px)`, height: ROW }} data-selected={selected || undefined}>
       <div className={css.name} style={{ width: names }} data-item={line.item !== null || undefined}>
@@ -301,7 +301,7 @@ const LineRow = memo(function LineRow({ line, number, top, names, scale, model, 
             {line.undo && "undo "}
             {label}
           </span>
-          {line.count > 1 && <span className={css.count}>×{line.count.toLocaleString()}</span>}
+          {line.count > 1 && <span className={css.count} aria-hidden="true">×{line.count.toLocaleString()}</span>}
         </button>
       </div>
       <div className={css.track} style={{ left: names }} aria-hidden="true">
