@@ -13,13 +13,14 @@ READY  := .venv/.ready
 LOCKED := requirements/dev.txt
 # What running needs, and what builds the package; the development set holds all of it in the same versions.
 RUN_READY  := .venv/.run-ready
+WEB_READY  := .venv/.web-ready
 RUN_LOCKED := requirements/run.txt requirements/build.txt
 PYTHONS    ?= 3.11 3.12 3.13 3.14
 CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery serve load docs format lock clean
+.PHONY: help setup run examples pictures test test-web test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery web web-types serve load docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,8 +82,16 @@ pictures: setup ## Draw the pictures of README and the documentation
 	@$(BIN)/tidemill run examples/approval.yaml --resume payment-9 --quiet --store $(FIGURE_STORE) 2>/dev/null & sleep 3; kill $$! # it waits
 	@$(BIN)/tidemill runs graph payment-9 -o docs/assets/waiting.svg --store $(FIGURE_STORE)
 
-test: setup ## Run every suite (SUITE=kernel for one)
+test: setup web ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)
+
+$(WEB_READY): $(READY) requirements/web.txt
+	@$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) \
+		--require-hashes --requirement requirements/web.txt
+	@touch $@
+
+test-web: $(WEB_READY) web ## Test the page in a Chromium (CHROME=path, else the one of the system)
+	@$(BIN)/python tests/run.py --web
 
 .venv-%/.ready: pyproject.toml $(LOCKED)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
@@ -139,8 +148,21 @@ bench-million: setup ## Measure lists, searches and claims among a million finis
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches recovery
 
-serve: setup ## Serve the HTTP API with a worker on tidemill.db (ARGS="--port 9000 …")
-	@$(BIN)/tidemill serve $(ARGS)
+serve: setup web ## Serve the page with workflows to look at (ARGS="--port 9000", ARGS="--store sqlite:///my.db" without them)
+	@$(BIN)/tidemill serve $(if $(findstring --store,$(ARGS)),,--demo) $(ARGS)
+
+NODE := $(if $(shell command -v npm 2>/dev/null),,.venv/.node-ready)
+
+.venv/.node-ready: requirements/node.txt | $(READY)
+	@$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) \
+		--require-hashes --requirement requirements/node.txt
+	@touch $@
+
+web: setup $(NODE) ## Build the web page into the package, with npm or the wheel that carries it
+	@$(BIN)/python web/build.py
+
+web-types: setup $(NODE) ## Write the page's types of the API from the OpenAPI document
+	@$(BIN)/python -m tests.docs.web_types
 
 load: setup ## Offer starts over HTTP to a server of its own, and show how it answers (RATE=n, SECONDS=n)
 	@$(BIN)/python -m benches.load $(or $(RATE),300) $(or $(SECONDS),10)
@@ -162,6 +184,8 @@ lock: ## Write the locked versions anew (needs uv; UPGRADE=--upgrade to move for
 	@$(COMPILE) pyproject.toml --group dev $(UPGRADE) --output-file $(LOCKED)
 	@$(COMPILE) pyproject.toml --constraint $(LOCKED) $(UPGRADE) --output-file requirements/run.txt
 	@$(COMPILE) --group build --constraint $(LOCKED) $(UPGRADE) --output-file requirements/build.txt
+	@$(COMPILE) --group node $(UPGRADE) --output-file requirements/node.txt
+	@$(COMPILE) --group web --constraint $(LOCKED) $(UPGRADE) --output-file requirements/web.txt
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .bench .cache dist site

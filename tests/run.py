@@ -1,5 +1,7 @@
-"""Run the test suites one after another, and warn of those that are slow.
+"""Run the test suites, and warn of those that are slow.
 
+The suites of `make test` run beside each other, each in one process, so that every module is imported once and what a
+session shares is made once. A suite that is asked for alone, and those of `make test-long`, are spread over processes.
 `tests/budget.toml` names the suites. A suite fails when a test of it fails, when one was skipped or expected to fail,
 or when no test ran. Every such complaint counts as a failure, so the last line, `N passed, M failed`, says `0 failed`
 only when the exit code is 0. Time decides nothing: a suite over its budget gets a warning, and only one that hangs for
@@ -16,8 +18,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,6 +29,11 @@ BUDGET = ROOT / "tests" / "budget.toml"
 OVERRUN_MAX = 1.5
 HANG_SECONDS = 1200.0
 """Protects CI from a suite that never ends; far above what any suite takes on a slow machine."""
+BESIDE = 3
+"""Suites at a time: more than the cores of a small machine, because many tests wait."""
+IN_MEMORY = "/dev/shm"
+IN_MEMORY_BYTES = 2 << 30
+"""What must be free there: with less, the files of the tests stay on the disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,10 @@ class Suite:
     workers: int
     long: bool = False
     """Left to `make test-long`."""
+    browser: bool = False
+    """Left to `make test-web`: it needs a Chromium."""
+    disk: bool = False
+    """Its files are on a disk, because they shall be synced; those of the others may be in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +73,8 @@ def read_suites(text: str) -> tuple[Suite, ...]:
             seconds=row["seconds"],
             workers=row["workers"],
             long=row.get("long", False),
+            browser=row.get("browser", False),
+            disk=row.get("disk", False),
         )
         for row in tomllib.loads(text)["suite"]
     )
@@ -124,14 +138,25 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(f"{name:<16}{passed:>8}{seconds:>10}{budget:>8}" for name, passed, seconds, budget in rows)
 
 
-def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECONDS) -> Outcome:
-    """Run one suite in a process group of its own, which is killed when it hangs."""
+def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECONDS, *, quiet: bool = False) -> Outcome:
+    """Run one suite in a process group of its own, which is killed when it hangs; `quiet` prints at its end."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+    with tempfile.TemporaryDirectory(dir=None if suite.disk else in_memory()) as folder:
+        os.chmod(folder, 0o1777)  # Servers of tests may run as another user.
+        environment["TMPDIR"] = folder
+        report, said = Path(folder) / "report.xml", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "pytest", "--quiet", f"--junit-xml={report}", "-n", str(suite.workers)]
+        command += ["--dist", "worksteal"] if suite.workers else []
         started = time.monotonic()
-        process = subprocess.Popen([*command, *suite.paths], cwd=root, env=environment, start_new_session=True)
+        with said.open("wb") if quiet else contextlib.nullcontext() as output:
+            process = subprocess.Popen(
+                [*command, *suite.paths],
+                cwd=root,
+                env=environment,
+                start_new_session=True,
+                stdout=output,
+                stderr=subprocess.STDOUT if quiet else None,
+            )
         try:
             exit_code = process.wait(timeout=hang_seconds)
         except subprocess.TimeoutExpired:
@@ -140,7 +165,19 @@ def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECOND
             end_group(process)
         seconds = time.monotonic() - started
         passed, failed, skipped = count(report.read_text()) if report.exists() else (0, 0, 0)
+        if quiet:
+            print(f"== {suite.name}: {seconds:.0f} s\n{said.read_text(errors='replace')}", flush=True)
     return Outcome(suite=suite, passed=passed, failed=failed, skipped=skipped, seconds=seconds, exit_code=exit_code)
+
+
+def in_memory() -> str | None:
+    """A folder in memory, where a sync costs nothing, if it is large enough and programs may be run there."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(IN_MEMORY)
+        executable = not found.f_flag & getattr(os, "ST_NOEXEC", 8)
+        if executable and found.f_bavail * found.f_frsize >= IN_MEMORY_BYTES and os.access(IN_MEMORY, os.W_OK):
+            return IN_MEMORY
+    return None
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
@@ -150,20 +187,35 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def run_suites(suites: Sequence[Suite]) -> Iterator[Outcome]:
+    """Run suites one after another."""
+    for suite in suites:
+        print(f"== {suite.name} ({suite.seconds:.0f} s)", flush=True)
+        yield run_suite(suite)
+
+
+def run_beside(suites: Sequence[Suite]) -> list[Outcome]:
+    """Run suites beside each other, each in one process, the longest first."""
+    longest = sorted(suites, key=lambda suite: -suite.seconds)
+    print(f"== {', '.join(suite.name for suite in longest)}", flush=True)
+    with ThreadPoolExecutor(BESIDE) as pool:
+        outcomes = pool.map(lambda suite: run_suite(replace(suite, workers=0), quiet=True), longest)
+        return sorted(outcomes, key=lambda outcome: [suite.name for suite in suites].index(outcome.suite.name))
+
+
 def main(names: Sequence[str]) -> int:
-    """Run the named suites, those of `make test-long` (`--long`), or all others, and print the verdict."""
+    """Run the named suites, those of `make test-long` (`--long`) or `make test-web` (`--web`), or all others."""
     suites = read_suites(BUDGET.read_text())
-    if not names or names == ["--long"]:
-        names = [suite.name for suite in suites if suite.long is bool(names)]
+    run = run_suites if names else run_beside
+    if names == ["--web"]:
+        names = [suite.name for suite in suites if suite.browser]
+    elif not names or names == ["--long"]:
+        names = [suite.name for suite in suites if suite.long is bool(names) and not suite.browser]
     unknown = set(names) - {suite.name for suite in suites}
     if unknown:
         print(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in suites)}")
         return 2
-    outcomes = []
-    for suite in suites:
-        if suite.name in names:
-            print(f"== {suite.name} ({suite.seconds:.0f} s)", flush=True)
-            outcomes.append(run_suite(suite))
+    outcomes = list(run([suite for suite in suites if suite.name in names]))
     words, passed, failed = verdict(outcomes)
     print(f"\n{table(outcomes)}\n")
     for warning in slow(outcomes):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.contract import BlobInfo
     from tidemill.client import Tidemill, connect, diagnose
     from tidemill.client import open as open  # noqa: A004
+    from tidemill.engine.attempts.log_store import LogLine
     from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
     from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
     from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from tidemill.engine.services.bulk import BulkOutcome
     from tidemill.engine.services.concurrency import ConcurrencyLimit
     from tidemill.engine.services.dead_letters import Reprocessed
-    from tidemill.engine.services.inspection import Comparison, LogLine
+    from tidemill.engine.services.inspection import Comparison
     from tidemill.engine.services.patches import PatchOutcome, RunDocument
     from tidemill.engine.services.runs import RunPage
     from tidemill.engine.services.workers import NodeTypeView, QueueView, WorkerView
@@ -118,7 +119,7 @@ _HOMES = {
     "GcReport": "tidemill.engine.maintenance.blob_gc",
     "Handler": "tidemill.handlers.contract",
     "InternalError": "tidemill.errors",
-    "LogLine": "tidemill.engine.services.inspection",
+    "LogLine": "tidemill.engine.attempts.log_store",
     "NodeContext": "tidemill.handlers.contract",
     "NodeHistory": "tidemill.kernel.explain.ended",
     "NodeType": "tidemill.kernel.model",

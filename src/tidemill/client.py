@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.composite_tools import CompositeToolService
+from tidemill.engine.attempts.log_store import LogLine
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.maintenance.usage import UsageService
@@ -30,7 +31,6 @@ from tidemill.engine.services.access import AuditService, KeyService, TenantServ
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
-from tidemill.engine.services.inspection import LogLine
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService

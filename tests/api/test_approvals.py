@@ -75,6 +75,18 @@ async def test_a_person_sees_what_they_decide_on_and_what_follows(server: ApiSer
     assert not shown["consequences"]["changes"]["possible"]
 
 
+async def test_a_person_is_told_whether_they_may_decide(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    mine, others = [
+        (await server.http.get(f"/approvals/{approval_id}", headers=who)).json()["decider"] for who in (ALICE, BOB)
+    ]
+    assert mine == {"person": "user:alice", "refusal": None, "expires_ms": None}
+    assert (others["person"], others["refusal"]["code"]) == ("user:bob", "approver_not_allowed")
+    await decided(server, approval_id, "approve", ALICE)
+    after = (await server.http.get(f"/approvals/{approval_id}", headers=ALICE)).json()["decider"]
+    assert after["refusal"]["code"] == "approval_closed"
+
+
 async def test_a_decision_is_answered_with_what_it_leads_to_and_the_same_again(server: ApiServer) -> None:
     approval_id = await asked(server, asking(approvers=["user:alice", "user:bob"]))
     first = await decided(server, approval_id, "approve", ALICE, comments="fine")
@@ -197,6 +209,8 @@ async def test_the_inbox_shows_mine_what_is_due_and_what_is_overdue(server: ApiS
     assert set(await ids(server, ALICE)) == set(ask.values())
     assert await ids(server, ALICE, mine=True) == [ask["anyone"], ask["mine"]]
     assert await ids(server, CLERK, mine=True) == [ask["anyone"], ask["roles"]]
+    assert await ids(server, CLERK, my_roles=True) == [ask["roles"]]
+    assert await ids(server, ALICE, my_roles=True) == []
     assert await ids(server, ALICE, due=7_200) == [ask["mine"]]
     assert await ids(server, ALICE, overdue=True) == []
     assert await ids(server, ALICE, query="workflow:roles") == [ask["roles"]]
@@ -248,6 +262,16 @@ async def test_a_link_shows_and_decides_once_without_a_key(server: ApiServer) ->
     assert (await server.http.post(url, json={"decision": "approve"})).content == first.content
     other = await server.http.post(url, json={"decision": "reject"})
     assert (other.status_code, other.json()["code"]) == (409, "decision_conflict")
+
+
+async def test_a_browser_that_opens_a_link_is_sent_to_the_page(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    link = (await server.http.post(f"/approvals/{approval_id}/links", json={}, headers=ALICE)).json()
+    token = link["url"].rpartition("/")[2]
+    opened = await server.http.get(f"/decisions/{token}", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (opened.status_code, opened.headers["location"]) == (303, f"../../../decide/{token}")
+    shown = (await server.http.get(f"/decisions/{token}")).json()["decider"]
+    assert shown == {"person": "user:alice", "refusal": None, "expires_ms": link["expires_ms"]}
 
 
 async def test_only_an_administrator_makes_links_for_others_who_were_asked(server: ApiServer) -> None:

@@ -82,7 +82,10 @@ AGENT: dict[str, Any] = {
                             "tool_calls": [
                                 {
                                     "name": "execute_pipeline",
-                                    "arguments": {"rows": [{"n": 1}, {"n": 2}], "steps": [{"step": "top_k", "k": k}]},
+                                    "arguments": {
+                                        "rows": [{"n": 1}, {"n": 2}],
+                                        "pipeline": [{"step": "top_k", "k": k}],
+                                    },
                                 }
                             ]
                         }
@@ -255,7 +258,8 @@ STEPS: list[tuple[str, Step]] = [
     ("blobs", lambda m, n: m.blobs()),
     ("save_blob", saved),
     ("workers", lambda m, n: m.workers()),
-    ("start", keep("agent", lambda m, n: m.start(AGENT))),
+    ("publish", lambda m, n: m.publish(AGENT)),
+    ("start", keep("agent", lambda m, n: m.start("agent"))),
     ("result", on("agent", "result", timeout=30)),
     ("transcript", lambda m, n: m.transcript(n["agent"], "a")),
     ("transcript", lambda m, n: m.transcript(n["agent"], "b")),
@@ -305,7 +309,7 @@ VARIES = re.compile(
 )
 """Fields that differ between two stores, or by time."""
 
-OPTIONAL = {"duration_ms", "check", "capped"}
+OPTIONAL = {"duration_ms", "waited_ms", "check", "capped"}
 """A duration is left out where it is 0; code does not travel."""
 
 

@@ -71,3 +71,11 @@ async def test_answers_are_as_they_are_declared(server: ApiServer) -> None:
         await check(server, template)
     await check(server, "/node-types/{name}", name="http")
     await check(server, "/concurrency/{name}", "put", {"limit": 3}, name="queue:gpu")
+
+
+async def test_operations_tell_which_credential_they_take(server: ApiServer) -> None:
+    document = server.app.openapi()
+    assert set(document["components"]["securitySchemes"]) == {"bearer", "session"}
+    assert document["security"] == [{"bearer": []}, {"session": []}]
+    without = {path for path, item in document["paths"].items() for each in item.values() if each.get("security") == []}
+    assert without == {"/livez", "/readyz", "/api/v1/decisions/{token}"}

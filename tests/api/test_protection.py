@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import RateLimitItemPerMinute
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.callers import TestAccess, as_caller
-from tidemill.api import connections
+from tidemill.api import auth, connections
+from tidemill.api.auth import Access
 from tidemill.api.protection import STARTING, LoadGuard
 from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import Rejected
@@ -154,6 +156,17 @@ async def test_a_caller_that_asks_too_often_is_told_when_to_ask_again(tmp_path: 
             assert 200 in answered and 429 in answered
         # What one tenant uses up is nothing to another.
         assert 200 in await asked("tom", tenant="other")
+
+
+async def test_an_address_that_sends_many_wrong_keys_has_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "WRONG_CREDENTIALS", RateLimitItemPerMinute(5))
+    async with api_server(sqlite_url(tmp_path), work=False, access=Access) as server:
+        answers = [await server.http.get("/workflows", headers={"Authorization": f"Bearer {n}"}) for n in range(8)]
+        assert [each.status_code for each in answers] == [401] * 5 + [429] * 3
+        assert answers[-1].json()["code"] == "rate_limited"
+        assert (await server.http.get("/workflows")).status_code == 401, "what reads nothing is not limited"
 
 
 async def test_no_run_is_started_while_too_much_work_waits(server: ApiServer) -> None:

@@ -23,6 +23,12 @@ nodes:
   - {id: a, type: value, config: "{{ inputs.n * 2 }}", dependents: [b]}
   - {id: b, type: value, config: "{{ nodes.a }}"}
 """
+BOOKED = """
+name: booked
+nodes:
+  - {id: a, type: value, config: 1, compensator: {type: value, config: back}}
+  - {id: b, type: signal, dependencies: [a]}
+"""
 ASLEEP = """
 name: asleep
 nodes:
@@ -31,6 +37,17 @@ nodes:
 """
 BROKEN = "name: broken\nnodes: [{id: a, type: python, config: {function: fails}, retry: {max_attempts: 1}}]\n"
 WAITING = "name: waiting\nnodes: [{id: a, type: signal, config: {name: paid}}]\n"
+COUNTS = """
+name: counts
+nodes:
+  - id: a
+    type: value
+    config: {n: "{{ iteration }}"}
+    loop: {condition: "iteration < 2", max_iterations: 5}
+    dependents: [list]
+  - {id: list, type: value, config: [x, y, z], dependents: [each]}
+  - {id: each, type: value, map: {over: "{{ nodes.list }}"}, config: "{{ item }}!"}
+"""
 LARGE = "name: large\nnodes: [{id: a, type: python, config: {function: large}}]\n"
 SAYS = "name: says\nnodes: [{id: a, type: python, config: {function: says}}]\n"
 AGENT = """
@@ -145,6 +162,69 @@ async def test_the_transcript_of_an_agent(server: ApiServer) -> None:
     assert [turn["text"] for turn in shown["turns"]] == ["4.2 m"]
     unknown = await server.http.get(f"/runs/{run_id}/nodes/a/transcript", params={"visit": 2})
     assert (unknown.status_code, unknown.json()["code"]) == (422, "attempt_unknown")
+
+
+async def test_a_run_without_its_values_has_its_graph_and_edges(server: ApiServer) -> None:
+    await server.publish(LARGE)
+    run_id = (await ended(server, "large"))["run_id"]
+    response = await server.http.get(f"/runs/{run_id}", params={"values": "false", "graph": "true"})
+    shown = response.json()
+    assert len(response.content) < 10_000
+    assert (shown["outputs"], shown["nodes"]["a"]["output"], shown["nodes"]["a"]["status"]) == (None, None, "COMPLETED")
+    assert (shown["graph"]["name"], shown["edges"]) == ("large", [])
+
+
+async def test_what_a_node_was_given_then_and_without_secrets(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    run_id = (await ended(server, "counts"))["run_id"]
+    path = f"/runs/{run_id}/nodes/a/input"
+    assert [(await server.get(path, visit=each))["value"] for each in (1, 2, 3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert (await server.get(path))["visit"] == 3
+    assert (await server.get(path, visit=4))["size"] == 0
+    assert (await server.get(f"/runs/{run_id}/nodes/each/input"))["value"] == ["x", "y", "z"]
+    assert (await server.get(f"/runs/{run_id}/nodes/each/input", index=1))["value"] == "y!"
+    part = await server.http.get(path, headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b'{"n"')
+
+
+async def test_the_items_of_a_map_by_page_and_status(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    run_id = (await ended(server, "counts"))["run_id"]
+    path = f"/runs/{run_id}/nodes/each/items"
+    page = await server.get(path, limit=2)
+    assert ([each["index"] for each in page["items"]], page["next"]) == ([0, 1], "1")
+    page = await server.get(path, limit=2, after=page["next"])
+    assert page == {"items": [{"index": 2, "status": "COMPLETED", "attempts": 1, "error": None}], "next": None}
+    assert (await server.get(path, status="FAILED"))["items"] == []
+    assert (await server.get(f"/runs/{run_id}/nodes/a/items"))["items"] == []
+
+
+async def test_events_that_meet_conditions(server: ApiServer) -> None:
+    await server.publish(COUNTS)
+    await server.publish(LARGE)
+    run = await ended(server, "counts")
+    path = f"/runs/{run['run_id']}/events"
+    everything = (await server.get(path))["items"]
+    assert [each["seq"] for each in everything] == list(range(1, run["events"] + 1))
+    mine = (await server.get(path, node="a", visit=2))["items"]
+    assert mine == [each for each in everything if each.get("node") == "a" and each.get("visit") == 2]
+    ends = (await server.get(path, type=["NodeCompleted", "RunCompleted"]))["items"]
+    assert {each["type"] for each in ends} == {"NodeCompleted", "RunCompleted"}
+    first = await server.get(path, type="NodeCompleted", limit=1)
+    assert (await server.get(path, type="NodeCompleted", limit=1, after=first["next"]))["items"] == [ends[1]]
+    one = (await server.get(path, node="each", index=1, type=["NodeStarted", "NodeCompleted"]))["items"]
+    assert [each.get("index") for each in one][:2] == [1, 1]
+    assert not {0, 2} & {each.get("index") for each in one}
+    assert [each["type"] for each in (await server.get(path, contains="RUNCREATED"))["items"]] == ["RunCreated"]
+    assert (await server.get(path, contains="nowhere to be found")) == {"items": [], "next": None}
+
+    big = f"/runs/{(await ended(server, 'large'))['run_id']}/events"
+    (done,) = (await server.get(big, type="NodeCompleted", brief="true"))["items"]
+    assert done["output"]["size"] == 200_002
+    await server.publish(COUNTS.replace("[x, y, z]", f"[{'x' * 300}]").replace("counts", "wide"))
+    wide = f"/runs/{(await ended(server, 'wide'))['run_id']}/events"
+    (known,) = (await server.get(wide, type="NodeExpanded", brief="true"))["items"]
+    assert known["items"] == {"preview": '["' + "x" * 198, "bytes": 304}
 
 
 async def test_waiting_for_a_run_that_does_not_end_answers_how_it_stands(server: ApiServer) -> None:
@@ -293,6 +373,61 @@ async def test_a_patch_of_a_run_that_moved_says_what_moved(server: ApiServer) ->
     assert refused.status_code == 409
 
 
+async def test_a_patch_and_a_fork_take_the_document_as_it_shall_become(server: ApiServer) -> None:
+    await server.publish(BROKEN)
+    run_id = (await ended(server, "broken"))["run_id"]
+    shown = await server.get(f"/runs/{run_id}/document", text=True)
+    fixed = shown["text"].replace("type: python@1", "type: value@1")
+    assert "id: a" in fixed and fixed != shown["text"]
+    both = await server.http.post(f"/runs/{run_id}/patch", json={"document": fixed, "operations": []})
+    assert (both.status_code, both.json()["code"]) == (422, "patch_invalid")
+    wrong = await server.http.post(
+        f"/runs/{run_id}/patch", json={"document": fixed.replace("type: value@1", "type: nothing@1")}
+    )
+    assert wrong.status_code == 422
+    assert wrong.json()["problems"][0]["line"] == 1 + shown["text"][: shown["text"].index("type: python@1")].count("\n")
+    patch = {"document": fixed, "base_digest": shown["digest"], "retry": True}
+    dry = await server.post(f"/runs/{run_id}/patch", {**patch, "dry_run": True})
+    assert (dry["applied"], dry["changed"], dry["rerun"]) == (False, ["a"], ["a"])
+    fork_id = (await server.http.post(f"/runs/{run_id}/fork", json={"document": fixed})).json()["run_id"]
+    assert (await server.get(f"/runs/{fork_id}/result"))["status"] == "COMPLETED"
+    await server.post(f"/runs/{run_id}/patch", patch)
+    assert (await server.get(f"/runs/{run_id}/result"))["status"] == "COMPLETED"
+    events = (await server.get(f"/runs/{run_id}/events"))["items"]
+    assert [each["changed"] for each in events if each["type"] == "RunPatched"] == [["a"]]
+
+
+async def test_a_rehearsal_says_what_an_action_would_do_and_changes_nothing(server: ApiServer) -> None:
+    await server.publish(BROKEN)
+    run_id = (await ended(server, "broken"))["run_id"]
+    before = await server.get(f"/runs/{run_id}")
+    again = await server.post(f"/runs/{run_id}/rehearse", {"action": "retry"})
+    assert (again["status"], again["again"], again["seq"]) == ("RUNNING", ["a"], before["events"])
+    assert again["events"][0] == "RunRetried"
+    settled = await server.post(f"/runs/{run_id}/rehearse", {"action": "override", "node": "a", "skip": True})
+    assert (settled["again"], settled["skipped"]) == ([], ["a"])
+    for action, code in (("pause", "run_ended"), ("rewind", "run_ended"), ("rollback", "nothing_to_roll_back")):
+        refused = await server.http.post(f"/runs/{run_id}/rehearse", json={"action": action, "node": "a"})
+        assert refused.json()["code"] == code, action
+    unknown = await server.http.post(f"/runs/{run_id}/rehearse", json={"action": "rewind", "node": "z"})
+    assert unknown.json()["code"] == "node_unknown"
+    assert await server.get(f"/runs/{run_id}") == before
+
+
+async def test_a_rehearsal_names_what_is_cancelled_undone_and_unknown(server: ApiServer) -> None:
+    await server.publish(BOOKED)
+    run_id = (await server.post("/runs", {"workflow": "booked"}))["run_id"]
+    async for event in server.engine.follow(run_id):
+        if event["type"] == "NodeWaiting":
+            break
+    dry = await server.post(f"/runs/{run_id}/rehearse", {"action": "cancel", "compensate": True})
+    assert (dry["status"], dry["cancelled"], dry["undone"]) == ("CANCELLED", ["b"], ["a/1/-1"])
+    assert (await server.post(f"/runs/{run_id}/rehearse", {"action": "cancel"}))["undone"] == []
+    rewound = await server.post(f"/runs/{run_id}/rehearse", {"action": "rewind", "node": "a"})
+    assert (rewound["again"], rewound["cancelled"], rewound["unsure"]) == (["a", "b"], ["b"], [])
+    assert (await server.get(f"/runs/{run_id}"))["status"] == "RUNNING"
+
+
 async def test_bulk_acts_count_first(server: ApiServer) -> None:
     await server.publish(ASLEEP)
     for _ in range(3):
@@ -304,6 +439,26 @@ async def test_bulk_acts_count_first(server: ApiServer) -> None:
     done = await server.post("/runs/bulk", {**query, "limit": 2})
     assert (done["count"], done["done"], done["refused"], done["more"]) == (2, 2, 0, True)
     assert await server.engine.count("status:cancelled") == 2
+
+
+async def test_bulk_acts_on_named_runs_and_says_first_which_refuse(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    first, second = [(await server.post("/runs", {"workflow": "asleep"}))["run_id"] for _ in range(2)]
+    await server.post(f"/runs/{first}/cancel", {})
+    named = {"action": "pause", "run_ids": [first, second, second, "nobody"], "reason": "closing"}
+    dry = await server.post("/runs/bulk", {**named, "dry_run": True})
+    assert (dry["count"], dry["done"], dry["refused"]) == (3, 0, 2)
+    assert [(run["run_id"], run["status"], run["result"], run["code"]) for run in dry["runs"]] == [
+        (first, "CANCELLED", "refused", "run_ended"),
+        (second, "RUNNING", "would be done", ""),
+        ("nobody", "", "refused", "run_unknown"),
+    ]
+    assert await server.engine.count("status:running") == 1
+    done = await server.post("/runs/bulk", named)
+    assert (done["count"], done["done"], done["refused"]) == (3, 1, 2)
+    assert await server.engine.count("status:paused") == 1
+    both = await server.http.post("/runs/bulk", json={**named, "query": "live"})
+    assert (both.status_code, both.json()["path"]) == (422, "/run_ids")
 
 
 async def test_a_document_and_a_patch_need_the_permission_to_write_workflows(tmp_path: Path) -> None:
@@ -343,6 +498,8 @@ async def test_a_run_of_another_tenant_is_as_unknown_as_none(server: ApiServer) 
         ("GET", "/runs/{}/result", None),
         ("GET", "/runs/{}/nodes/a/output", None),
         ("GET", "/runs/{}/nodes/a/transcript", None),
+        ("GET", "/runs/{}/nodes/a/input", None),
+        ("GET", "/runs/{}/nodes/a/items", None),
         ("POST", "/runs/{}/cancel", {}),
         ("POST", "/runs/{}/fork", {}),
         ("POST", "/runs/{}/patch", {"operations": []}),

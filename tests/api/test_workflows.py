@@ -196,6 +196,8 @@ async def test_versions_share_a_tag_and_a_rollback_takes_the_move_back(server: A
     assert shared.json()["weights"] == {"1": 90, "2": 10}
     named = await server.http.put(path, json={"weights": {"2": 50, "3": 50}})
     assert named.json()["weights"] == {"2": 50, "3": 50}
+    shown = await server.http.get("/workflows/hello")
+    assert shown.json()["weights"] == {"stable": {"2": 50, "3": 50}}
     back = await server.http.post(f"{path}/rollback", json={"message": "3 is slow"})
     assert back.json()["weights"] == {"1": 90, "2": 10}
     for body in ({}, {"version": 1, "weights": {"1": 100}}, {"weights": {"x": 100}}):

@@ -157,8 +157,14 @@ def test_the_sabotage_is_indented_like_the_snippet() -> None:
     ids=["killed", "survived", "red", "stale"],
 )
 def test_the_campaign_succeeds_only_when_every_mutant_is_killed(
-    toy: Path, capsys: pytest.CaptureFixture[str], guards: list[Guard], code: int, words: str
+    toy: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    guards: list[Guard],
+    code: int,
+    words: str,
 ) -> None:
+    monkeypatch.setattr(command, "JOBS", len(guards))
     assert command.campaign(guards, toy) == code
     assert words in capsys.readouterr().out
 

@@ -52,6 +52,32 @@ def test_a_slow_suite_passes_with_a_warning(
     assert lines[-1] == "6 passed, 0 failed"
 
 
+def test_suites_beside_each_other_are_told_in_their_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"test_{name}.py").write_text(
+            f"def test_{name}(tmp_path): print(tmp_path); assert {name!r} == 'a'\n"
+        )
+    suites = [
+        run.Suite(name=name, paths=(str(tmp_path / name),), seconds=at, workers=2) for at, name in enumerate("ab", 1)
+    ]
+    outcomes = run.run_beside(suites)
+    assert [(seen.suite.name, seen.passed, seen.failed) for seen in outcomes] == [("a", 1, 0), ("b", 0, 1)]
+    said = capfd.readouterr().out
+    assert said.startswith("== b, a\n") and "1 failed" in said
+
+
+@pytest.mark.parametrize(("free", "place"), [(0, "there"), (1 << 60, None)])
+def test_files_are_in_memory_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, place: str | None
+) -> None:
+    monkeypatch.setattr(run, "IN_MEMORY", str(tmp_path))
+    monkeypatch.setattr(run, "IN_MEMORY_BYTES", free)
+    assert run.in_memory() == (place and str(tmp_path))
+    monkeypatch.setattr(run, "IN_MEMORY", str(tmp_path / "absent"))
+    assert run.in_memory() is None
+
+
 def budget(*rows: tuple[str, int]) -> str:
     return "".join(
         f"[[suite]]\nname = '{name}'\npaths = ['tests/{name}']\nseconds = {seconds}\nworkers = 2\n"

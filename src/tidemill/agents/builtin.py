@@ -163,7 +163,9 @@ async def _execute(
         return problems_result("arguments_invalid", "the pipeline is not valid", listed)
     value = await call_handler(pipeline, context, config)
     stored = await context.port.put_blob(value["rows"])
-    content: dict[str, Any] = {"reference": stored.reference, "preview": stored.preview, "steps": value["steps"]}
+    # Without times: the same results make the same requests, and a model has no use for them.
+    told = [{key: each[key] for key in each if key != "ms"} for each in value["steps"]]
+    content: dict[str, Any] = {"reference": stored.reference, "preview": stored.preview, "steps": told}
     if len(msgspec.json.encode(value["rows"])) <= SHOWN_BYTES:
         content["rows"] = value["rows"]
     if tool is None and settings.get("promote", True):

@@ -1,4 +1,4 @@
-"""`create_app`: the HTTP API of an engine as a FastAPI application, to serve or to mount into another one."""
+"""`create_app`: the HTTP API of an engine and its web page as a FastAPI application, to serve or to mount."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tidemill.api.routes import (
     fleet,
     health,
     run_actions,
+    run_nodes,
+    run_pictures,
     run_summaries,
     runs,
     schedules,
@@ -28,7 +30,9 @@ from tidemill.api.routes import (
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
 from tidemill.api.server_limits import ServerLimits
 from tidemill.api.streams import LiveStreams
+from tidemill.api.web_files import add_web_files
 from tidemill.engine.engine import Engine
+from tidemill.security.identity import SESSION_COOKIE
 from tidemill.security.signing import DecisionLinks
 from tidemill.version import __version__
 
@@ -36,6 +40,8 @@ PREFIX = "/api/v1"
 ROUTERS: tuple[tuple[str, Router], ...] = (
     ("runs", run_summaries.router),
     ("runs", runs.router),
+    ("runs", run_nodes.router),
+    ("runs", run_pictures.router),
     ("runs", run_actions.router),
     ("workflows", workflows.router),
     ("approvals", approvals.router),
@@ -70,8 +76,8 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        root_path=root_path,
     )
+    app.root_path = root_path
     app.state.engine, app.state.access = engine, access or Access.open(engine)
     app.state.closing = asyncio.Event()
     """Set when the server stops: open streams end with the place to resume from."""
@@ -87,6 +93,7 @@ def create_app(
     app.include_router(health.metrics_router)
     for name, router in ROUTERS:
         app.include_router(router, prefix=PREFIX, tags=[name])
+    add_web_files(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -113,7 +120,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 elif declared is not None and declared.media_type != JSON:
                     operation["responses"][str(declared.status)]["content"] = {declared.media_type: {}}
                 operation["responses"].pop("422", None)
+                if declared is None or not declared.permission:
+                    operation["security"] = []
                 operation["responses"]["default"] = problem
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas.components)
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas.components)
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a JSON Web Token."},
+            "session": {"type": "apiKey", "in": "cookie", "name": SESSION_COOKIE, "description": "Of `POST /session`."},
+        }
+        document["security"] = [{"bearer": []}, {"session": []}]
         app.openapi_schema = document
     return app.openapi_schema

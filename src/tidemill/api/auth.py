@@ -10,12 +10,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
+from limits import RateLimitItemPerSecond
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
 
-from tidemill.api.protection import LoadGuard
+from tidemill.api.protection import LoadGuard, TooMany
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
-from tidemill.errors import rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.security.identity import (
     CSRF_HEADER,
     KEY_PREFIX,
@@ -46,6 +49,8 @@ class Caller(NamedTuple):
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that a session needs no CSRF token for them."""
+WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
+"""Of one address."""
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
 
@@ -65,15 +70,23 @@ class Access:
         self._engine, self._jwt, self._open_as, self._hosts = engine, jwt, open_as, hosts
         self.sessions = sessions or Sessions()
         self._looked_ms = engine.context.ambient.monotonic_ms()
+        self._failures = FixedWindowRateLimiter(MemoryStorage())
 
     @classmethod
-    def open(cls, engine: Engine, *, hosts: Collection[str] | None = None, sessions: Sessions | None = None) -> Access:
+    def open(
+        cls,
+        engine: Engine,
+        *,
+        hosts: Collection[str] | None = None,
+        sessions: Sessions | None = None,
+        roles: tuple[str, ...] = ("admin",),
+    ) -> Access:
         """Everyone who reaches the server is an administrator of the engine's tenant.
 
         With `hosts`, only under these names (none: any) and not from the page of another site: a browser on this
         machine reaches the server, too, and opens pages of anyone. It ends within seconds of the first key.
         """
-        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=("admin",))
+        open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=roles)
         return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
     async def is_configured(self) -> bool:
@@ -89,9 +102,9 @@ class Access:
             return self._caller(self._open_as)
         given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
         if given is not None:
-            return self._caller(await self._bearer(given))
+            return self._caller(await self._limited(request, given))
         if not session:
-            hint = "send `Authorization: Bearer KEY`; create a key with `tidemill keys create`"
+            hint = "send `Authorization: Bearer KEY` (for commands TIDEMILL_KEY); `tidemill keys create` makes a key"
             raise rejected("unauthenticated", "the request carries no credential", hint=hint)
         principal = self.sessions.principal(session, self._engine.context.store.now_ms())
         await self._engine.credentials.check(principal)
@@ -106,6 +119,18 @@ class Access:
             self._looked_ms = now_ms
             if await self._engine.credentials.has_keys():
                 self._open_as = None
+
+    async def _limited(self, request: Request, given: str) -> Principal:
+        """Each wrong credential costs a read of the store, so one address may send only so many of them."""
+        address = request.client.host if request.client else ""
+        if not self._failures.test(WRONG_CREDENTIALS, address):
+            message = f"more than {WRONG_CREDENTIALS.amount} wrong credentials in a second"
+            raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        try:
+            return await self._bearer(given)
+        except Rejected:
+            self._failures.hit(WRONG_CREDENTIALS, address)
+            raise
 
     async def _bearer(self, given: str) -> Principal:
         scheme, _, text = given.partition(" ")

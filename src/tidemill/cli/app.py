@@ -308,17 +308,20 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
 @options.keep_runs
 @options.option("--root-path", metavar="PATH", default="", about="Where a proxy has mounted the server: /tidemill.")
 @options.flag("--without-authentication", about="Serve any address although no authentication is configured.")
+@options.flag("--demo", about="Serve a temporary store with workflows in every state, to look at.")
 @options.log
 def serve_command(
     retention_days: float | None, keep_runs: bool, workers: int | None, no_worker: bool, **given: Any
 ) -> int:
-    """Serve the HTTP API of a store.
+    """Serve the page and the HTTP API of a store.
 
     Without a key or tokens configured it serves the loopback address only, to everyone on this machine.
     """
     from tidemill.cli.commands.serve import ServeOptions, serve
 
     number = 0 if no_worker else workers
+    if given["demo"]:
+        options.refuse_given("--demo has a store and a worker of its own", "store", "archive", "workers", "no_worker")
     return serve(ServeOptions(retention_days=options.retention(retention_days, keep_runs), workers=number, **given))
 
 

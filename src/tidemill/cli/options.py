@@ -359,6 +359,15 @@ def retention(days: float | None, keep_runs: bool) -> float | None:
     return RETENTION_BY_STORE if days is None else days
 
 
+def refuse_given(why: str, *names: str) -> None:
+    """Refuse options that were given on the command line, and that another one makes pointless."""
+    context = click.get_current_context()
+    given = [name for name in names if context.get_parameter_source(name) in _ASKED]
+    if given:
+        shown = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{why}: leave out {shown}.", context)
+
+
 def on_store(*, creates: bool = False, own: bool = False) -> Decorator:
     """Adds --store and --json; the command gets the `StoreSession` made of them and of --app and --archive.
 

@@ -383,6 +383,9 @@ class Catalog:
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
         return (await self._known(tenant, name)).all_tags()
 
+    async def weights(self, tenant: str, name: str) -> dict[str, dict[int, int]]:
+        return (await self._known(tenant, name)).weights
+
     async def tag_history(self, tenant: str, name: str, tag: str | None = None) -> list[TagMoved]:
         """Every move of a tag, or of all tags, oldest first. `latest` has none: it follows the versions."""
         history = await self._known(tenant, name)

@@ -352,16 +352,17 @@ def error_view(error: Error | None) -> dict[str, Any] | None:
 
 
 async def view_run(
-    stream: Stream, state: State, flow: CompiledWorkflow, blobs: Blobs, *, gaps: bool = False
+    stream: Stream, state: State, flow: CompiledWorkflow, blobs: Blobs, *, gaps: bool = False, values: bool = True
 ) -> RunView:
-    """Build the view of a run; values stored as blobs are loaded.
+    """Build the view of a run; values stored as blobs are loaded, and without `values` all outputs are null.
 
     With `gaps` a value whose blob is lost is null, with the reason beside it: the rest of the run is intact. Without,
     the loss raises.
     """
     workflow = flow.workflow
-    nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
-    outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
+    visits = ((node.id, state.peek(node.id)) for node in workflow.nodes)
+    nodes = {name: await _node_view(stream, visit, blobs, gaps=gaps, values=values) for name, visit in visits}
+    outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps) if values else (None, "")
     view = RunView(stream.key, state, outputs, nodes)
     view.graph = workflow
     view.traces = {name: (visit.duration_ms, visit.edges_taken) for name, visit in state.cells.items()}
@@ -377,8 +378,11 @@ async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blo
     return (await _outputs(stream, state, workflow, nodes, blobs, gaps=False))[0]
 
 
-async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
-    output, missing = (None, "") if visit.output is None else await _value(stream, visit.output, blobs, gaps=gaps)
+async def _node_view(
+    stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False, values: bool = True
+) -> dict[str, Any]:
+    payload = visit.output if values else None
+    output, missing = (None, "") if payload is None else await _value(stream, payload, blobs, gaps=gaps)
     shown: dict[str, Any] = {
         "status": visit.status,
         "visits": visit.visit,
@@ -393,6 +397,25 @@ async def _node_view(stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool =
     if missing:
         shown["output_missing"] = missing
     return shown
+
+
+def item_views(visit: Visit, after: int, limit: int, status: str) -> tuple[list[dict[str, Any]], int | None]:
+    """Items of a map behind `after`, those with a status if one is named; and where to go on."""
+    items = visit.map
+    found: list[dict[str, Any]] = []
+    if items is None:
+        return found, None
+    for index in range(after + 1, items.count):
+        act = items.get(index)
+        shown = ("QUEUED" if index < items.next else "PENDING") if act is None else act.status
+        if status in ("", shown):
+            error = None if act is None else error_view(act.error)
+            found.append(
+                {"index": index, "status": shown, "attempts": 0 if act is None else act.attempt, "error": error}
+            )
+            if len(found) == limit:
+                return found, index
+    return found, None
 
 
 async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) -> tuple[Any, str]:

@@ -89,14 +89,19 @@ def _newer(tag: str) -> Rejected:
     return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version go on with the run")
 
 
-def plain(event: AnyEvent, seq: int) -> dict[str, Any]:
-    """An event as a readable mapping: defaults left out, payloads decoded."""
+def plain(event: AnyEvent, seq: int, *, bytes_max: int | None = None) -> dict[str, Any]:
+    """An event as a readable mapping: defaults left out, payloads decoded; longer ones than `bytes_max` begun."""
     shown: dict[str, Any] = {"seq": seq, "type": type(event).__name__}
     for name, default in zip(event.__struct_fields__, _defaults(type(event)), strict=True):
         value = getattr(event, name)
         if value != default or name == "at_ms":
-            shown[name] = _readable(value)
+            long = bytes_max is not None and type(value) is bytes and len(value) > bytes_max
+            shown[name] = _begun(value, bytes_max) if long else _readable(value)
     return shown
+
+
+def _begun(text: bytes, bytes_max: int | None) -> dict[str, Any]:
+    return {"preview": text[:bytes_max].decode("utf-8", "ignore"), "bytes": len(text)}
 
 
 @lru_cache(maxsize=256)

@@ -218,3 +218,38 @@ def _dead_end(state: State, node: Node) -> str:
     if visit.status == "COMPLETED" and node.outbound and not visit.edges_taken:
         return f"no terminal node completed: {node.id} chose none of {', '.join(node.outbound)}"
     return ""
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events of a run are wanted: those that meet every condition that is set."""
+
+    node: str = ""
+    visit: int | None = None
+    index: int | None = None
+    types: tuple[str, ...] = ()
+    contains: str = ""
+    """A text in the record, in any case."""
+
+    def takes(self, event: ev.AnyEvent, record: bytes) -> bool:
+        if self.types and type(event).__name__ not in self.types:
+            return False
+        if self.node and getattr(event, "node", "") != self.node:
+            return False
+        if self.visit is not None and getattr(event, "visit", 0) != self.visit:
+            return False
+        if self.index is not None and getattr(event, "index", ev.NOT_AN_ITEM) not in (self.index, ev.NOT_AN_ITEM):
+            return False
+        return not self.contains or self.contains.lower() in record.decode("utf-8", "replace").lower()
+
+
+def begun_at(events: Sequence[ev.AnyEvent], node: str, visit: int, index: int) -> int:
+    """The seq at which the latest attempt at a visit or item began, or a map knew its items; 0 if none did."""
+    for seq in range(len(events), 0, -1):
+        match events[seq - 1]:
+            case (
+                ev.NodeStarted(node=name, visit=number, index=item)
+                | ev.NodeExpanded(node=name, visit=number, index=item)
+            ):
+                if (name, number, item) == (node, visit, index):
+                    return seq
+    return 0

@@ -20,6 +20,10 @@ WORK: frozenset[SegmentKind] = frozenset({"running", "failed"})
 EventData = Mapping[str, Any]
 
 
+Place = tuple[bool, str, int, int]
+"""Whether it is undone, node, visit and item."""
+
+
 class Segment(NamedTuple):
     kind: SegmentKind
     begin_ms: int
@@ -32,12 +36,15 @@ class Segment(NamedTuple):
 class Track:
     """The segments of one activation, or of one step of a rollback."""
 
+    place: Place
     segments: list[Segment] = field(default_factory=list)
     phase: SegmentKind | None = None
     since_ms: int = 0
     started_ms: int | None = None
     retry_at_ms: int | None = None
     attempt: int = 0
+    cause: int = 0
+    """The seq of the event that made it ready."""
 
     def enter(self, phase: SegmentKind | None, at_ms: int) -> None:
         self.phase, self.since_ms, self.started_ms = phase, at_ms, None
@@ -115,7 +122,10 @@ class History:
         self.dead: set[tuple[str, str]] = set()
         self.pauses: list[tuple[int, int]] = []
         self._paused_ms: int | None = None
-        self._tracks: dict[tuple[bool, str, int, int], Track] = {}
+        self._tracks: dict[Place, Track] = {}
+        self._origins: dict[int, Track | int] = {}
+        """By seq: the track of an event, or the seq of the event that led to it."""
+        self._last = self._ended = 0
         for event in events:
             self._fold(event)
         self.end_ms = max(self.end_ms, until_ms or 0)
@@ -127,19 +137,49 @@ class History:
         self.begin_ms = at_ms if self.begin_ms is None else self.begin_ms
         self.end_ms = max(self.end_ms, at_ms)
         kind = event["type"]
+        seq = self._last = event.get("seq", 0)
+        self._origins[seq] = event.get("cause", 0)
+        if kind in ("RunCompleted", "RunFailed", "RunRetried", "RunRewound"):
+            self._ended = seq if kind in ("RunCompleted", "RunFailed") else 0
         if kind == "RunPaused":
             self._paused_ms = at_ms
         elif kind in ("RunResumed", "RunCancelled") and self._paused_ms is not None:
             self.pauses.append((self._paused_ms, at_ms))
             self._paused_ms = None
         elif kind.startswith("Compensation"):
-            self._fold_attempt(event, self._track(event, undo=True))
+            self._origins[seq] = track = self._track(event, undo=True)
+            self._fold_attempt(event, track)
         elif kind in _ATTEMPT_EVENTS:
             self._note_edges(event)
             first = event.get("index", NOT_AN_ITEM)
             last = max(event.get("until", NOT_AN_ITEM), first + 1)
             for index in range(first, last):
-                self._fold_attempt(event, self._track(event, index=index))
+                self._origins[seq] = track = self._track(event, index=index)
+                self._fold_attempt(event, track)
+
+    def after(self, track: Track) -> list[Any] | None:
+        """Node, visit and item of what it followed; of several, the one that ended last made it ready."""
+        found = self._origin(track.cause, track)
+        return None if found is None else list(found.place[1:])
+
+    @property
+    def last(self) -> list[Any] | None:
+        """Node, visit and item of what led to the end of the run, or else to its last event."""
+        found = self._origin(self._ended or self._last, None)
+        return None if found is None else list(found.place[1:])
+
+    def _origin(self, seq: int, besides: Track | None) -> Track | None:
+        while seq:
+            found = self._origins.get(seq, 0)
+            if isinstance(found, int):
+                following = found
+            elif found is not besides and found.segments:
+                return found
+            else:
+                # Skipped visits have a cause too.
+                following = found.cause
+            seq = following if following < seq else 0
+        return None
 
     def _note_edges(self, event: EventData) -> None:
         node = event["node"]
@@ -149,7 +189,11 @@ class History:
 
     def _track(self, event: EventData, *, undo: bool = False, index: int | None = None) -> Track:
         index = event.get("index", NOT_AN_ITEM) if index is None else index
-        return self._tracks.setdefault((undo, event["node"], event["visit"], index), Track())
+        place = (undo, event["node"], event["visit"], index)
+        track = self._tracks.get(place)
+        if track is None:
+            track = self._tracks[place] = Track(place, cause=event.get("cause", 0))
+        return track
 
     def _fold_attempt(self, event: EventData, track: Track) -> None:
         at_ms, duration_ms = event["at_ms"], event.get("duration_ms", 0)

@@ -164,10 +164,11 @@ def _meant(kinds: Sequence[Any], value: Any) -> Any:
 @cache
 def hints(kind: Any) -> dict[str, Any]:
     # What a module imports for type checkers only.
+    from tidemill.agents.transcript import Transcript
     from tidemill.kernel.explain.ended import NodeHistory
     from tidemill.kernel.explain.explain import Explanation
 
-    named: dict[str, Any] = {"GraphDiff": GraphDiff, "Explanation": Explanation, "NodeHistory": NodeHistory}
+    named: dict[str, Any] = {each.__name__: each for each in (GraphDiff, Explanation, NodeHistory, Transcript)}
     return typing.get_type_hints(kind, localns=named)
 
 

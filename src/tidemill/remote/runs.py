@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
+from tidemill.engine.attempts.log_store import LogLine
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.run_query import (
     BUCKETS,
@@ -24,7 +25,7 @@ from tidemill.engine.run_query import (
     read_query,
 )
 from tidemill.engine.services.bulk import BulkService
-from tidemill.engine.services.inspection import InspectionService, LogLine
+from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService

@@ -37,6 +37,23 @@ def test_a_schedule_from_creation_to_deletion(cli_store: CliStore) -> None:
     assert "there is no schedule" in cli("schedules", "list").out
 
 
+def test_a_schedule_is_changed_where_something_is_given(cli_store: CliStore) -> None:
+    cli = published(cli_store)
+    assert cli(*EVERY, "-i", "n=1", "--jitter", "1m", "--description", "for the board").code == 0
+    changed = cli("schedules", "update", "often", "--cron", "0 6 * * *", "--tz", "Asia/Tokyo", "--jitter", "none")
+    assert changed.code == 0 and "schedule often is active, due" in changed.out
+    shown = json.loads(cli("schedules", "show", "often", "--json").out)
+    assert (shown["cron"], shown["every_ms"], shown["timezone"], shown["jitter_ms"]) == (
+        "0 6 * * *",
+        0,
+        "Asia/Tokyo",
+        0,
+    )
+    assert (shown["inputs"], shown["description"]) == ({"n": 1}, "for the board")
+    refused = cli("schedules", "update", "often", "--cron", "never", "--overlap", "maybe")
+    assert refused.code == 2 and "never" in refused.err
+
+
 def test_local_times_are_shown_beside_utc(cli_store: CliStore) -> None:
     cli = published(cli_store)
     assert cli("schedules", "create", "early", "plain", "--cron", "0 6 * * *", "--tz", "Asia/Tokyo").code == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from fastapi import Query, Request, Response
@@ -16,7 +17,7 @@ from pydantic import Field
 from tidemill.api.auth import CurrentCaller, Declared, EndpointT, Router
 from tidemill.api.schemas import JSON, After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import ApprovalRow
-from tidemill.engine.services.approvals import ApprovalReview, ApprovalService, Decided
+from tidemill.engine.services.approvals import ApprovalReview, ApprovalService, Decided, Decider
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.engine.views import ApprovalView, activation_id, plain, read_activation_id
 from tidemill.errors import rejected
@@ -62,6 +63,7 @@ async def list_approvals(
     mine: Annotated[
         bool, Query(description="Those that ask the caller, one of the caller's roles, or anyone.")
     ] = False,
+    my_roles: Annotated[bool, Query(description="Those that ask one of the caller's roles.")] = False,
     status: Annotated[ApprovalStatus | Literal["all"], Query(description="How they stand.")] = "pending",
     due: Annotated[
         int | None, Query(ge=0, le=10**9, description="Those whose time ends within so many seconds.")
@@ -85,7 +87,8 @@ async def list_approvals(
     rows, following = await caller.services.approvals.inbox(
         [*query.split(), *([] if status == "all" else [f"status:{status}"])],
         person=caller.actor if mine else "",
-        roles=caller.principal.roles if mine else (),
+        roles=caller.principal.roles if mine or my_roles else (),
+        by_role=my_roles,
         fits=fits,
         after=after,
         limit=limit,
@@ -98,13 +101,15 @@ async def list_approvals(
     "GET",
     "/approvals/{approval_id}",
     may="approvals:read",
-    answers=ApprovalReview,
+    answers=Extended(ApprovalReview, decider=Decider),
     summary="Show what is decided, the evidence, and the consequences of each decision",
     operation_id="showApproval",
 )
 async def show(approval_id: str, caller: CurrentCaller) -> Response:
-    place = _place(approval_id)
-    return answer(await caller.services.approvals.review(place.run_id, place.node, **place.at))
+    place, approvals = _place(approval_id), caller.services.approvals
+    review = await approvals.review(place.run_id, place.node, **place.at)
+    decider = await approvals.decider(review.view, person=caller.actor, roles=caller.principal.roles)
+    return answer({**review.to_dict(), "decider": plain(decider)})
 
 
 @router.on(
@@ -305,13 +310,22 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
 @_by_link(
     "GET",
     "/decisions/{token}",
-    answers=ApprovalReview,
+    answers=Extended(ApprovalReview, decider=Decider),
     summary="Show the approval of a link; nothing is decided by it",
     operation_id="showDecisionLink",
+    description="A browser that opens it is sent to the page that shows it.",
+    responses={303: {"description": "Where the page is, for a browser"}},
 )
 async def show_link(token: str, request: Request) -> Response:
-    _, place, services = await _followed(request, token)
-    return answer(await services.approvals.review(place.run_id, place.node, **place.at))
+    if "text/html" in request.headers.get("accept", ""):
+        # Relative, so that it holds below any path.
+        return Response(status_code=303, headers={"Location": f"../../../decide/{quote(token, safe='')}"})
+    link, place, services = await _followed(request, token)
+    review = await services.approvals.review(place.run_id, place.node, **place.at)
+    decider = await services.approvals.decider(
+        review.view, person=link.person, roles=link.roles, expires_ms=link.expires_ms
+    )
+    return answer({**review.to_dict(), "decider": plain(decider)})
 
 
 @_by_link(

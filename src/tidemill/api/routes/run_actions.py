@@ -17,7 +17,7 @@ from tidemill.api.routes.runs import NUMBER_MAX, IdempotencyKey, StartedRun, id_
 from tidemill.api.schemas import Body, answer
 from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkRun
 from tidemill.engine.services.patches import PatchOutcome
-from tidemill.engine.services.run_actions import UNSET
+from tidemill.engine.services.run_actions import UNSET, ActionName, Rehearsal
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.kernel.events import ApprovalDecided
@@ -183,6 +183,32 @@ async def rollback_run(
     return await _shown(caller, run_id)
 
 
+class Rehearse(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"action": "rewind", "node": "fetch"}]})
+    action: ActionName
+    node: str = Field(default="", description="Of a rewind or an override.")
+    visit: int | None = Field(default=None, ge=1, le=NUMBER_MAX)
+    index: int | None = Field(default=None, ge=0, le=NUMBER_MAX)
+    skip: bool = Field(default=False, description="An override that skips the node.")
+    next_nodes: list[str] | None = None
+    compensate: bool | None = None
+    force: bool = False
+    did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
+
+
+@router.on(
+    "POST",
+    "/runs/{run_id}/rehearse",
+    may="runs:act",
+    answers=Rehearsal,
+    summary="What an action would do to a run now; nothing changes",
+    operation_id="rehearseAction",
+    description="Refused as the action would be, except for unknown outcomes, which it names.",
+)
+async def rehearse(caller: CurrentCaller, run_id: str, body: Rehearse) -> Response:
+    return answer(await caller.services.runs.rehearse(run_id, **body.model_dump()))
+
+
 class SendSignal(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "payload": {"amount": 12}}]})
     name: str = Field(description="The name that a node waits for.")
@@ -245,6 +271,9 @@ class ForkRun(Body):
     node: str | None = Field(default=None, description="A node that runs again in the fork.")
     inputs: Any = Field(default=None, description="Other inputs; by default those of the run.")
     patch: Any = Field(default=None, description="A JSON Patch of the run's document. Needs `runs:patch`.")
+    document: dict[str, Any] | str | None = Field(
+        default=None, description="Instead of `patch`: what the document shall become, also as YAML."
+    )
     labels: dict[str, str] | None = Field(default=None, description="By default those of the run.")
     reason: str = ""
 
@@ -262,10 +291,11 @@ class ForkRun(Body):
 async def fork_run(
     request: Request, caller: CurrentCaller, run_id: str, body: ForkRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    if body.patch is not None:
+    patches = body.patch is not None or body.document is not None
+    if patches:
         need(caller, "runs:patch", "a patch")
     services = caller.services
-    if body.patch is not None or body.inputs is not None:
+    if patches or body.inputs is not None:
         log = await services.context.log(run_id)
         if any(isinstance(event, ApprovalDecided) for event in log[: body.at]):
             # The people who decided have seen other inputs and another graph.
@@ -278,6 +308,7 @@ async def fork_run(
         node=body.node,
         inputs=body.inputs,
         patch=body.patch,
+        document=body.document,
         labels=body.labels,
         reason=body.reason,
         actor=caller.actor,
@@ -298,7 +329,12 @@ class PatchRun(Body):
             ]
         }
     )
-    operations: Any = Field(description="A JSON Patch of the run's document (`GET /runs/{run_id}/document`).")
+    operations: Any = Field(
+        default=None, description="A JSON Patch of the run's document (`GET /runs/{run_id}/document`)."
+    )
+    document: dict[str, Any] | str | None = Field(
+        default=None, description="Instead of `operations`: what the document shall become, also as YAML."
+    )
     dry_run: bool = Field(default=False, description="Only say what the patch would do.")
     retry: bool = Field(default=False, description="Let a failed or cancelled run continue with it.")
     base_digest: str | None = Field(default=None, description="Refuse if the run follows another document by now.")
@@ -356,9 +392,12 @@ class BulkRequest(Body):
         }
     )
     action: BulkAction
-    query: str = Field(description="Which runs, as in `status:failed workflow:billing`.")
+    query: str = Field(default="", description="Which runs, as in `status:failed workflow:billing`.")
+    run_ids: list[str] = Field(
+        default=[], max_length=RUNS_MAX, description="Instead of `query`: the runs by their ids."
+    )
     limit: int = Field(default=RUNS_MAX, ge=1, le=RUNS_MAX, description="The most runs to act on, newest first.")
-    dry_run: bool = Field(default=False, description="Only say which runs it would be.")
+    dry_run: bool = Field(default=False, description="Only say which runs it would be, and which would refuse.")
     reason: str = ""
 
 
@@ -366,7 +405,7 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     action: BulkAction
     dry_run: bool
     count: int
-    """Runs that the query found, up to `limit`."""
+    """Runs that the query found, or that were named, up to `limit`."""
     done: int
     refused: int
     more: bool
@@ -379,12 +418,18 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     "/runs/bulk",
     may="runs:act",
     answers=BulkAnswer,
-    summary="One action on all runs that a query finds",
+    summary="One action on all runs that a query finds, or that are named",
     operation_id="actOnRuns",
 )
 async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
     outcome = await caller.services.many.bulk(
-        body.action, body.query, limit=body.limit, dry_run=body.dry_run, reason=body.reason, actor=caller.actor
+        body.action,
+        body.query,
+        run_ids=body.run_ids,
+        limit=body.limit,
+        dry_run=body.dry_run,
+        reason=body.reason,
+        actor=caller.actor,
     )
     refused = sum(run.result == "refused" for run in outcome.runs)
     return answer(

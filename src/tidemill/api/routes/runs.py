@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
@@ -15,30 +15,32 @@ from pydantic import ConfigDict, Field
 
 from tidemill.agents.transcript import Transcript
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
-from tidemill.api.schemas import JSON, After, Body, Limit, PageOf, answer, byte_range, page_answer
+from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.api.streams import EventStream, LiveStreams, Recheck
+from tidemill.engine.attempts.log_store import LogLine
+from tidemill.engine.compiled import off_loop
 from tidemill.engine.index_rows import RunRow
 from tidemill.engine.run_query import read_query
-from tidemill.engine.services.inspection import Comparison, LogLine
+from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import RunDocument
-from tidemill.engine.views import RunView
+from tidemill.engine.views import RunView, plain
 from tidemill.errors import rejected
+from tidemill.kernel.document.text import as_yaml
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
 from tidemill.kernel.model import Workflow, encode_workflow
+from tidemill.kernel.queries import EventFilter
 
 router = Router()
 
 BATCH_MAX = 1_000
 KEY_LENGTH_MAX = 200
-WHOLE_BYTES_MAX = 65_536
-"""Outputs up to this size are answered whole; of larger ones the beginning, and ranges."""
-PREVIEW_CHARACTERS = 4_000
 LOG_LINES_MAX = 10_000
+EVENTS_MAX = 5_000
+"""Events of a page; their values are bounded, as larger ones are blobs."""
 WAIT_S_MAX = 60.0
 NUMBER_MAX = 1_000_000_000
 """The largest number of an event, a visit, an item or an attempt that a request may name."""
-SVG = "image/svg+xml"
 
 RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
 At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it was after this event.")]
@@ -63,14 +65,6 @@ TOKEN: dict[str, Any] = {
         "hop": {"type": "integer"},
     },
     "required": ["from", "to", "visit", "hop"],
-}
-GRAPH: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "nodes": {"type": "array", "items": {"type": "object"}},
-        "edges": {"type": "array", "items": {"type": "object"}},
-    },
-    "required": ["nodes", "edges"],
 }
 
 
@@ -244,13 +238,16 @@ async def get_run(
     run_id: str,
     at: At = None,
     graph: Annotated[
-        bool, Query(description="Also the compiled workflow, and what nodes took, for a picture.")
+        bool, Query(description="Also the compiled workflow, its edges, and what nodes took, for a picture.")
     ] = False,
+    values: Annotated[bool, Query(description="With outputs, however large; without, they are null.")] = True,
 ) -> Response:
-    view = await caller.services.inspection.show(run_id, at=at)
+    view = await caller.services.inspection.show(run_id, at=at, values=values)
     if not graph or view.graph is None:
         return answer(view)
-    return answer({**view.to_dict(), "graph": msgspec.Raw(encode_workflow(view.graph)), "traces": view.traces})
+    taken = {name: went for name, (_, went) in view.traces.items()}
+    drawn = {"graph": msgspec.Raw(encode_workflow(view.graph)), "edges": edges(view.graph, taken)}
+    return answer({**view.to_dict(), **drawn, "traces": view.traces})
 
 
 @router.on(
@@ -289,17 +286,28 @@ async def get_result(
     "/runs/{run_id}/events",
     may="runs:read",
     answers=PageOf(EVENT),
-    summary="List the events of a run",
+    summary="List the events of a run, all or those that meet conditions",
     operation_id="getRunEvents",
 )
 async def get_events(
     caller: CurrentCaller,
     run_id: str,
     after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
-    limit: Limit = 100,
+    limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="How many items a page has at most.")] = 100,
+    node: Annotated[str, Query(description="Of this node only.")] = "",
+    visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
+    index: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="Of this item of a map, and of the map.")
+    ] = None,
+    type: Annotated[list[str], Query(description="Of these types only.")] = [],  # noqa: A002, B006
+    contains: Annotated[str, Query(description="Whose record contains this text.", max_length=200)] = "",
+    brief: Annotated[bool, Query(description="Of values longer than 200 bytes only the beginning.")] = False,
 ) -> Response:
-    events = await caller.services.inspection.events(run_id, after=_seq(after), limit=limit)
-    return page_answer(events, str(events[-1]["seq"]) if len(events) == limit else None)
+    wanted = EventFilter(node=node, visit=visit, index=index, types=tuple(type), contains=contains)
+    found, last = await caller.services.inspection.find_events(
+        run_id, wanted, after=_seq(after), limit=limit, brief=brief
+    )
+    return page_answer(found, None if last is None else str(last))
 
 
 def _seq(text: str) -> int:
@@ -383,43 +391,17 @@ async def get_logs(
     "GET",
     "/runs/{run_id}/document",
     may="runs:read",
-    answers=RunDocument,
+    answers=Extended(RunDocument, text=str),
     summary="The document that a run follows, with its patches",
     operation_id="getRunDocument",
 )
-async def get_document(caller: CurrentCaller, run_id: str) -> Response:
-    return answer(await caller.services.patches.document(run_id))
-
-
-@router.on(
-    "GET",
-    "/runs/{run_id}/graph",
-    may="runs:read",
-    answers=GRAPH,
-    summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
-    operation_id="getRunGraph",
-    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}},
-)
-async def get_graph(
+async def get_document(
     caller: CurrentCaller,
     run_id: str,
-    at: At = None,
-    format: Literal["json", "svg"] = "json",  # noqa: A002 - the name of the query parameter
+    text: Annotated[bool, Query(description="Also as YAML, in `text`, as people write it.")] = False,
 ) -> Response:
-    view = await caller.services.inspection.show(run_id, at=at)
-    assert view.graph is not None
-    if format == "svg":
-        from tidemill.pictures import run_svg
-
-        return Response(await asyncio.to_thread(run_svg, view), media_type=SVG)
-    nodes = [
-        {"id": node.id, "type": node.type, "status": shown["status"], "visits": shown["visits"]}
-        | {"attempts": shown["attempts"], "duration_ms": view.traces.get(node.id, (0, None))[0]}
-        for node in view.graph.nodes
-        if (shown := view.nodes[node.id])
-    ]
-    taken = {name: edges for name, (_, edges) in view.traces.items()}
-    return answer({"run_id": run_id, "status": view.status.value, "nodes": nodes, "edges": edges(view.graph, taken)})
+    shown = await caller.services.patches.document(run_id)
+    return answer({**plain(shown), "text": await off_loop(shown.document, as_yaml, shown.document) if text else ""})
 
 
 @router.on(
@@ -453,60 +435,6 @@ def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[
         if node.loop is not None:
             found.append({"from": node.id, "to": node.loop.back_to, "label": "again", "kind": "loop", "taken": None})
     return found
-
-
-class ShownOutput(msgspec.Struct, frozen=True, kw_only=True):
-    node: str
-    visit: int
-    index: int | None
-    status: str
-    size: int
-    """Bytes of JSON; 0 if there is no output."""
-    digest: str
-    value: Any
-    """The output; null if it is too large to be shown whole."""
-    preview: str | None
-    """The beginning of the JSON text of a large output; ask for the rest with `Range: bytes=…`."""
-
-
-@router.on(
-    "GET",
-    "/runs/{run_id}/nodes/{node}/output",
-    may="runs:read",
-    answers=ShownOutput,
-    summary="The output of a node",
-    operation_id="getNodeOutput",
-    description="Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).",
-    responses={206: {"description": "Bytes of the JSON text"}, 416: {"description": "There are no such bytes"}},
-)
-async def get_output(
-    caller: CurrentCaller,
-    run_id: str,
-    node: str,
-    index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
-    at: At = None,
-    range_: Annotated[str, Header(alias="Range")] = "",
-) -> Response:
-    found = await caller.services.inspection.output(run_id, node, index=index, at=at)
-    size = len(found.text)
-    headers = {"Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
-    wanted = byte_range(range_, size)
-    if wanted is not None:
-        begin, end = wanted
-        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
-        return Response(found.text[begin:end], 206, headers, JSON)
-    whole = size <= WHOLE_BYTES_MAX
-    shown = ShownOutput(
-        node=node,
-        visit=found.visit,
-        index=index,
-        status=found.status,
-        size=size,
-        digest=found.digest,
-        value=msgspec.Raw(found.text) if whole and found.text else None,
-        preview=None if whole else found.text[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "ignore")[:PREVIEW_CHARACTERS],
-    )
-    return answer(shown, headers=headers)
 
 
 @router.on(

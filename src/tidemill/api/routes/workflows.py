@@ -172,13 +172,15 @@ async def list_workflows(
     "GET",
     "/workflows/{reference}",
     may="workflows:read",
-    answers=Extended(Version, tags=dict[str, int]),
+    answers=Extended(Version, tags=dict[str, int], weights=dict[str, dict[str, int]]),
     summary="Show a version, by number or tag, with the tags of its workflow",
     operation_id="showWorkflow",
 )
 async def show(reference: str, caller: CurrentCaller) -> Response:
     version = await caller.services.workflows.version(reference)
-    return answer(_fields(version, tags=await caller.services.workflows.tags(version.name)))
+    workflows = caller.services.workflows
+    tags, weights = await workflows.tags(version.name), await workflows.weights(version.name)
+    return answer(_fields(version, tags=tags, weights=weights))
 
 
 def _fields(struct: msgspec.Struct, **further: Any) -> dict[str, Any]:

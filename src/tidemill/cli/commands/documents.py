@@ -91,7 +91,7 @@ def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> 
     elif form == "json":
         text = json.dumps(readable(normal), indent=2, ensure_ascii=False) + "\n"
     else:
-        from tidemill.cli.render.documents import as_yaml
+        from tidemill.kernel.document.text import as_yaml
 
         text = as_yaml(readable(normal))
     sys.stdout.write(text)

@@ -69,6 +69,47 @@ def create_command(
     return session.ask_and_print(ask, lambda made: say(f"schedule {name} is {_when(made)}"))
 
 
+@schedules.command("update")
+@name_argument
+@options.option("--workflow", metavar="NAME[@VERSION]", about="What it starts.")
+@options.option("--cron", metavar="CRON", about="Other times.")
+@options.option("--every", metavar="DURATION", about="An interval instead.")
+@options.option("--timezone", "--tz", metavar="ZONE", about="The time zone of --cron.")
+@options.given
+@options.labels
+@options.option("--start-at", metavar="TIME", about="Not before this time; none lifts it.")
+@options.option("--end-at", metavar="TIME", about="Not after this time; none lifts it.")
+@options.option("--jitter", metavar="DURATION", about="Start later by a fixed part of this; none lifts it.")
+@options.option("--catch-up", metavar="skip|all|none", about="What starts after missed times.")
+@options.option("--overlap", metavar="allow|skip", about="Whether to start while a run of it is live.")
+@options.option("--description", metavar="TEXT", about="What it is for.")
+@options.actor
+@options.on_store()
+def update_command(
+    session: StoreSession, name: str, given: Sequence[str], labels: Sequence[str], actor: str, **more: str | None
+) -> int:
+    """Change what is given, and keep the rest. Inputs and labels are given whole."""
+    lifted = {"start_at", "end_at", "jitter"}
+
+    def ask(mill: Tidemill) -> Schedule:
+        changes: dict[str, Any] = {
+            key: None if key in lifted and value == "none" else value
+            for key, value in more.items()
+            if value is not None
+        }
+        if changes.get("every") is not None:
+            changes.setdefault("cron", None)
+        elif changes.get("cron") is not None:
+            changes.setdefault("every", None)
+        if given:
+            changes["inputs"] = read_inputs(given)
+        if labels:
+            changes["labels"] = read_pairs("--label", labels)
+        return mill.update_schedule(name, **changes, actor=actor)
+
+    return session.ask_and_print(ask, _say_when)
+
+
 @schedules.command("list")
 @options.option("--status", metavar="STATUS", default="all", about="active, paused, ended or all.")
 @options.of_workflow

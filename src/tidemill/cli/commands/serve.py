@@ -7,6 +7,7 @@ drains the worker; the second one ends the wait. Worker processes that die are s
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ipaddress
 import os
 import signal
@@ -14,6 +15,8 @@ import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -27,6 +30,7 @@ from tidemill.cli.options import STORE_VARIABLE, is_server
 from tidemill.cli.render.terminal import GREEN, Styler, counted, reserve_stdout, sanitize
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
+from tidemill.demo import sample_runs as demo
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
 from tidemill.remote.remote_engine import remote_engine
@@ -63,6 +67,8 @@ class ServeOptions:
     root_path: str = ""
     log_level: str = "info"
     log_format: str = "text"
+    demo: bool = False
+    """On a temporary store with workflows to look at; `store` is then the one that was made for it."""
 
     @property
     def in_json(self) -> bool:
@@ -70,8 +76,18 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
+    if options.demo:
+        with TemporaryDirectory(prefix="tidemill-demo-", ignore_cleanup_errors=True) as folder:
+            store = f"sqlite:///{Path(folder).absolute()}/demo.db"
+            # Its runs fail on purpose; only troubles of the server itself are worth a line.
+            return _serve_store(dataclasses.replace(options, store=store, archive=None, log_level="error"))
+    return _serve_store(options)
+
+
+def _serve_store(options: ServeOptions) -> int:
     try:
-        settings = read_settings(imports=options.imports)
+        # The demo uses nothing of the operator's.
+        settings = Settings() if options.demo else read_settings(imports=options.imports)
         if settings.imports is None:
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         _require_extra()
@@ -125,10 +141,16 @@ def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, .
 
 def _engine(options: ServeOptions, settings: Settings) -> Engine:
     app = load_apps(options.apps)
-    warn_of_ignored_config()
+    functions = app.functions
+    if options.demo:
+        from tidemill.demo.demo_steps import Steps
+
+        functions = {**Steps().functions, **functions}
+    else:
+        warn_of_ignored_config()
     return engine_at(
         options.store,
-        functions=app.functions,
+        functions=functions,
         handlers=app.handlers,
         work=options.workers is None,
         concurrency=options.concurrency,
@@ -152,14 +174,18 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
     stop = asyncio.Event()
     worker = engine.worker
     if worker is not None:
-        worker.listener = status_lines.ended
+        worker.listener = None if options.demo else status_lines.ended
         assert engine.registry is not None
         engine.registry.on_reach = status_lines.reach
     if not await opened(engine, stop, status_lines):
         return
+    playing: asyncio.Task[None] | None = None
     try:
         app = await _app(engine, options, settings)
         server = _server(app, options)
+        if options.demo:
+            await demo.fill(engine)
+            playing = asyncio.create_task(demo.keep_going(engine))
         processes = [asyncio.create_task(_keep_worker(options, stop)) for _ in range(options.workers or 0)]
 
         def on_signal() -> None:
@@ -183,6 +209,8 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
         stop.set()
         await asyncio.gather(*processes)
     finally:
+        if playing is not None:
+            playing.cancel()
         await engine.close()
     print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
@@ -199,7 +227,9 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
             message = f"{options.host} is not a loopback address, and no authentication is configured"
             hint = "create a key with `tidemill keys create`, or say --without-authentication"
             raise rejected("authentication_missing", message, hint=hint)
-        access = Access.open(engine, hosts=_hosts(options.host, server.public_url), sessions=access.sessions)
+        roles = demo.ROLES if options.demo else ("admin",)
+        hosts = _hosts(options.host, server.public_url)
+        access = Access.open(engine, hosts=hosts, sessions=access.sessions, roles=roles)
     return create_app(
         engine,
         access=access,
@@ -267,7 +297,8 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
         work = "one worker in this process"
     else:
         work = f"{counted(options.workers, 'worker process')}" if options.workers else "no worker"
-    words = f"listening on http://{shown}:{port} · {without_password(options.store)} · {work}"
+    store = "a demo in a temporary folder" if options.demo else without_password(options.store)
+    words = f"listening on http://{shown}:{port} · {store} · {work}"
     print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
 
 

@@ -32,7 +32,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import StoreSession, item_or_none
 from tidemill.client import Tidemill
-from tidemill.engine.services.inspection import LogLine
+from tidemill.engine.attempts.log_store import LogLine
 from tidemill.engine.views import plain
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM, Route

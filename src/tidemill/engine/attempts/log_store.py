@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import msgspec
 
@@ -168,3 +168,56 @@ async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
 async def forget_journals(store: Store, tenant: str, run_id: str, *, up_to: int) -> None:
     for segment in [segment async for segment in segments_of(store, tenant, run_id) if segment.token <= up_to]:
         await store.forget(segment.stream)
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    visit: int
+    index: int
+    """The item of a map, -1 where there is none."""
+    attempt: int
+    at_ms: int
+    source: str
+    """`stdout`, `stderr`, the level of a log record in small letters, or `traceback`."""
+    text: str
+    """Without the end of the line."""
+
+
+class Lines:
+    """Puts together what was said in pieces: segments hold what handlers printed as it came."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[AttemptId, str], StoredLine] = {}
+
+    def of(self, spoken: Iterable[LogRecord]) -> Iterator[LogLine]:
+        """The lines that end with what was said now."""
+        for each in spoken:
+            where = (each.place, each.line.source)
+            begun = self._begun.pop(where, None)
+            at_ms = each.line.at_ms if begun is None else begun.at_ms
+            *whole, last = ((begun.text if begun is not None else "") + each.line.text).split("\n")
+            for number, text in enumerate(whole):
+                yield shown_line(each.place, StoredLine(each.line.at_ms if number else at_ms, each.line.source, text))
+            if last:
+                self._begun[where] = StoredLine(each.line.at_ms if whole else at_ms, each.line.source, last)
+
+    def rest(self) -> Iterator[LogLine]:
+        begun, self._begun = self._begun, {}
+        for (place, _), line in begun.items():
+            yield shown_line(place, line)
+
+
+def shown_line(place: AttemptId, line: StoredLine) -> LogLine:
+    return LogLine(**msgspec.structs.asdict(place), **msgspec.structs.asdict(line))
+
+
+def latest_of(spoken: list[LogRecord]) -> list[LogRecord]:
+    """About the last megabyte of each attempt: more may still be there."""
+    left: dict[AttemptId, int] = {}
+    kept: list[LogRecord] = []
+    for each in reversed(spoken):
+        room = left.get(each.place, KEPT_BYTES)
+        if room > 0:
+            kept.append(each)
+            left[each.place] = room - len(each.line.text.encode("utf-8", "surrogatepass"))
+    return kept[::-1]

@@ -14,7 +14,7 @@ from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext, at_index, check_node
 from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView, plain
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.activation import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Verb
@@ -55,6 +55,16 @@ class ApprovalReview:
         return {**self.view.to_dict(), "evidence": self.evidence, "consequences": plain(self.consequences)}
 
 
+class Decider(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever looks at an approval."""
+
+    person: str
+    refusal: Problem | None = None
+    """Why this person cannot decide it now."""
+    expires_ms: int | None = None
+    """When the link ends by which they came."""
+
+
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a decision; the same for the same decision again."""
 
@@ -89,16 +99,22 @@ class ApprovalService:
         *,
         person: str = "",
         roles: Sequence[str] = (),
+        by_role: bool = False,
         fits: Callable[[ApprovalRow], bool] = lambda row: True,
         after: str | None = None,
         limit: int = 50,
     ) -> tuple[list[ApprovalRow], str | None]:
         """Approvals with these terms that fit; with a `person` those that ask them, one of their roles, or anyone.
 
+        With `by_role` only those that ask one of the roles.
         A page may be short, or empty, while there is a next one: a question looks through a bounded number of rows.
         """
         wanted = checked_terms(terms, TERMS)
         asked = [as_user(person), *map(as_role, roles), ANYONE] if person else []
+        if by_role:
+            asked = [as_role(each) for each in roles]
+            if not asked:
+                return [], None
         lists = [[*wanted, f"approver:{each}"] for each in dict.fromkeys(asked)] or [wanted]
         found: list[ApprovalRow] = []
         for _ in range(0, SCANNED_MAX, PAGE):
@@ -211,6 +227,18 @@ class ApprovalService:
             hint = "see `GET /approvals/{id}`"
             raise rejected("approval_closed", f"the approval is {view.status}", hint=hint)
         return view
+
+    async def decider(
+        self, view: ApprovalView, *, person: str, roles: Sequence[str], expires_ms: int | None = None
+    ) -> Decider:
+        """Whether a person may decide an approval now."""
+        place: dict[str, Any] = {"visit": view.visit, "index": None if view.index < 0 else view.index}
+        refusal: Problem | None = None
+        try:
+            await self.check_person(view.run_id, view.node, actor=person, roles=roles, **place)
+        except Rejected as refused:
+            refusal = refused.problems[0]
+        return Decider(person=as_user(person), refusal=refusal, expires_ms=expires_ms)
 
     async def decide(
         self,

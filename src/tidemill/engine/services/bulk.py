@@ -1,8 +1,9 @@
-"""One action on all runs that a query finds."""
+"""One action on all runs that a query finds, or that are named."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -44,8 +45,9 @@ class BulkService:
     async def bulk(
         self,
         action: BulkAction,
-        query: str,
+        query: str = "",
         *,
+        run_ids: Sequence[str] = (),
         limit: int = RUNS_MAX,
         dry_run: bool = False,
         reason: str = "",
@@ -53,35 +55,44 @@ class BulkService:
     ) -> BulkOutcome:
         """Carry out an action on all runs that a query finds, newest first, at most `limit`; each on its own.
 
-        A run that refuses it does not stop the others. With `dry_run` nothing is done.
+        `run_ids` names the runs instead. A run that refuses does not stop the others. With `dry_run` nothing is done,
+        and the outcome says which runs would refuse now.
         """
         if action not in get_args(BulkAction):
             hint = offered(str(action), get_args(BulkAction))
             raise rejected("action_unknown", f"there is no action {action!r} on many runs", path="/action", hint=hint)
-        if not query.strip():
+        if query.strip() and run_ids:
+            message = "give a query or the ids of runs, one of the two"
+            raise rejected("request_invalid", message, path="/run_ids", hint="leave one out")
+        if run_ids:
+            named = list(dict.fromkeys(run_ids))
+            rows = [(run_id, "", "") for run_id in named[: max(1, limit)]]
+            more = len(named) > len(rows)
+        elif query.strip():
+            found, after = await self._runs.find(query, limit=max(1, limit))
+            rows, more = [(row.run_id, row.workflow, row.status) for row in found], after is not None
+        else:
             hint = "say which runs: status:failed workflow:billing"
             raise rejected("query_empty", "an action on many runs needs a query", path="/query", hint=hint)
-        rows, after = await self._runs.find(query, limit=max(1, limit))
-        found: list[BulkRun] = []
+        runs: list[BulkRun] = []
         for at in range(0, len(rows), AT_ONCE):
             part = rows[at : at + AT_ONCE]
-            refusals = await asyncio.gather(
-                *(self._act(action, row.run_id, dry_run, reason, actor) for row in part),
-            )
-            for row, refusal in zip(part, refusals, strict=True):
-                known = {"run_id": row.run_id, "workflow": row.workflow, "status": row.status}
-                if refusal is not None:
-                    problem = refusal.problems[0]
-                    found.append(BulkRun(**known, result="refused", code=problem.code, problem=problem.message))
-                    continue
-                found.append(BulkRun(**known, result="would be done" if dry_run else "done"))
-        return BulkOutcome(action=action, runs=tuple(found), more=after is not None)
+            runs += await asyncio.gather(*(self._act(action, *row, dry_run, reason, actor) for row in part))
+        return BulkOutcome(action=action, runs=tuple(runs), more=more)
 
-    async def _act(self, action: BulkAction, run_id: str, dry_run: bool, reason: str, actor: str) -> Rejected | None:
-        if dry_run:
-            return None
+    async def _act(
+        self, action: BulkAction, run_id: str, workflow: str, status: str, dry_run: bool, reason: str, actor: str
+    ) -> BulkRun:
+        run = BulkRun(run_id=run_id, workflow=workflow, status=status, result="would be done" if dry_run else "done")
         try:
-            await getattr(self._runs, action)(run_id, reason=reason, actor=actor)
+            if not workflow:
+                known = await self._runs.status_of(run_id)
+                run = msgspec.structs.replace(run, workflow=known[0], status=known[1])
+            if dry_run:
+                await self._runs.check_allowed(action, run_id)
+            else:
+                await getattr(self._runs, action)(run_id, reason=reason, actor=actor)
         except Rejected as refusal:
-            return refusal
-        return None
+            problem = refusal.problems[0]
+            return msgspec.structs.replace(run, result="refused", code=problem.code, problem=problem.message)
+        return run

@@ -7,13 +7,14 @@ raises what the kernel refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
+from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import require_intact
@@ -24,14 +25,16 @@ from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
 from tidemill.errors import Problem, Rejected, offered, rejected
-from tidemill.expressions.sandbox.pool import Isolation
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import Isolation, render
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, CloseDeadLetter
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, peek_at
+from tidemill.security.secrets import RedactedSecrets
 from tidemill.stores.contract import Page, Row, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
@@ -135,6 +138,25 @@ class ServiceContext:
 
     async def text(self, payload: Payload) -> bytes:
         return await self.blobs.get(self.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+
+    async def input_of(self, run_id: str, node: str, index: int, state: State) -> Any:
+        """A node's config as an attempt sees it, without secrets; None when it cannot be rendered."""
+        flow = await self.catalog.flow(self.tenant, state.digest)
+        known = flow.workflow.by_id[node]
+        wanted = {ref.digest for ref in blobs_of(flow.workflow, state, known)}
+        items = state.peek(node).map
+        if items is not None and isinstance(items.items, BlobRef):
+            wanted.add(items.items.digest)
+        fetched = await Values(self.blobs).fetch(self.tenant, wanted)
+        scope = scope_of(flow.workflow, state, run_id, known, fetched)
+        if items is not None and index >= 0:
+            item = shared_value(items.items, fetched)[index]
+            scope = replace(scope, has_item=True, item=item, index=index)
+        try:
+            program = flow.program(known) if flow.is_ready(known) else await flow.compile_apart(known)
+            return await render(program.config, replace(scope, secrets=RedactedSecrets()), self.isolation)
+        except ExpressionError:
+            return None
 
     async def rehearse(self, run_id: str, command: AnyCommand) -> None:
         """Raise what a command would be refused with now."""

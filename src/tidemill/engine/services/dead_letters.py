@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
-from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
 from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
@@ -18,13 +16,10 @@ from tidemill.engine.services.runs import RunService
 from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import render
 from tidemill.kernel.commands import CloseDeadLetter, Retry
-from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
+from tidemill.kernel.events import AnyEvent, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
-from tidemill.security.secrets import RedactedSecrets
 
 OPEN = "status:open"
 TERMS = ("status", "run", "workflow", "node", "code")
@@ -93,29 +88,8 @@ class DeadLetterService:
             "attempts": letter.attempts,
             "at_ms": letter.at_ms,
             "error": error_view(letter.error),
-            "input": await self._input(run_id, node, at_index(index), events[: letter.seq]),
+            "input": await self._context.input_of(run_id, node, at_index(index), replay(events[: letter.seq])),
         }
-
-    async def _input(self, run_id: str, node: str, index: int, events: Sequence[AnyEvent]) -> Any:
-        """The node's config as its last attempt saw it; None when it cannot be rendered, which may be the error."""
-        state = replay(events)
-        flow = await self._context.catalog.flow(self._context.tenant, state.digest)
-        known = flow.workflow.by_id[node]
-        wanted = {ref.digest for ref in blobs_of(flow.workflow, state, known)}
-        items = state.peek(node).map
-        if items is not None and isinstance(items.items, BlobRef):
-            wanted.add(items.items.digest)
-        fetched = await Values(self._context.blobs).fetch(self._context.tenant, wanted)
-        scope = scope_of(flow.workflow, state, run_id, known, fetched)
-        if items is not None and index >= 0:
-            item = shared_value(items.items, fetched)[index]
-            scope = dataclasses.replace(scope, has_item=True, item=item, index=index)
-        try:
-            program = flow.program(known) if flow.is_ready(known) else await flow.compile_apart(known)
-            scope = dataclasses.replace(scope, secrets=RedactedSecrets())
-            return await render(program.config, scope, self._context.isolation)
-        except ExpressionError:
-            return None
 
     async def discard(
         self,

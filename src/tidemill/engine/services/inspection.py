@@ -1,13 +1,13 @@
 """Looking at a run: show, events, logs, path, tokens, why, compare.
 
-Log segments hold what handlers printed as it came, often in pieces; `Lines` joins the pieces. A worker that cannot load
-a value, or cannot read the log of a child to start, releases the job and tries again later. The run's log says nothing
-of that, so `why` looks for the unreadable values (`Unread`) and children (`Unstarted`) itself.
+A worker that cannot load a value, or cannot read the log of a child to start, releases the job and tries again later.
+The run's log says nothing of that, so `why` looks for the unreadable values (`Unread`) and children (`Unstarted`)
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from shlex import quote
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs, digest_of
-from tidemill.blobs.payloads import decode_value
-from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_logs
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.attempts.log_store import AttemptId, Lines, LogLine, StoredLine, latest_of, read_logs, shown_line
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
 from tidemill.engine.corruption import UNREADABLE, is_newer, newer_job
@@ -26,7 +26,7 @@ from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.services.context import ServiceContext, at_index, check_node
 from tidemill.engine.services.workers import WorkerService
-from tidemill.engine.views import RunView, view_run
+from tidemill.engine.views import RunView, item_views, view_run
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
@@ -36,7 +36,7 @@ from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import JOB_FORMAT, key_of, task_of
-from tidemill.kernel.queries import path, payloads_in, tokens
+from tidemill.kernel.queries import EventFilter, begun_at, path, payloads_in, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Row, Stream, cap_bound
 from tidemill.version import __version__
@@ -51,59 +51,6 @@ AGENT = "agent"
 """The node type whose visits have transcripts."""
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""
-
-
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    node: str
-    visit: int
-    index: int
-    """The item of a map, -1 where there is none."""
-    attempt: int
-    at_ms: int
-    source: str
-    """`stdout`, `stderr`, the level of a log record in small letters, or `traceback`."""
-    text: str
-    """Without the end of the line."""
-
-
-class Lines:
-    """Puts together what was said in pieces."""
-
-    def __init__(self) -> None:
-        self._begun: dict[tuple[AttemptId, str], StoredLine] = {}
-
-    def of(self, spoken: Iterable[LogRecord]) -> Iterator[LogLine]:
-        """The lines that end with what was said now."""
-        for each in spoken:
-            where = (each.place, each.line.source)
-            begun = self._begun.pop(where, None)
-            at_ms = each.line.at_ms if begun is None else begun.at_ms
-            *whole, last = ((begun.text if begun is not None else "") + each.line.text).split("\n")
-            for number, text in enumerate(whole):
-                yield _shown(each.place, StoredLine(each.line.at_ms if number else at_ms, each.line.source, text))
-            if last:
-                self._begun[where] = StoredLine(each.line.at_ms if whole else at_ms, each.line.source, last)
-
-    def rest(self) -> Iterator[LogLine]:
-        begun, self._begun = self._begun, {}
-        for (place, _), line in begun.items():
-            yield _shown(place, line)
-
-
-def _shown(place: AttemptId, line: StoredLine) -> LogLine:
-    return LogLine(**msgspec.structs.asdict(place), **msgspec.structs.asdict(line))
-
-
-def _latest(spoken: list[LogRecord]) -> list[LogRecord]:
-    """About the last megabyte of each attempt: more may still be there."""
-    left: dict[AttemptId, int] = {}
-    kept: list[LogRecord] = []
-    for each in reversed(spoken):
-        room = left.get(each.place, KEPT_BYTES)
-        if room > 0:
-            kept.append(each)
-            left[each.place] = room - len(each.line.text.encode("utf-8", "surrogatepass"))
-    return kept[::-1]
 
 
 TRACEBACK = "traceback"
@@ -230,6 +177,11 @@ def _wait_of(state: State, job: JobFact) -> Wait | None:
     return None if act is None else act.wait
 
 
+EVENTS_LOOKED_AT = 2_000
+"""Events that are read at a time when not all are wanted."""
+BRIEF_BYTES = 200
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     left: str
     right: str
@@ -257,10 +209,10 @@ class InspectionService:
     def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
         self._context, self._workers = context, workers
 
-    async def show(self, run_id: str, *, at: int | None = None) -> RunView:
-        """The run as it is now, or as it was after event `at`."""
-        entry = await self._at(run_id, at)
-        view = await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs, gaps=True)
+    async def show(self, run_id: str, *, at: int | None = None, values: bool = True) -> RunView:
+        """The run as it is now, or as it was after event `at`; without `values` its outputs are left out."""
+        entry, context = await self._at(run_id, at), self._context
+        view = await view_run(context.stream(run_id), entry.state, entry.flow, context.blobs, gaps=True, values=values)
         view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
         return view
 
@@ -273,6 +225,14 @@ class InspectionService:
         row = await row_like(self._context.store, self._context.tenant, like)
         shown = None if row is None else read_run_row(row)
         return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
+
+    async def as_of(self, run_id: str, at: int | None) -> CachedRun:
+        """State and workflow as they are now, or as they were after event `at`."""
+        return await self._at(run_id, at)
+
+    async def log(self, run_id: str, at: int | None) -> list[AnyEvent]:
+        """All events of a run, or those up to `at`."""
+        return await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
 
     async def _at(self, run_id: str, at: int | None) -> CachedRun:
         if at is None:
@@ -341,6 +301,52 @@ class InspectionService:
             raise rejected("cursor_invalid", "events are counted from 1", path="/after")
         tail = await self._context.tail(run_id, after, None if limit is None else max(limit, 0))
         return [plain(decode_event(record), seq) for seq, record in enumerate(tail.records, after + 1)]
+
+    async def find_events(
+        self, run_id: str, wanted: EventFilter, *, after: int = 0, limit: int = 100, brief: bool = False
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Events behind `after` that are wanted, and the seq to go on after; `brief` shows the beginnings of values."""
+        found: list[dict[str, Any]] = []
+        while True:
+            tail = await self._context.tail(run_id, after, limit if wanted == EventFilter() else EVENTS_LOOKED_AT)
+            for after, record in enumerate(tail.records, after + 1):  # noqa: B020 - goes on where it has come to
+                event = decode_event(record)
+                if wanted.takes(event, record):
+                    found.append(plain(event, after, bytes_max=BRIEF_BYTES if brief else None))
+                    if len(found) == limit:
+                        return found, after if after < tail.version else None
+            if after >= tail.version or not tail.records:
+                return found, None
+
+    async def input(
+        self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None, at: int | None = None
+    ) -> NodeOutput:
+        """What an attempt at a node was given: its config with the values in it; of a whole map, its list."""
+        events = await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
+        state, place = replay(events), at_index(index)
+        check_node((await self._context.catalog.flow(self._context.tenant, state.digest)).workflow, node)
+        number = state.peek(node).visit if visit is None else visit
+        begun = begun_at(events, node, number, place)
+        text = b""
+        if begun:
+            then = replay(events[:begun])
+            items = then.peek(node).map
+            if items is not None and index is None:
+                text = await self._context.text(items.items)
+            else:
+                value = await self._context.input_of(run_id, node, place, then)
+                text = b"" if value is None else encode_value(value)
+        status = "STARTED" if begun else "PENDING"
+        digest = digest_of(text) if text else ""
+        return NodeOutput(node=node, visit=number, index=index, status=status, digest=digest, text=text)
+
+    async def items(
+        self, run_id: str, node: str, *, status: str = "", after: int = -1, limit: int = 100, at: int | None = None
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Items of the latest visit of a map, all or those with a status; and the index to go on after."""
+        entry = await self._at(run_id, at)
+        check_node(entry.flow.workflow, node)
+        return item_views(entry.state.peek(node), after, limit, status)
 
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """The way the run went: every visit in the order in which they ended, each with the edges it took."""
@@ -498,7 +504,7 @@ class InspectionService:
             check_node(entry.flow.workflow, node)
             _check_attempt(entry.state, node, visit, index, attempt)
         lines = Lines()
-        told = [*lines.of(_latest(spoken)), *lines.rest(), *await self._tracebacks(run_id, wanted)]
+        told = [*lines.of(latest_of(spoken)), *lines.rest(), *await self._tracebacks(run_id, wanted)]
         return sorted(told, key=attrgetter("at_ms"))
 
     async def _tracebacks(
@@ -510,7 +516,7 @@ class InspectionService:
         records = (record for record in tail.records if record.find(b"NodeFailed", 0, TYPE_WITHIN_BYTES) >= 0)
         failed = (event for event in map(decode_event, records) if isinstance(event, NodeFailed))
         return [
-            _shown(place, StoredLine(event.at_ms, TRACEBACK, text))
+            shown_line(place, StoredLine(event.at_ms, TRACEBACK, text))
             for event in failed
             if event.error.traceback and _own_error(event)
             if wanted(place := AttemptId(event.node, event.visit, event.index, event.attempt))
@@ -538,7 +544,7 @@ class InspectionService:
             state = (await self._context.entry(run_id)).state
             busy, new = state.busy, state.seq > seq
             spoken = await read_logs(self._context.store, self._context.tenant, run_id, seen, wanted)
-            fresh = list(lines.of(_latest(spoken)))
+            fresh = list(lines.of(latest_of(spoken)))
             if new:
                 fresh += await self._tracebacks(run_id, wanted, seq, state.seq)
                 seq = state.seq

@@ -7,7 +7,7 @@ types stay those that the run was compiled with, whatever has been registered si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from tidemill.kernel.decide.fork import graph_after, shared_prefix, undone
 from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import apply_patch
-from tidemill.kernel.document.reader import normalise
+from tidemill.kernel.document.reader import normalise, read_document, with_places
 from tidemill.kernel.events import Payload, RunPatched
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.model import Json, Workflow
@@ -56,6 +56,13 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The run has ended: the patch can be applied only with `retry`, which this dry run was not given."""
 
 
+class _Change(NamedTuple):
+    """One of the two: how a document changes, or what it becomes."""
+
+    operations: Any
+    document: Mapping[str, Any] | str | None
+
+
 class PatchService:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -85,8 +92,9 @@ class PatchService:
     async def patch(
         self,
         run_id: str,
-        operations: Any,
+        operations: Any = None,
         *,
+        document: Mapping[str, Any] | str | None = None,
         base_digest: str | None = None,
         expected_seq: int | None = None,
         retry: bool = False,
@@ -101,6 +109,7 @@ class PatchService:
 
         A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
         patch needs it. `base_digest` is the digest that it was made against; `publish` makes a version of the outcome.
+        Instead of operations, `document` is what the run's document shall become, as a mapping or as its text.
         """
         check_words(message=message, actor=actor)
         check_command_id(command_id)
@@ -108,7 +117,8 @@ class PatchService:
         entry = await self._context.entry(run_id)
         if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
-        command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
+        given = _Change(operations, document)
+        command, compiled = await self._patch_command(run_id, entry, given, base_digest, expected_seq)
         flow, state = entry.flow.workflow, entry.state
         who, sure = actor or None, tuple(did_not_happen)
         command = msgspec.structs.replace(
@@ -168,16 +178,36 @@ class PatchService:
         )
 
     async def _patch_command(
-        self, run_id: str, entry: CachedRun, operations: Any, base_digest: str | None, expected_seq: int | None
+        self, run_id: str, entry: CachedRun, change: _Change, base_digest: str | None, expected_seq: int | None
     ) -> tuple[Patch, Compiled]:
         shown = await self._document(run_id, entry)
         if base_digest is not None and base_digest != shown.digest:
             hint = "read the run's document again and make the patch against it"
             raise rejected("patch_stale", "the run has another graph by now", path="/base_digest", hint=hint)
-        compiled = await self._context.catalog.compile(self._context.tenant, apply_patch(shown.document, operations))
+        operations, compiled = await self._compiled(shown.document, change)
         payload = await self._context.packed(operations, code="patch_invalid", path="/operations")
         patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
         return patch, compiled
+
+    async def _compiled(self, document: Json, change: _Change) -> tuple[Any, Compiled]:
+        """The operations of a change, and the graph that they lead to. Problems of a text have line and column."""
+        if (change.operations is None) is (change.document is None):
+            message = "give operations or a document, one of the two"
+            raise rejected("patch_invalid", message, path="/operations", hint="write [{op, path, …}]")
+        catalog, tenant = self._context.catalog, self._context.tenant
+        if change.document is None:
+            return change.operations, await catalog.compile(tenant, apply_patch(document, change.operations))
+        text = change.document if isinstance(change.document, str) else None
+        wanted: Any = change.document
+        if text is not None:
+            wanted = await off_loop(text, lambda: read_document(text, format=None))
+        try:
+            compiled = await catalog.compile(tenant, wanted)
+        except Rejected as refusal:
+            if text is None:
+                raise
+            raise Rejected(await off_loop(text, with_places, refusal.problems, text)) from None
+        return diff_documents(document, compiled.document), compiled
 
     async def _publish_patched(self, version: int, compiled: Compiled, actor: str, message: str) -> Published:
         """Make what the run runs a version, as a patch of the version that the run was started with."""
@@ -200,6 +230,7 @@ class PatchService:
         node: str | None = None,
         inputs: Any = None,
         patch: Any = None,
+        document: Mapping[str, Any] | str | None = None,
         labels: Mapping[str, str] | None = None,
         reason: str = "",
         actor: str = "",
@@ -207,7 +238,8 @@ class PatchService:
     ) -> str:
         """Start a run of its own that shares what this one had done after event `at`, by default everything.
 
-        `node` runs again there; `inputs` and a JSON Patch may differ. With `key` the call may be repeated.
+        `node` runs again there; `inputs` and a JSON Patch, or the `document`, may differ. With `key` the call may be
+        repeated.
         """
         check_words(reason=reason, actor=actor)
         self._context.check_actor(actor)
@@ -239,9 +271,9 @@ class PatchService:
             reason=reason,
         )
         after: CompiledWorkflow | None = None
-        if patch is not None:
+        if patch is not None or document is not None:
             entry = CachedRun(replay(prefix), flow)
-            patched, compiled = await self._patch_command(run_id, entry, patch, None, None)
+            patched, compiled = await self._patch_command(run_id, entry, _Change(patch, document), None, None)
             await self._context.catalog.store_flow(self._context.tenant, compiled)
             command = msgspec.structs.replace(
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)

@@ -7,17 +7,63 @@ repeated without harm.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from tidemill.engine.services.context import ServiceContext, at_index
-from tidemill.engine.validation import check_labels, check_words
-from tidemill.errors import rejected
-from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal
+import msgspec
+
+from tidemill.engine.services.context import ServiceContext, at_index, check_node
+from tidemill.engine.validation import check_labels, check_place, check_words
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel import events
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Cancel,
+    Override,
+    Pause,
+    Relabel,
+    Resume,
+    Retry,
+    Rewind,
+    Rollback,
+    Signal,
+)
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.decide import decide
+from tidemill.kernel.decide.operations import running_once, unknown_outcomes
 
 NAME_LENGTH_MAX = 200
+EVENTS_SHOWN_MAX = 100
+
+ActionName = Literal["cancel", "override", "pause", "resume", "retry", "rewind", "rollback"]
+
+
+class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action would do to a run now."""
+
+    seq: int
+    """The last event of the run that was looked at."""
+    status: str
+    """Of the run right afterwards."""
+    again: tuple[str, ...]
+    """Nodes that run again, or for the first time."""
+    cancelled: tuple[str, ...]
+    """Nodes that are under way, and are cancelled."""
+    skipped: tuple[str, ...]
+    undone: tuple[str, ...]
+    """What is compensated, as node/visit/index, in this order."""
+    unsure: tuple[str, ...]
+    """Nodes with an unknown outcome: it is refused until `did_not_happen` names them, or they are settled by hand."""
+    events: tuple[str, ...]
+    """The types of the events that are recorded at once: the first of them."""
+    event_count: int
+
 
 UNSET: Any = object()
 """No value was given; None is one."""
+
+_REHEARSED: dict[str, type[Cancel | Pause | Resume | Retry | Rollback]] = {
+    kind.__name__.lower(): kind for kind in (Cancel, Pause, Resume, Retry, Rollback)
+}
 
 
 class RunActions:
@@ -45,6 +91,17 @@ class RunActions:
         return sent
 
     # Operator actions
+
+    async def check_allowed(self, action: str, run_id: str) -> None:
+        """Raise what `cancel`, `pause`, `resume`, `retry` or `rollback` would be refused with now; nothing is done."""
+        if action == "retry":
+            await self._context.check_parent(run_id)
+        await self._context.rehearse(run_id, _REHEARSED[action]())
+
+    async def status_of(self, run_id: str) -> tuple[str, str]:
+        """The workflow and the status of a run."""
+        state = (await self._context.entry(run_id)).state
+        return state.workflow, state.status
 
     async def cancel(
         self,
@@ -135,6 +192,55 @@ class RunActions:
         """Undo what a run that has ended did, with the compensators of its nodes, backwards."""
         await self._context.command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
+    async def rehearse(
+        self,
+        run_id: str,
+        action: ActionName,
+        *,
+        node: str = "",
+        visit: int | None = None,
+        index: int | None = None,
+        skip: bool = False,
+        next_nodes: Sequence[str] | None = None,
+        compensate: bool | None = None,
+        force: bool = False,
+        did_not_happen: Sequence[str] = (),
+    ) -> Rehearsal:
+        """What an action would do now; nothing changes. Raises Rejected with what it would be refused with."""
+        check_place(visit, index)
+        if action == "retry":
+            await self._context.check_parent(run_id)
+        entry = await self._context.entry(run_id)
+        flow, state = entry.flow.workflow, entry.state
+        if action in ("rewind", "override"):
+            check_node(flow, node)
+        unsure: list[str] = []
+        if action == "retry" and not state.live:
+            unsure = unknown_outcomes(flow, state)
+        elif action == "rewind" and state.live:
+            unsure = running_once(flow, state, node)
+        sure = tuple(dict.fromkeys((*did_not_happen, *unsure)))
+        settled = Override(
+            node=node,
+            visit=visit or 0,
+            index=at_index(index),
+            output=None if skip else b"null",
+            next_nodes=None if next_nodes is None else tuple(next_nodes),
+        )
+        commands: dict[ActionName, AnyCommand] = {
+            "cancel": Cancel(compensate=compensate, force=force),
+            "override": settled,
+            "pause": Pause(),
+            "resume": Resume(),
+            "retry": Retry(confirmed_not_done=sure),
+            "rewind": Rewind(node=node, confirmed_not_done=sure),
+            "rollback": Rollback(),
+        }
+        decision = decide(flow, state, commands[action], self._context.store.now_ms())
+        if isinstance(decision, Problem):
+            raise Rejected(decision)
+        return _rehearsal(state.seq, decision, [name for name in unsure if name not in did_not_happen])
+
     async def relabel(
         self,
         run_id: str,
@@ -151,3 +257,34 @@ class RunActions:
         await self._context.command(
             run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
         )
+
+
+def _rehearsal(seq: int, decision: Decision, unsure: Sequence[str]) -> Rehearsal:
+    again: list[str] = []
+    cancelled: list[str] = []
+    skipped: list[str] = []
+    undone: tuple[str, ...] = ()
+    for event in decision.events:
+        match event:
+            case events.RunRetried() | events.RunRewound():
+                again += [opened.node for opened in event.nodes]
+            case events.NodeCancelled():
+                cancelled.append(event.node)
+            case events.NodeSkipped():
+                skipped.append(event.node)
+            case events.NodeOverridden(status="SKIPPED"):
+                skipped.append(event.node)
+            case events.RollbackStarted():
+                undone = decision.after.undo_order
+    settled = {event.node for event in decision.events if isinstance(event, events.NodeOverridden)}
+    return Rehearsal(
+        seq=seq,
+        status=decision.after.status,
+        again=tuple(name for name in dict.fromkeys(again) if name not in settled),
+        cancelled=tuple(dict.fromkeys(cancelled)),
+        skipped=tuple(dict.fromkeys(skipped)),
+        undone=undone,
+        unsure=tuple(unsure),
+        events=tuple(str(event.__struct_config__.tag) for event in decision.events[:EVENTS_SHOWN_MAX]),
+        event_count=len(decision.events),
+    )

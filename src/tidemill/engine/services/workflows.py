@@ -174,6 +174,10 @@ class WorkflowService:
         """Where the tags of a workflow point, `latest` included."""
         return await self._context.catalog.tags(self._context.tenant, name)
 
+    async def weights(self, name: str) -> dict[str, dict[int, int]]:
+        """By tag that several versions share: their percentages."""
+        return await self._context.catalog.weights(self._context.tenant, name)
+
     async def tag_history(self, name: str, tag: str | None = None) -> list[TagMoved]:
         """Where the tags of a workflow have pointed, oldest first."""
         return await self._context.catalog.tag_history(self._context.tenant, name, tag)

@@ -6,6 +6,7 @@ A provider is a function from a question to a reply; it knows nothing of nodes, 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -263,15 +264,21 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 async def scripted(question: Question, on_text: OnText) -> Reply:
-    """Return the configured answer to a prompt. A word counts as a token."""
+    """Return the configured answer to a prompt. A word counts as a token.
+
+    `extra: {words_per_second: 5}` streams it as slowly as a model does.
+    """
     prompt = next((message_text(each) for each in reversed(question.messages) if each.get("role") == "user"), "")
     turn = sum("tool_calls" in each for each in question.messages) if question.turn is None else question.turn
     turn += 1 if question.correction else 0
     answer = _select_answer(question.settings.answers, prompt, turn)
     text, calls = _played(question, answer, turn)
     if question.stream:
+        pace = question.settings.extra.get("words_per_second")
         for word in _WORD.findall(text):
             on_text(word)
+            if isinstance(pace, (int, float)) and pace > 0:
+                await asyncio.sleep(1 / pace)
     words = sum(len(message_text(message).split()) for message in question.conversation)
     said = len(text.split()) + sum(1 + len(call.arguments_text.split()) for call in calls)
     return Reply(

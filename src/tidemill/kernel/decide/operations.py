@@ -23,7 +23,7 @@ from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
 from tidemill.kernel.decide.waits import leave_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route
 from tidemill.kernel.jobs import key_of, run_job, system_job
-from tidemill.kernel.model import Node
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit, key_at, peek_at
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
@@ -37,12 +37,17 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
         return problem("run_not_ended", f"the run is {state.status}", "rewind it to a node, or cancel it first")
     if state.rollback != "none":
         return problem("run_rolled_back", f"its rollback is {state.rollback}", "fork it, or start a new run")
-    asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *builder.flow.once])
-    unsure = [name for name in asked if name not in sure and _unsure(builder.flow.by_id.get(name), state.peek(name))]
+    unsure = [name for name in unknown_outcomes(builder.flow, state) if name not in sure]
     if unsure:
         message = f"the outcome of {', '.join(unsure)} is unknown"
         return problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
     return None
+
+
+def unknown_outcomes(flow: Workflow, state: State) -> list[str]:
+    """Nodes of an ended run of which nobody knows whether their effect happened."""
+    asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *flow.once])
+    return [name for name in asked if _unsure(flow.by_id.get(name), state.peek(name))]
 
 
 def _unsure(node: Node | None, visit: Visit) -> bool:
@@ -156,16 +161,18 @@ def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
         return problem("run_ended", f"the run is {builder.state.status}", hint)
     if not _has_begun(builder.state.peek(command.node)):
         return problem("node_not_begun", f"node {command.node} has not begun yet", "there is nothing to go back to")
-    reach = descendants(builder.flow, command.node) | {command.node}
-    unsure = [
-        name
-        for name in builder.flow.once
-        if name in reach - {*command.confirmed_not_done} and _is_running(builder.state.peek(name))
-    ]
+    running = running_once(builder.flow, builder.state, command.node)
+    unsure = [name for name in running if name not in command.confirmed_not_done]
     if unsure:
         message = f"{', '.join(unsure)} is running, and its outcome would be unknown"
         return problem("outcome_unknown", message, "let it end, or say that it did not happen")
     return None
+
+
+def running_once(flow: Workflow, state: State, node: str) -> list[str]:
+    """Nodes with `at_most_once` from this one on that are running."""
+    reach = descendants(flow, node) | {node}
+    return [name for name in flow.once if name in reach and _is_running(state.peek(name))]
 
 
 def _is_running(visit: Visit) -> bool:

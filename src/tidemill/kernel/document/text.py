@@ -1,4 +1,4 @@
-"""Strict JSON and YAML 1.2 parsers that report every fault with line and column.
+"""Strict JSON and YAML 1.2 parsers that report every fault with line and column; and documents as YAML.
 
 JSON: the standard parser is fast but lenient (duplicate keys, NaN, lone surrogates), so it only detects a fault; a slow
 scan, which valid documents never need, finds where. YAML: values are composed from the C parser's events without
@@ -419,3 +419,49 @@ def _is_deep(text: str) -> bool:
         if depth > DEPTH_MAX:
             return True
     return False
+
+
+# Writing
+
+_LIKE_A_NUMBER = tuple("-+.0123456789~")
+
+
+def as_yaml(document: Any) -> str:
+    """A JSON value as YAML that reads back as the same value."""
+    return str(yaml.dump(_ordered(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100))
+
+
+def _ordered(document: Any) -> Any:
+    """The same document with its keys in the order in which people write them."""
+    if not isinstance(document, dict):
+        return document
+    nodes = document.get("nodes")
+    ordered = _sorted(document, first=("name", "description"), last=("nodes", "edges", "outputs"))
+    if isinstance(nodes, list):
+        ordered["nodes"] = [
+            _sorted(node, first=("id", "type"), last=("config",)) if isinstance(node, dict) else node for node in nodes
+        ]
+    return ordered
+
+
+def _sorted(mapping: dict[str, Any], *, first: tuple[str, ...], last: tuple[str, ...]) -> dict[str, Any]:
+    between = [key for key in mapping if key not in first + last]
+    return {key: mapping[key] for key in (*first, *between, *last) if key in mapping}
+
+
+def _dumper() -> Any:
+    """A writer that repeats a value instead of referring back to it, since people edit what they see."""
+    written: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Plain(written):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Plain.add_representer(str, _text)
+    return Plain
+
+
+def _text(dumper: Any, text: str) -> Any:
+    """A string; quoted when another reader than the library's own would take it for a number."""
+    style = "|" if "\n" in text else "'" if text.startswith(_LIKE_A_NUMBER) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -273,10 +273,10 @@ async def test_an_agent_chooses_within_its_closed_set(
     def agent(context: NodeContext) -> HandlerOutcome:
         return Done({"next_nodes": chosen}) if in_output else Done({}, chosen)
 
-    handler = Handler(NodeType(name="agent"), agent)
+    handler = Handler(NodeType(name="chooser"), agent)
     worker = await mill.process(more=[handler])
     branch = {"type": "agent_driven", "available_next_nodes": ["b", "c"], "default": ["d"]}
-    run = await worker.run(document(node("a", type="agent", branch=branch), node("b"), node("c"), node("d")))
+    run = await worker.run(document(node("a", type="chooser", branch=branch), node("b"), node("c"), node("d")))
     assert run.status == status
     assert [name for name in "bcd" if run.nodes[name]["status"] == "COMPLETED"] == taken
     if status == "FAILED":

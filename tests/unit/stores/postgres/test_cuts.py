@@ -256,7 +256,8 @@ async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
-async def test_a_server_that_restarts_is_waited_for(how: signal.Signals) -> None:
+async def test_a_server_that_restarts_is_waited_for(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "PATIENCE_SECONDS", 1.0)
     with running("fsync=on") as private:
         store = PostgresStore(place_at(private.new_store()))
         await store.open()

@@ -1,0 +1,248 @@
+"""The page in a headless Chromium: how soon it shows what was asked for, how little it does when nothing happens.
+
+Times are the browser's own: from the start of a navigation to the frame behind the moment when the wanted thing is
+there. The browser has been at the same route before, so its cache is warm, as that of people is. Needs what `make
+test-web` needs. `RUNS=100000` fills the long list with fewer runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+
+from benches.figures import Figure, Note
+from benches.filling import fill, open_engine
+from benches.load import quantile
+from tests.web.conftest import DESK, FLAGS, chrome
+from tests.web.server import Server, served
+
+RUNS = int(os.environ.get("RUNS") or 1_000_000)
+PAINT_MUST_S, SCRIPT_MUST_KB = 1.0, 350.0
+GRAPH_MUST_MS, LARGE_GRAPH_MUST_MS, FRAME_MUST_MS = 700.0, 1_500.0, 100.0
+HISTORY_MUST_MS, TASK_MUST_MS, LIST_MUST_MS = 500.0, 100.0, 500.0
+LIVE_MUST_MS, CPU_MUST = 500.0, 2.0
+FOLLOWERS, SIGNALS = 19, 40
+IDLE_SECONDS = 15.0
+REPEATS = 5
+EVENTS = 50_000
+EVENTS_PER_ITEM = 3
+FANOUT = 6_000
+"""Items of one map; the history needs several."""
+
+# Keeps the time of the first frame in which a selector matches, and the longest task. Installed before any script runs.
+OBSERVE = """(() => {
+  window.longest = 0;
+  const keep = list => list.getEntries().forEach(each => { window.longest = Math.max(window.longest, each.duration); });
+  new PerformanceObserver(keep).observe({type: 'longtask', buffered: true});
+  window.seen = selector => new Promise(resolve => {
+    const look = () => document.querySelector(selector)
+      ? requestAnimationFrame(() => setTimeout(() => resolve(performance.now()))) : requestAnimationFrame(look);
+    look();
+  });
+})()"""
+
+
+def chain(name: str, nodes: int) -> dict[str, Any]:
+    """Nodes in layers of ten, each behind two of the layer before."""
+    made = []
+    for number in range(nodes):
+        behind = [f"n{number - 10}", f"n{number - 10 - number % 10 + (number + 1) % 10}"] if number >= 10 else []
+        made.append({"id": f"n{number}", "type": "value", "config": number, "dependencies": sorted(set(behind))})
+    return {"name": name, "limits": {"max_nodes": max(nodes, 1_000)}, "nodes": made}
+
+
+def long_history() -> dict[str, Any]:
+    items = f"{{{{ range({FANOUT}) | list }}}}"
+    maps = range(EVENTS // (FANOUT * EVENTS_PER_ITEM) + 1)
+    return {
+        "name": "long-history",
+        "limits": {"max_fanout": FANOUT},
+        "nodes": [
+            {"id": f"map{number}", "type": "value", "map": {"over": items}, "config": "{{ item }}"} for number in maps
+        ],
+    }
+
+
+LARGE = {
+    "name": "large-output",
+    "nodes": [{"id": "large", "type": "python", "config": {"function": "large", "args": {"megabytes": 10}}}],
+}
+LISTENS = {
+    "name": "listens",
+    "nodes": [
+        {"id": f"s{n}", "type": "signal", "config": {"name": f"n{n}"}, "dependencies": [f"s{n - 1}"] if n else []}
+        for n in range(SIGNALS + 1)
+    ],
+}
+
+
+def node(name: str, words: str = "") -> str:
+    """The selector of a node in the graph."""
+    return f'button[aria-label^="{name},"]' + (f'[aria-label*="{words}" i]' if words else "")
+
+
+def shown_ms(page: Page, url: str, selector: str) -> float:
+    """The best time from a navigation to the frame that shows it, with a warm cache."""
+    times = []
+    for _ in range(REPEATS):
+        page.goto(url, wait_until="commit")
+        times.append(page.evaluate("selector => window.seen(selector)", selector))
+    return min(times[1:])
+
+
+@contextmanager
+def new_page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport=DESK)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.add_init_script(OBSERVE)
+    yield page
+    context.close()
+
+
+def script_kb(browser: Browser, url: str, selector: str) -> float:
+    """Compressed kilobytes of script that the first visit of a route transfers."""
+    with new_page(browser) as page:
+        session = page.context.new_cdp_session(page)
+        session.send("Network.enable")
+        kinds: dict[str, str] = {}
+        sizes: dict[str, float] = {}
+        session.on("Network.responseReceived", lambda said: kinds.update({said["requestId"]: said["type"]}))
+        session.on("Network.loadingFinished", lambda said: sizes.update({said["requestId"]: said["encodedDataLength"]}))
+        page.goto(url)
+        page.evaluate("selector => window.seen(selector)", selector)
+        page.wait_for_load_state("networkidle")
+        return sum(size for request, size in sizes.items() if kinds.get(request) == "Script") / 1024
+
+
+def longest_frame_ms(page: Page) -> float:
+    """Drags the graph and answers the longest time between two frames."""
+    page.evaluate(
+        """() => { window.frames_ = []; let last = performance.now();
+        const next = now => { window.frames_.push(now - last); last = now; requestAnimationFrame(next); };
+        requestAnimationFrame(next); }"""
+    )
+    page.mouse.move(700, 500)
+    page.mouse.down()
+    for step in range(30):
+        page.mouse.move(700 - step * 12, 500 - step * 6)
+    page.mouse.up()
+    return float(page.evaluate("Math.max(...window.frames_.slice(2))"))
+
+
+def live_ms(page: Page, server: Server) -> list[float]:
+    """From sending a signal to the frame that shows the node as succeeded, with others that follow the run, too."""
+    run_id = server.start("listens")
+    stop = threading.Event()
+
+    def follow() -> None:
+        with urllib.request.urlopen(f"{server.url}/api/v1/runs/{run_id}/stream", timeout=120) as answer:
+            while not stop.is_set() and answer.readline():
+                pass
+
+    for _ in range(FOLLOWERS):
+        threading.Thread(target=follow, daemon=True).start()
+    page.goto(f"{server.url}/runs/{run_id}?view=graph")
+    page.evaluate("selector => window.seen(selector)", node("s0", "waiting"))
+    delays = []
+    for number in range(SIGNALS):
+        page.evaluate(
+            """selector => { window.arrived = window.seen(selector).then(() => Date.now()); }""",
+            node(f"s{number}", "succeeded"),
+        )
+        sent = time.time() * 1_000
+        server.post(f"/runs/{run_id}/signal", {"name": f"n{number}"})
+        delays.append(page.evaluate("() => window.arrived") - sent)
+    stop.set()
+    server.post(f"/runs/{run_id}/signal", {"name": f"n{SIGNALS}"})
+    return delays
+
+
+def idle_percent(page: Page, server: Server) -> float:
+    """CPU of the page's process while it follows a run in which nothing happens."""
+    run_id = server.start("listens")
+    page.goto(f"{server.url}/runs/{run_id}?view=graph")
+    page.evaluate("selector => window.seen(selector)", node("s0", "waiting"))
+    page.wait_for_timeout(2_000)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    before, began = _process_seconds(session), time.monotonic()
+    page.wait_for_timeout(IDLE_SECONDS * 1_000)
+    return (_process_seconds(session) - before) / (time.monotonic() - began) * 100
+
+
+def _process_seconds(session: CDPSession) -> float:
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "ProcessTime"))
+
+
+def filled(folder: Path) -> str:
+    url = f"sqlite:///{folder}/million.db"
+
+    async def run() -> None:
+        async with open_engine(url) as engine:
+            await fill(engine, RUNS)
+
+    asyncio.run(run())
+    return url
+
+
+def figures() -> Iterator[Figure | Note]:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chrome(), args=list(FLAGS))
+        yield Note(f"Chromium {browser.version}")
+        with served(Path(folder), "--log-level", "error") as server:
+            yield from _pages(browser, server)
+        filled(Path(folder))
+        with served(Path(folder), "--log-level", "error", name="million") as server, new_page(browser) as page:
+            shown = shown_ms(page, f"{server.url}/runs", ROW)
+            yield Figure(f"runs among {RUNS:,}: to the first rows", shown, "ms", LIST_MUST_MS)
+        browser.close()
+
+
+ROW = 'main a[href*="runs/"]'
+
+
+def _pages(browser: Browser, server: Server) -> Iterator[Figure | Note]:
+    server.publish(chain("chain-300", 300), chain("chain-5000", 5_000), long_history(), LARGE, LISTENS)
+    for _ in range(30):
+        server.start("chain-300")
+    small, large = server.start("chain-300"), server.start("chain-5000")
+    history, output = server.start("long-history"), server.start("large-output")
+    for run_id in (small, large, history, output):
+        server.until(run_id, "COMPLETED")
+    with new_page(browser) as page:
+        yield Figure(
+            "first useful paint of the runs, warm", shown_ms(page, f"{server.url}/runs", ROW) / 1e3, "s", PAINT_MUST_S
+        )
+        yield Figure(
+            "script of the first route, compressed", script_kb(browser, f"{server.url}/runs", ROW), "KB", SCRIPT_MUST_KB
+        )
+        shown = shown_ms(page, f"{server.url}/runs/{small}?view=graph", node("n0"))
+        yield Figure("run of 300 nodes: to its graph", shown, "ms", GRAPH_MUST_MS)
+        shown = shown_ms(page, f"{server.url}/runs/{large}?view=graph", 'main button[aria-label*=", value"]')
+        yield Figure("run of 5,000 nodes: to its graph", shown, "ms", LARGE_GRAPH_MUST_MS)
+        yield Figure("run of 5,000 nodes: longest frame while panning", longest_frame_ms(page), "ms", FRAME_MUST_MS)
+        events = server.run(history)["events"]
+        shown = shown_ms(page, f"{server.url}/runs/{history}?view=history", "main [data-seq]")
+        yield Figure(f"history of {events:,} events: first screen", shown, "ms", HISTORY_MUST_MS)
+        page.goto(f"{server.url}/runs/{output}?node=large&tab=output")
+        page.get_by_text("a row of a large output").first.wait_for()
+        page.wait_for_timeout(1_000)
+        yield Figure("10 MB output: longest task", page.evaluate("window.longest"), "ms", TASK_MUST_MS)
+        delays = live_ms(page, server)
+        yield Figure(
+            f"live change to pixels, {FOLLOWERS} followers beside, p95", quantile(delays, 0.95), "ms", LIVE_MUST_MS
+        )
+        yield Note(f"p50 {quantile(delays, 0.5):.0f} ms")
+        yield Figure("idle live page: CPU", idle_percent(page, server), "%", CPU_MUST)

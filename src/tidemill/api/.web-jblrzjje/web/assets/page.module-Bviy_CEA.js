@@ -1,0 +1,1 @@
+var e={page:`_page_1brdg_2`,scrolls:`_scrolls_1brdg_9`,head:`_head_1brdg_13`,spring:`_spring_1brdg_28`,section:`_section_1brdg_32`,plain:`_plain_1brdg_40`,number:`_number_1brdg_61`,wide:`_wide_1brdg_67`,chips:`_chips_1brdg_71`,primary:`_primary_1brdg_78`,form:`_form_1brdg_97`,wrong:`_wrong_1brdg_109`};export{e as t};

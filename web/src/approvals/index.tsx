@@ -1,0 +1,142 @@
+// The inbox: what people are asked, and what waits for the caller.
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useRef } from "react";
+import { api, type Problem } from "../api/client";
+import { keys, useMe } from "../api/queries";
+import type { Page } from "../api/types";
+import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut } from "../ui";
+import css from "./approvals.module.css";
+import { due, PAST, people, person, type ApprovalItem } from "./data";
+
+const TABS = [
+  { id: "mine", label: "Mine" },
+  { id: "roles", label: "My roles" },
+  { id: "all", label: "All" },
+];
+const SOON_SECONDS = 86_400;
+
+const EMPTY: Record<string, [string, string]> = {
+  mine: ["Nothing waits for you", "What asks you, one of your roles, or anyone appears here by itself."],
+  roles: ["Nothing waits for your roles", "What asks one of your roles appears here by itself."],
+  all: ["Nobody is asked anything", "A step of type human asks people; its questions appear here."],
+};
+
+export default function ApprovalsPage() {
+  const search = useSearch({ strict: false }) as Record<string, string | undefined>;
+  const navigate = useNavigate();
+  const me = useMe();
+  const tab = TABS.some((each) => each.id === search.tab) ? (search.tab ?? "mine") : "mine";
+  const done = search.status === "decided";
+  const when = search.when === "due" || search.when === "overdue" ? search.when : "";
+  const change = (next: Record<string, string | undefined>) => void navigate({ to: ".", search: { ...search, ...next } as never, replace: true });
+
+  const list = useInfiniteQuery<Page<ApprovalItem>, Problem>({
+    queryKey: [...keys.approvals, "list", tab, done, when],
+    queryFn: ({ pageParam, signal }) =>
+      api<Page<ApprovalItem>>("GET", "/approvals", {
+        query: {
+          mine: tab === "mine" ? true : undefined,
+          my_roles: tab === "roles" ? true : undefined,
+          status: done ? "decided" : undefined,
+          due: when === "due" ? SOON_SECONDS : undefined,
+          overdue: when === "overdue" ? true : undefined,
+          after: pageParam as string | null,
+          limit: 50,
+        },
+        signal,
+      }),
+    initialPageParam: null,
+    getNextPageParam: (page) => page.next,
+    refetchInterval: 5_000,
+  });
+  const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
+
+  const host = useRef<HTMLUListElement>(null);
+  const move = (by: number) => {
+    const links = [...(host.current?.querySelectorAll("a") ?? [])];
+    const at = links.findIndex((each) => each === document.activeElement);
+    links[Math.min(links.length - 1, Math.max(0, at + by))]?.focus();
+  };
+  useShortcut("j", "Next approval", () => move(1), "Approvals");
+  useShortcut("k", "Previous approval", () => move(-1), "Approvals");
+
+  const [title, text] = EMPTY[tab] ?? ["Nothing here", ""];
+  return (
+    <div className={css.scroll}>
+      <div className={css.page}>
+        <h1>Approvals</h1>
+        <Tabs tabs={TABS} value={tab} onChange={(id) => change({ tab: id === "mine" ? undefined : id })} label="Whose approvals">
+          <div className={css.page} style={{ padding: "12px 0", gap: 12 }}>
+            <div className={css.bar}>
+              <Facet label="Waiting" active={!done} onToggle={() => change({ status: undefined })} />
+              <Facet label="Decided" active={done} onToggle={() => change({ status: "decided", when: undefined })} />
+              {!done && <Facet label="Due within a day" active={when === "due"} onToggle={() => change({ when: when === "due" ? undefined : "due" })} />}
+              {!done && <Facet label="Overdue" active={when === "overdue"} onToggle={() => change({ when: when === "overdue" ? undefined : "overdue" })} />}
+            </div>
+            {list.isPending ? (
+              <Loading rows={5} />
+            ) : list.error && rows.length === 0 ? (
+              <ErrorState error={list.error} what="the approvals" onRetry={() => void list.refetch()} />
+            ) : rows.length === 0 && !list.hasNextPage ? (
+              <Empty
+                title={done ? "Nothing was decided yet" : when ? "Nothing is due" : title}
+                icon="approvals"
+                action={tab !== "all" && <Button onClick={() => change({ tab: "all" })}>Show all</Button>}
+              >
+                {when ? "There is nothing with this time limit." : text}
+                {tab === "roles" && me.data && ` Your roles: ${me.data.roles.join(", ") || "none"}.`}
+              </Empty>
+            ) : (
+              <ul className={css.list} ref={host}>
+                {rows.map((row) => (
+                  <li key={row.approval_id}>
+                    <Row row={row} />
+                  </li>
+                ))}
+              </ul>
+            )}
+            {list.hasNextPage && (
+              <div>
+                <Button busy={list.isFetchingNextPage} onClick={() => void list.fetchNextPage()}>
+                  Show more
+                </Button>
+              </div>
+            )}
+          </div>
+        </Tabs>
+      </div>
+    </div>
+  );
+}
+
+function Row({ row }: { row: ApprovalItem }) {
+  const late = due(row.expires_ms, useNow());
+  return (
+    <Link to="/approvals/$id" params={{ id: row.approval_id }} className={css.row}>
+      <span className={css.rowTitle} dir="auto">
+        {row.title || row.node}
+      </span>
+      {row.status === "pending" ? (
+        late && <Badge role={late.late ? "bad" : late.soon ? "wait" : "quiet"}>{late.words}</Badge>
+      ) : (
+        <Badge role={row.decision === "approve" ? "ok" : row.decision === "reject" ? "bad" : "quiet"}>{PAST[row.decision ?? ""] ?? row.status}</Badge>
+      )}
+      <span className={css.rowAbout}>
+        {row.workflow} · {row.node}
+        {(row.index ?? -1) >= 0 && ` item ${row.index}`} ·{" "}
+        {row.status === "decided" ? (
+          <>
+            {person(row.decided_by)}, <Time ms={row.decided_ms} />
+          </>
+        ) : (
+          <>
+            asks {people(row.approvers)}
+            {row.quorum > 1 && `, ${row.votes.length} of ${row.quorum} agreed`}, <Time ms={row.requested_ms} />
+          </>
+        )}
+        {row.escalated && " · escalated"}
+      </span>
+    </Link>
+  );
+}

@@ -1,0 +1,10 @@
+export { Badge, Button, Copy, Facet, IconButton, KeyHint, copyText, type ButtonProps } from "./controls";
+export { Empty, ErrorState, Loading } from "./feedback";
+export { Icon, type IconName } from "./icons";
+export { JsonView, TextView, type JsonViewProps } from "./json-view";
+export { STYLE_NONCE } from "./nonce";
+export { Dialog, Menu, Popover, Tabs, Toast, Tooltip, TooltipProvider, toast, type DialogProps, type MenuItem, type Tab } from "./overlays";
+export { useShortcut, useShortcuts } from "./shortcuts";
+export { Status, StatusIcon, runStatusName, signOf, type StatusName, type StatusRole } from "./status";
+export { Table, type Column, type TableProps } from "./table";
+export { Duration, Time, absolute, duration, inWords, relative, useNow } from "./time";
