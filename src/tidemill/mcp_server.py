@@ -79,7 +79,7 @@ class WorkflowTools:
 
     async def tools(self) -> dict[str, ServerTool]:
         """The tools that this caller may use, by name."""
-        listed = [*self._generic(), *[await self._workflow_tool(name) for name in self._only]]
+        listed = [*self._reading(), *self._changing(), *[await self._workflow_tool(name) for name in self._only]]
         return {tool.name: tool for tool in listed if self._may(tool)}
 
     def _may(self, tool: ServerTool) -> bool:
@@ -87,7 +87,7 @@ class WorkflowTools:
             return False
         return self._permissions is None or tool.permission in self._permissions
 
-    def _generic(self) -> tuple[ServerTool, ...]:
+    def _reading(self) -> tuple[ServerTool, ...]:
         return (
             ServerTool(
                 "list_workflows", "List the published workflows.", {"limit": _LIMIT}, (), "workflows:read", self._list
@@ -99,21 +99,6 @@ class WorkflowTools:
                 ("workflow",),
                 "workflows:read",
                 self._describe,
-            ),
-            ServerTool(
-                "start_workflow",
-                "Start a run and answer its run_id; with wait_seconds, wait that long for its end. The same "
-                "idempotency_key starts no second run.",
-                {
-                    "workflow": _TEXT,
-                    "inputs": {"type": "object"},
-                    "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 200},
-                    "wait_seconds": _SECONDS,
-                },
-                ("workflow",),
-                "runs:start",
-                self._start,
-                reads=False,
             ),
             ServerTool(
                 "list_runs",
@@ -156,6 +141,33 @@ class WorkflowTools:
                 self._explain,
             ),
             ServerTool(
+                "list_approvals",
+                "List what waits for the decision of a person.",
+                {"limit": _LIMIT},
+                (),
+                "approvals:read",
+                self._approvals,
+            ),
+        )
+
+    def _changing(self) -> tuple[ServerTool, ...]:
+        return (
+            ServerTool(
+                "start_workflow",
+                "Start a run and answer its run_id; with wait_seconds, wait that long for its end. The same "
+                "idempotency_key starts no second run.",
+                {
+                    "workflow": _TEXT,
+                    "inputs": {"type": "object"},
+                    "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 200},
+                    "wait_seconds": _SECONDS,
+                },
+                ("workflow",),
+                "runs:start",
+                self._start,
+                reads=False,
+            ),
+            ServerTool(
                 "cancel_run",
                 "Cancel a run.",
                 {"run_id": _RUN, "reason": _TEXT},
@@ -163,14 +175,6 @@ class WorkflowTools:
                 "runs:act",
                 self._cancel,
                 reads=False,
-            ),
-            ServerTool(
-                "list_approvals",
-                "List what waits for the decision of a person.",
-                {"limit": _LIMIT},
-                (),
-                "approvals:read",
-                self._approvals,
             ),
             ServerTool(
                 "decide_approval",

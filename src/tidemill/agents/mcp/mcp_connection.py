@@ -34,7 +34,7 @@ from tidemill.version import __version__
 CONNECT_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 IDLE_SECONDS = 300.0
-"""A connection that nobody has used for so long is closed."""
+"""A connection without a call for so long is closed."""
 NOISE_LINES_MAX = 20
 """Lines of a program that are no messages, such as a greeting; one more ends it."""
 STDERR_BYTES = 2_000
@@ -278,7 +278,7 @@ class Connection:
         except BaseException as error:
             if not opened.done():
                 opened.set_exception(self._not_opened(error, channel))
-                opened.exception()  # Somebody may have stopped waiting.
+                opened.exception()  # The caller may have stopped waiting.
             if isinstance(error, asyncio.CancelledError):
                 raise
 
