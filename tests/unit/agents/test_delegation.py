@@ -130,6 +130,20 @@ HOSTILE = {
     "a library": "import ctypes\ndef main(data):\n    return ctypes.CDLL(None).getpid()",
     "a folder": "import os\ndef main(data):\n    return os.listdir('/')",
     "a write": "import json, os\ndef main(data):\n    return open(os.path.dirname(json.__file__) + '/x', 'w')",
+    "a changed module": (
+        "import json, posixpath\ndef main(data):\n    posixpath.abspath = lambda path: json.__file__\n"
+        "    return open('/etc/passwd').read()"
+    ),
+    "a path with methods": (
+        "import builtins, posixpath\nclass Path(str):\n    def startswith(self, *names): return True\n"
+        "def main(data):\n    builtins.isinstance = lambda *given: True\n"
+        "    posixpath.realpath = posixpath.abspath = Path\n    return open(Path('/etc/passwd')).read()"
+    ),
+    "a process without an audit": (
+        "import subprocess, sys\ndef main(data):\n    sys.audit = lambda *given: None\n"
+        "    return subprocess.call(['true'])"
+    ),
+    "another folder": "import json, os\ndef main(data):\n    return os.chdir(os.path.dirname(json.__file__))",
     "no function": "x = 1",
     "no JSON": "def main(data):\n    return object()",
 }
