@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.agents.conversation import Conversation
-from tidemill.handlers.contract import object_schema
-from tidemill.handlers.llm.provider import Message, Prices, Reply, Settings, Usage, message_text
+from tidemill.handlers.contract import Fail, object_schema
+from tidemill.handlers.llm.provider import FailedCall, Message, Prices, Reply, Settings, Usage, message_text
 from tidemill.kernel.spending import Spend
 
 MICROS = 1_000_000
@@ -27,10 +27,12 @@ UNBILLED = frozenset(
     {
         *("auth_failed", "quota_exhausted", "rate_limited", "provider_unavailable", "provider_refused"),
         *("model_unknown", "context_too_long", "content_refused", "connection_failed", "host_unreachable"),
-        *("tls_failed", "host_not_allowed", "script_unmatched", "config_invalid"),
+        *("egress_refused", "origin_not_allowed", "url_invalid", "request_invalid", "tls_failed"),
+        *("script_unmatched", "config_invalid"),
     }
 )
-"""Codes of failed calls that cost nothing; of any other it is assumed that they cost what was set aside."""
+"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
+any other it is assumed that they cost what was set aside."""
 
 _COUNT = {"type": "integer", "minimum": 1}
 BUDGET_SCHEMA: dict[str, Any] = object_schema(
@@ -113,12 +115,12 @@ def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
     """What a reply has cost; where the provider does not say, what was set aside. Failed calls before it count, too."""
     spent = reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
     for failed in reply.failed:
-        spent += spent_by_failure(failed.code, reserved)
+        spent += spent_by_failure(failed, reserved)
     return spent
 
 
-def spent_by_failure(code: str, reserved: Spend) -> Spend:
-    return Spend(1) if code in UNBILLED else reserved
+def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
+    return Spend(1) if failed.code in UNBILLED and not failed.unknown_outcome else reserved
 
 
 def amount_of(usage: Usage, prices: Prices | None, cost: float | None) -> Spend:

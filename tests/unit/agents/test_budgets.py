@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.fixtures.agents import Model, Tools, agent, at_work, of_agent, records, tags
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document
 from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
+from tidemill.handlers.contract import Fail
 from tidemill.kernel.spending import Budget, Spend
 
 ADD = {"add": {"a": 1}}
@@ -46,6 +49,24 @@ async def test_the_model_is_warned_once_and_a_cheaper_one_is_asked(mill: Cluster
     assert len(notes) == 1 and "3 of 10 calls" in notes[0]["text"]
     assert [question.settings.provider for question in model.questions] == [*["scripted"] * 3, *["other"] * 2]
     assert model.questions[3].messages[-1]["content"] == notes[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown", "counted"),
+    [
+        ("connection_failed", False, 1),
+        ("connection_failed", True, 21),
+        ("egress_refused", False, 1),
+        ("timeout", False, 21),
+    ],
+)
+@simulated
+async def test_a_call_that_may_have_been_billed_counts(mill: Cluster, code: str, unknown: bool, counted: int) -> None:
+    model = Model(Fail(code, "it failed", unknown_outcome=unknown))
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(max_tokens=20))
+    (failed,) = [record for record in await records(mill, run.run_id) if record["t"] == "failed"]
+    assert sum(failed["spent"]) >= counted and (sum(failed["spent"]) == 1) is (counted == 1)
 
 
 @simulated

@@ -197,3 +197,10 @@ async def test_the_list_of_agents_is_a_constant() -> None:
         assert [each.code for each in bench.registry.problems(wrong)] == ["tool_not_constant"]
         fine = [agents(far={"url": "https://a.example", "keys": ["{{ secrets.KEY }}"]})]
         assert bench.registry.problems(fine) == []
+
+
+@pytest.mark.parametrize("budget", [{"calls": 0}, {"money": 0}, {"seconds": 5}])
+async def test_a_slice_of_nothing_and_one_that_nobody_keeps_are_refused(budget: dict[str, float]) -> None:
+    async with workbench("ask_human") as bench:
+        wrong = [agents(helper={"workflow": "other", "budget": budget})]
+        assert [each.code for each in bench.registry.problems(wrong)] == ["config_invalid"]
