@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.agents.conversation import Conversation
+from tidemill.agents.port import BudgetSlice
 from tidemill.handlers.contract import Fail, object_schema
 from tidemill.handlers.llm.provider import FailedCall, Message, Prices, Reply, Settings, Usage, message_text
 from tidemill.kernel.spending import Spend
@@ -73,6 +74,15 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
             "seconds": (seconds, self.seconds),
         }
         return {name: (used, limit) for name, (used, limit) in amounts.items() if limit is not None}
+
+    def left(self, conversation: Conversation) -> BudgetSlice:
+        """What is left for a child run."""
+        spent = conversation.spent
+        return BudgetSlice(
+            calls=None if self.calls is None else max(0, self.calls - spent.calls),
+            tokens=None if self.tokens is None else max(0, self.tokens - spent.tokens),
+            money=None if self.money is None else max(0.0, self.money - spent.micros / MICROS),
+        )
 
     def exceeded(self, conversation: Conversation, seconds: float) -> str:
         """What is used up, as words; empty while there is something of everything."""

@@ -4,8 +4,8 @@ Without packages the code runs in the restricted interpreter of python_sandbox c
 operator has installed and allowed) it runs in a Python process of its own: no environment, an empty network namespace
 where the kernel allows one, limits on time, memory, files and processes, and two fences. Landlock, where the kernel has
 it, refuses files outside the installed packages, programs, TCP and other processes; an audit hook refuses these,
-sockets and foreign code with a message. The process serves one call and is killed. That bounds what code of a model can do by
-accident or by injection; it is no virtual machine, so the operator decides on packages.
+sockets and foreign code with a message. The process serves one call and is killed. That bounds what code of a model can
+do by accident or by injection; it is no virtual machine, so the operator decides on packages.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import msgspec
 from tidemill.agents.budget import NodeBudget, estimated, spent_by, spent_by_failure
 from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
+from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.blobs.contract import files_in
 from tidemill.errors import Unavailable
@@ -308,7 +309,7 @@ class AgentLoop:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
-                wait = _wait_of(ended)
+                wait = _wait_of(ended, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
@@ -493,14 +494,17 @@ class AgentLoop:
         )
 
 
-def _wait_of(pending: Pending) -> Wait:
-    """The wait of a tool, with the budget of the child run it waits for."""
-    wait, part = pending.wait, pending.budget
-    if part is None or wait.child is None:
+def _wait_of(pending: Pending, left: BudgetSlice) -> Wait:
+    """The wait of a tool, with the budget of the child run it waits for: no more than the node has left."""
+    wait, part = pending.wait, pending.budget or BudgetSlice()
+    if wait.child is None:
         return wait
-    named = {"calls": part.calls, "tokens": part.tokens, "money": part.money}
-    budget = {name: float(value) for name, value in named.items() if value is not None}
-    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget))
+    budget = {}
+    for name in BudgetSlice.__struct_fields__:
+        limits = [limit for limit in (getattr(part, name), getattr(left, name)) if limit is not None]
+        if limits:
+            budget[name] = float(min(limits))
+    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget or None))
 
 
 def _failed_record(failed: Fail, spent: Spend) -> Record:

@@ -11,6 +11,7 @@ from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document
 from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
 from tidemill.handlers.contract import Fail
+from tidemill.kernel.events import NodeWaiting
 from tidemill.kernel.spending import Budget, Spend
 
 ADD = {"add": {"a": 1}}
@@ -102,6 +103,17 @@ async def test_children_spend_the_budget_of_their_parent(mill: Cluster) -> None:
     state = await mill.state(run_id)
     # A child's model has no `delegate`: it is refused twice, and then done.
     assert (len(model.asked), state.spent.calls, state.reserved) == (9, 9, Spend())
+
+
+@simulated
+async def test_a_child_gets_no_more_than_the_node_has_left(mill: Cluster) -> None:
+    model = Model({"delegate": {}}, *steps(20))
+    worker = await at_work(mill, model)
+    await worker.publish({"name": "kid", "nodes": [agent("k", tools=["add"])]})
+    run = await worker.end(await worker.start(of_agent(budget={"calls": 4})))
+    assert run.nodes["a"]["error"]["code"] == "budget_exceeded"
+    kid = (await mill.of(run.run_id, NodeWaiting, "a"))[0]
+    assert kid.budget == Budget(calls=3)
 
 
 @simulated
