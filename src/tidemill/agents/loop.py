@@ -256,10 +256,10 @@ class AgentLoop:
             ms = round((self._clock() - began) * 1_000)
             if len(reply.tool_calls) > CALLS_MAX:
                 message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
-                failed = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
-                await self._add(_failed_record(failed, spent) | {"ms": ms}, spent=spent)
+                many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
+                await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
                 await self._settle_day(day_key, spent)
-                raise failed
+                raise many
             record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
             await self._add(record, spent=spent)
             await self._settle_day(day_key, spent)
