@@ -25,7 +25,7 @@ export default function DecidePage() {
     return <ErrorState error={problem} what="this approval" onRetry={() => void review.refetch()} />;
   }
   return (
-    <div className={css.scroll}>
+    <div className={css.whole}>
       <Decision
         review={review.data}
         history={[]}

@@ -1,7 +1,7 @@
 // What is decided, on what grounds, what follows, and the buttons that decide it.
 import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { useRef, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Problem, type ProblemItem } from "../api/client";
 import { keys } from "../api/queries";
 import { Badge, Button, Dialog, Icon, JsonView, Time, useNow } from "../ui";
@@ -48,6 +48,11 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
   const [wanting, setWanting] = useState<Verb | null>(null);
   const [delegating, setDelegating] = useState(false);
   const words = useRef<HTMLTextAreaElement>(null);
+  const told = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // What came of it is above what was filled in.
+    if (note && problems.length === 0) told.current?.scrollIntoView({ block: "center" });
+  }, [note, problems]);
   const pending = review.status === "pending";
   const hasForm = review.form !== null && review.form !== undefined;
   const refusal = missing || (review.decider.refusal ? refusalWords(review) : "");
@@ -97,7 +102,7 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
         <Facts review={review} linked={link !== undefined} />
       </header>
       {note && (
-        <div className={css.banner} data-role={note.role} role={note.role === "bad" ? "alert" : "status"}>
+        <div ref={told} className={css.banner} data-role={note.role} role={note.role === "bad" ? "alert" : "status"}>
           <Icon name={note.role === "ok" ? "check" : "info"} />
           <div className={css.bannerText}>{note.text}</div>
         </div>
@@ -435,7 +440,7 @@ function thanks(verb: Verb, answer: Answer, review: Review): Note {
     const left = Math.max(0, review.quorum - review.votes.length - 1);
     return { role: "ok", text: `Your vote counts. ${left} more ${left === 1 ? "person has" : "people have"} to agree.` };
   }
-  const next = answer.next_nodes.length > 0 ? ` The run goes on with ${answer.next_nodes.join(", ")}.` : "";
+  const next = answer.next_nodes.length > 0 ? ` ${leadsTo(verb, review.consequences[verb])}` : "";
   return { role: "ok", text: `You ${verb === "changes" ? "asked for changes" : (PAST[verb] ?? verb)}${verb === "changes" ? "" : " it"}.${next}` };
 }
 

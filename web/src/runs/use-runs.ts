@@ -7,7 +7,7 @@ import type { Page, RunRow, RunSummary } from "../api/types";
 import { merged, NOTHING_UNSHOWN, takeIn, type Unshown } from "./rows";
 
 const PAGE = 100;
-const GATHER_MS = 150;
+const GATHER_MS = 60;
 const BUCKETS = 60;
 const SUMMARY_EVERY_MS = 4_000;
 

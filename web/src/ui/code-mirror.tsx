@@ -33,6 +33,7 @@ const LOOK = EditorView.theme({
   ".cm-deletedChunk .cm-deletedText": { background: "color-mix(in srgb, var(--bad) 28%, transparent)" },
   ".cm-deletedChunk .cm-chunkButtons": { display: "none" },
   ".cm-changeGutter": { width: "3px", paddingLeft: "0" },
+  ".cm-collapsedLines:before, .cm-collapsedLines:after": { content: "\"⋯\"" },
   ".cm-collapsedLines": { backgroundColor: "var(--bg-soft)", color: "var(--fg-soft)", background: "var(--bg-soft)" },
 });
 

@@ -197,7 +197,7 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
         nodesConnectable={false}
         zoomOnDoubleClick={false}
         proOptions={HIDDEN}
-        onMoveStart={(event) => {
+        onMove={(event) => {
           if (event !== null) moved.current = true;
         }}
         onPaneClick={(event) => {
