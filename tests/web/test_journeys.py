@@ -7,16 +7,14 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.web.conftest import PHONE, NewPage, Watch
 from tests.web.screens import open_screen
 from tests.web.server import Server
-
-BREAK_REPORT = [{"op": "replace", "path": "/nodes/convert/config/args/currency", "value": "EURO"}]
 
 
 @pytest.fixture
 def failed(server: Server) -> str:
     """A nightly report that failed for a currency that there is not."""
-    server.post("/workflows/nightly-report/patch", {"operations": BREAK_REPORT, "message": "report in euros"})
     run_id = server.start("nightly-report", {"day": "Monday"})
     server.until(run_id, "FAILED")
     return run_id
@@ -24,7 +22,7 @@ def failed(server: Server) -> str:
 
 def test_find_why_it_failed(page: Page, server: Server, failed: str) -> None:
     open_screen(page, server, "/runs?q=status:failed")
-    page.get_by_role("row").filter(has_text=failed[-6:]).get_by_role("link", name="nightly-report").first.click()
+    page.locator(f'[role=row] a[href*="{failed}"]').click()
     expect(page.get_by_role("heading", name="nightly-report", level=1)).to_be_visible()
     expect(page.get_by_text("Failed first at convert")).to_be_visible()
     step = page.get_by_role("complementary", name="Step convert")
@@ -59,7 +57,6 @@ def test_time_travel(page: Page, server: Server, failed: str) -> None:
 
 
 def test_watch_an_agent(page: Page, server: Server) -> None:
-    server.publish_demo("complaint-desk")
     run_id = server.start("complaint-desk", {"customer": "Ada", "complaint": "The desk came late."})
     page.goto(f"{server.url}/runs/{run_id}?node=answer&tab=transcript")
     step = page.get_by_role("complementary", name="Step answer")
@@ -70,6 +67,113 @@ def test_watch_an_agent(page: Page, server: Server) -> None:
     expect(step.get_by_role("region", name="Turn 3")).to_contain_text("We are sorry", timeout=60_000)
     expect(step).to_contain_text("tokens")
     server.approval(run_id)
+
+
+def test_fix_and_continue(page: Page, server: Server, failed: str) -> None:
+    open_screen(page, server, f"/runs/{failed}")
+    page.get_by_role("button", name="Fix and continue").click()
+    dialog = page.get_by_role("dialog", name=re.compile("Patch this run of nightly-report@"))
+    editor = dialog.get_by_role("textbox", name="Document of the run")
+    expect(editor).to_contain_text("currency")
+    editor.click()
+    # As a person would: find the wrong word, and write the right one.
+    page.keyboard.press("Control+f")
+    page.keyboard.type("EURO")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    page.keyboard.type("EUR")
+    dialog.get_by_role("button", name="See what it does").click()
+    verdict = dialog.get_by_role("group", name="What the patch does")
+    expect(verdict).to_contain_text("convert")
+    expect(dialog).to_contain_text("EURO")
+    dialog.get_by_label(re.compile("What it is about")).fill("the currency is called EUR")
+    dialog.get_by_role("button", name="Apply and retry").click()
+    expect(page.get_by_role("button", name=re.compile("^publish, value, succeeded"))).to_be_visible()
+    run = server.run(failed)
+    assert run["status"] == "COMPLETED" and run["revision"] == 1
+
+
+def test_a_patch_that_another_one_overtook(page: Page, server: Server, watch: Watch) -> None:
+    watch.expected.append("409 (Conflict)")
+    run_id = server.start("parcel-dispatch")
+    open_screen(page, server, f"/runs/{run_id}")
+    page.get_by_role("group", name="Actions", exact=True).get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name=re.compile("^Patch")).click()
+    dialog = page.get_by_role("dialog")
+    editor = dialog.get_by_role("textbox", name="Document of the run")
+    expect(editor).to_contain_text("courier")
+    operation = {"op": "replace", "path": "/nodes/dispatch/config", "value": "left by bicycle"}
+    server.post(f"/runs/{run_id}/patch", {"operations": [operation], "message": "no courier"})
+    editor.click()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("\n# by train")
+    dialog.get_by_role("button", name="See what it does").click()
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    expect(dialog.get_by_role("button", name="Compare mine with the new document")).to_be_visible()
+    dialog.get_by_role("button", name="Begin again from the new document").click()
+    expect(editor).to_contain_text("left by bicycle")
+
+
+def test_fork(page: Page, server: Server) -> None:
+    done = server.start("order-fulfilment", {"customer": "Ada"})
+    server.until(done, "COMPLETED")
+    open_screen(page, server, f"/runs/{done}?node=hand-over")
+    page.get_by_role("button", name="Fork from here").click()
+    dialog = page.get_by_role("dialog", name="Fork the run")
+    expect(dialog).to_contain_text("hand-over")
+    dialog.get_by_role("button", name="Fork", exact=True).click()
+    expect(page).not_to_have_url(re.compile(done))
+    forked = page.url.partition("/runs/")[2].partition("?")[0]
+    assert done in str(server.until(forked, "COMPLETED")["forked_from"])
+
+
+def test_start_a_run_from_a_form(page: Page, server: Server, watch: Watch) -> None:
+    open_screen(page, server, "/start/invoice-approval")
+    page.get_by_label(re.compile("Invoice number")).fill("2044")
+    page.get_by_label(re.compile("Supplier")).fill("Northwind \N{SLIGHTLY SMILING FACE} \u05d0\u05d1\u05d2")
+    page.get_by_label(re.compile("Amount")).fill("72.9")
+    watch.expected += ["422", "400"]
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.get_by_role("alert").first).to_be_visible()
+    page.get_by_label(re.compile("Invoice number")).fill("IN-2044")
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.get_by_role("heading", name="invoice-approval", level=1)).to_be_visible()
+
+
+def test_approve_on_a_phone(new_page: NewPage, server: Server, watch: Watch) -> None:
+    watch.expected.append("422 (Unprocessable Entity)")
+    run_id = server.start("invoice-approval", {"number": "IN-7", "supplier": "Acme Phones", "amount": 900})
+    server.approval(run_id)
+    page = new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    open_screen(page, server, "/approvals")
+    page.get_by_role("link", name=re.compile("Acme Phones")).tap()
+    expect(page.get_by_role("heading", name="Pay 900 EUR to Acme Phones?")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    assert (approve.bounding_box() or {})["height"] >= 36
+    approve.tap()
+    expect(page.get_by_text("The form is not complete yet")).to_be_visible()
+    page.get_by_label(re.compile("Which account pays")).select_option("Projects")
+    approve.tap()
+    expect(page.get_by_text("approved").first).to_be_visible()
+    assert server.until(run_id, "COMPLETED")["outputs"]["from"] == "Projects"
+
+
+def test_a_decision_that_another_one_overtook(page: Page, server: Server, watch: Watch) -> None:
+    watch.expected.append("409 (Conflict)")
+    run_id = server.start("lead-triage", {"message": "What is the price of 10 seats?"})
+    approval = server.approval(run_id)["approval_id"]
+    open_screen(page, server, f"/approvals/{approval}")
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_be_enabled()
+    page.route(
+        "**/api/v1/approvals**", lambda route: route.abort() if route.request.method == "GET" else route.continue_()
+    )
+    server.post(f"/approvals/{approval}/decide", {"decision": "reject", "comments": "no"})
+    page.unroute("**/api/v1/approvals**")
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    if approve.count() and approve.is_enabled():
+        approve.click()
+    expect(page.get_by_text(re.compile("already|rejected")).first).to_be_visible()
 
 
 def test_a_run_changes_before_the_eyes(page: Page, server: Server) -> None:
@@ -85,9 +189,10 @@ def test_keyboard_only(page: Page, server: Server, failed: str) -> None:
     open_screen(page, server, "/runs")
     page.keyboard.press("/")
     page.keyboard.type("status:failed workflow:nightly-report")
-    page.keyboard.press("Escape")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("q="))
+    expect(page.get_by_role("row").filter(has_text="supplier-payout")).to_have_count(0)
+    expect(page.get_by_role("row").filter(has_text="nightly-report").first).to_be_visible()
     page.keyboard.press("Escape")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("j")

@@ -56,7 +56,7 @@ LATER: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("order-fulfilment", {"customer": "Annie Easley"}),
     ("invoice-approval", {"number": "IN-2050", "supplier": "Office Supplies", "amount": 72.9}),
     ("lead-triage", {"message": "I cannot sign in: an error every time."}),
-    ("complaint-desk", {"customer": "Grace Hopper", "complaint": "The chair was late, and nobody told me."}),
+    ("complaint-desk", {"customer": "Grace Hopper", "complaint": "The chair was late, and I heard nothing of it."}),
     ("newsletter-draft", {"topic": "what changed this week"}),
     ("nightly-report", {"day": "today"}),
     ("catalogue-import", {"rows": 40}),

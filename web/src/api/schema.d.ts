@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 8fe95c7a576a7890.
+// Made by `make web-types` from the OpenAPI document 10c7a4d928ad41e3.
 
 export interface paths {
     "/livez": {
@@ -503,7 +503,7 @@ export interface paths {
         };
         /**
          * When the nodes of a run were queued, at work, waiting and backing off
-         * @description `after` is what made a track ready, `last` what led to the end or to the last event: node, visit and item.
+         * @description `after` is what made a track ready, `last` what led to the end: node, visit and item.
          */
         get: operations["getRunTimeline"];
         put?: never;
@@ -3555,7 +3555,7 @@ export interface components {
             decided_ms: number | null;
             comments: string;
         };
-        /** @description Whoever looks at an approval. */
+        /** @description The one who looks at an approval. */
         Decider: {
             person: string;
             refusal: components["schemas"]["Problem"] | null;

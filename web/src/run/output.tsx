@@ -100,8 +100,8 @@ export function Logs({ attempt, version, ...place }: Place & { attempt: number |
   );
 }
 
-/** Parts of a result as they come; nothing of it is kept. */
-export function useParts(place: Place, enabled: boolean, textOf: (value: unknown) => string): { text: string; progress: LiveFrame | null; clear: () => void } {
+/** Parts of a result as they come; nothing of it is kept. What the step records ends the text before it. */
+export function useParts(place: Place, enabled: boolean, textOf: (value: unknown) => string): { text: string; progress: LiveFrame | null } {
   const [text, setText] = useState("");
   const [progress, setProgress] = useState<LiveFrame | null>(null);
   const waiting = useRef("");
@@ -120,8 +120,13 @@ export function useParts(place: Place, enabled: boolean, textOf: (value: unknown
       setText((before) => (before + more).slice(-STREAM_CHARACTERS));
     });
   };
-  useRunStream(enabled ? place.model.id : null, { after: place.model.total, onLive });
-  return { text, progress, clear: () => setText("") };
+  const onEvent = (event: { type: string; node?: unknown }): void => {
+    if (event.type !== "NodeAppended" || event.node !== place.node) return;
+    waiting.current = "";
+    setText("");
+  };
+  useRunStream(enabled ? place.model.id : null, { after: place.model.total, onLive, onEvent });
+  return { text, progress };
 }
 
 export const partText = (value: unknown): string => (typeof value === "string" ? value : `${JSON.stringify(value)}\n`);

@@ -61,7 +61,7 @@ function StateRow({ model, node, onOpen }: { model: RunModel; node: GraphNode; o
         </b>
       </span>
       <Status status={signOfNode(state)} />
-      <span className={`${css.stateValue} truncate mono`} dir="auto">
+      <span className={`${css.stateValue} truncate mono`} dir="ltr">
         {ended ? <Returned model={model} node={node.id} version={`${state.status}/${state.visits}/${state.attempts}`} error={state.error?.message} /> : (state.error?.message ?? "")}
       </span>
       <span className={`${css.stateVisits} soft`}>{state.visits > 1 ? `pass ${state.visits}` : state.items ? `${state.items.done} of ${state.items.count} items` : ""}</span>

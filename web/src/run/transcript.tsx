@@ -1,7 +1,6 @@
 /** What an agent said and did: turns, calls of tools, tokens and cost, and the words as they come. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { useEffect, useRef } from "react";
 import { api, seg } from "../api/client";
 import { Badge, Duration, ErrorState, JsonView, Loading, Status, Time } from "../ui";
 import { hasEnded, runPath, stateOf, type RunModel } from "./model";
@@ -86,13 +85,6 @@ export default function Transcript({ model, node, visit, item }: { model: RunMod
     placeholderData: keepPreviousData,
   });
   const parts = useParts({ model, node, visit, item }, working, tokenText);
-  const turns = found.data?.turns.length ?? 0;
-  const before = useRef(turns);
-  useEffect(() => {
-    // What streamed has become a turn.
-    if (turns !== before.current) parts.clear();
-    before.current = turns;
-  });
   if (found.isPending) return <Loading />;
   if (found.error) return <ErrorState error={found.error} what="this transcript" onRetry={() => void found.refetch()} />;
   const told = found.data;

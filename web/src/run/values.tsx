@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, apiUrl, seg } from "../api/client";
-import { Button, Copy, ErrorState, JsonView, Loading } from "../ui";
+import { Button, ErrorState, JsonView, Loading } from "../ui";
 import css from "./run.module.css";
 import { bytes } from "./words";
 
@@ -56,7 +56,6 @@ export function ValueView({ asked, none }: { asked: ValueQuery; none: string }) 
     <div className={css.value}>
       <div className={css.valueHead}>
         <span className="soft">{bytes(shown.size)} of JSON</span>
-        <Copy text={() => JSON.stringify(shown.value, null, 2)}>Copy</Copy>
       </div>
       <JsonView value={shown.value} label={asked.what} />
     </div>

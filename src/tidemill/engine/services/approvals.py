@@ -56,7 +56,7 @@ class ApprovalReview:
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever looks at an approval."""
+    """The one who looks at an approval."""
 
     person: str
     refusal: Problem | None = None

@@ -45,7 +45,7 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
 
 
 def unknown_outcomes(flow: Workflow, state: State) -> list[str]:
-    """Nodes of an ended run of which nobody knows whether their effect happened."""
+    """Nodes of an ended run whose effect may or may not have happened."""
     asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *flow.once])
     return [name for name in asked if _unsure(flow.by_id.get(name), state.peek(name))]
 
