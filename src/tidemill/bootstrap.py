@@ -21,11 +21,12 @@ import msgspec
 from tidemill.agents.builtin import built_in_tools, lanes_text
 from tidemill.agents.delegation import delegate_source
 from tidemill.agents.interpreter import CodeInterpreter
+from tidemill.agents.mcp.mcp_client import McpServers, mcp_source, survey
 from tidemill.agents.node import agent_handler
 from tidemill.ambient import RealAmbient
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, SandboxPool
-from tidemill.handlers.contract import Handler, NodeClass, handler_of
+from tidemill.handlers.contract import Fail, Handler, NodeClass, handler_of
 from tidemill.handlers.control import BORDERS, PLAIN, WAITING
 from tidemill.handlers.data.pipeline import pipeline_handler
 from tidemill.handlers.data.search import SEARCHING
@@ -87,13 +88,16 @@ def built_in_handlers(
     pipeline = pipeline_handler(http, carrier)
     interpreter = CodeInterpreter(carrier, settings.interpreter_packages)
     delegate = delegate_source(fetcher, interpreter)
+    servers = McpServers(settings.mcp, settings.egress, _secret_sources(settings))
     tools = built_in_tools(http=http, pipeline=pipeline, python=python, functions=named, delegate=delegate)
+    tools.add(mcp_source(servers))
 
     async def close_agents() -> None:
         # Tools call functions also where no `python` node does.
         if python.close is not None and (closing := python.close()) is not None:
             await closing
         await interpreter.close()
+        await servers.close()
         await fetcher.close()
 
     return (
@@ -113,6 +117,19 @@ def built_in_handlers(
         email_handler(TcpConnector(fetcher.egress), settings.smtp),
         _sql_handler(store, settings),
     )
+
+
+async def survey_mcp_server(name: str) -> list[dict[str, str]]:
+    """What an MCP server offers now, and which of it the operator has approved. Raises Rejected."""
+    settings = read_settings()
+    servers = McpServers(settings.mcp, settings.egress, _secret_sources(settings))
+    try:
+        server = servers.get(name)
+        return survey(server, await server.definitions())
+    except Fail as failed:
+        raise rejected(failed.code, failed.message, hint=failed.hint) from None
+    finally:
+        await servers.close()
 
 
 def model_providers(fetcher: Fetcher) -> Providers:
@@ -221,8 +238,12 @@ def _settings_of(settings: Settings, *, work: bool) -> Settings:
     return msgspec.structs.replace(settings, imports=imports, sql=sql)
 
 
+def _secret_sources(settings: Settings) -> ChainedSecrets:
+    return ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
+
+
 def _secrets_of(settings: Settings) -> GrantedSecrets:
-    secrets = ChainedSecrets(EnvironmentSecrets(), *map(FolderSecrets, filter(None, [settings.secrets_folder])))
+    secrets = _secret_sources(settings)
     bound = {name: each.secrets for name, each in settings.tenants.items() if each.secrets is not None}
     return GrantedSecrets(secrets, settings.secrets, bound)
 

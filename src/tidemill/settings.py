@@ -23,7 +23,14 @@ from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
 from tidemill.handlers.sql import STORE
 from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
-from tidemill.security.grants import ImportGrants, SecretGrant, StoreSqlGrants, read_secret_grants
+from tidemill.security.grants import (
+    MCP_NAME,
+    ImportGrants,
+    McpServerGrant,
+    SecretGrant,
+    StoreSqlGrants,
+    read_secret_grants,
+)
 from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
 from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
@@ -104,6 +111,7 @@ class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: tuple[str, ...] | None = None
     egress: tuple[str, ...] | None = None
     secrets: dict[str, SecretGrant] | None = None
+    mcp: tuple[str, ...] | None = None
 
 
 class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +127,7 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     databases: dict[str, str] = {}
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
+    mcp: dict[str, McpServerGrant] = {}
     server: _ServerTable = _ServerTable()
     tenants: dict[str, _TenantTable] = {}
 
@@ -150,6 +159,8 @@ class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
     """Names of registered functions; `*` stands for any text."""
     egress: Egress | None = None
     secrets: Mapping[str, SecretGrant] | None = None
+    mcp: tuple[str, ...] | None = None
+    """Names of MCP servers."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +179,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """By name: the URL, and where it was said."""
     sql: StoreSqlGrants = StoreSqlGrants()
     limits: Limits = Limits()
+    mcp: Mapping[str, McpServerGrant] = {}
+    """MCP servers whose tools agents may use, by name."""
     server: ServerSettings = ServerSettings()
     tenants: Mapping[str, TenantGrants] = {}
     functions: tuple[str, ...] | None = None
@@ -183,6 +196,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             imports=self.imports if grants.imports is None else grants.imports,
             egress=self.egress if grants.egress is None else grants.egress,
             functions=grants.functions,
+            mcp={name: each for name, each in self.mcp.items() if grants.mcp is None or name in grants.mcp},
         )
 
     @property
@@ -255,6 +269,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
             tables=file.sql.tables,
         ),
         limits=file.limits,
+        mcp={name: _mcp_server(name, each, f"{path}: mcp.{name}", problems) for name, each in file.mcp.items()},
         server=_server(file.server, f"{path}: server", problems),
         tenants={
             name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
@@ -338,7 +353,23 @@ def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> 
         functions=table.functions,
         egress=problems.read(lambda: None if egress is None else Egress(allow=egress), None, f"{place}.egress"),
         secrets=table.secrets,
+        mcp=table.mcp,
     )
+
+
+def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problems) -> McpServerGrant:
+    if not MCP_NAME.fullmatch(name):
+        hint = "use lower-case letters, digits and dashes, at most 32"
+        problems.add(place, f"{name!r} is no name of an MCP server", hint)
+    if bool(grant.command) == bool(grant.url):
+        hint = 'write command = ["program", "argument"] or url = "https://…"'
+        problems.add(place, "a server has a command or a url", hint)
+    if grant.url and (not _is_url(grant.url) or "@" in grant.url):
+        problems.add(f"{place}.url", f"{grant.url[:100]!r} is no URL to call", "begin with https:// and a host")
+    wrong, right = ("env", "headers") if grant.url else ("headers", "env")
+    if getattr(grant, wrong):
+        problems.add(f"{place}.{wrong}", f"a server of this kind has no {wrong}", f"write {right}")
+    return grant
 
 
 def unknown_variables() -> list[Problem]:

@@ -239,6 +239,7 @@ CLIENTS = re.compile(
 FETCHER = (
     "src/tidemill/net/egress.py",
     "src/tidemill/net/http_client.py",
+    "src/tidemill/net/origin_client.py",
     "src/tidemill/net/transport.py",
     # The client of our own server: the person who runs it names the address.
     "src/tidemill/remote/connection.py",

@@ -47,7 +47,7 @@ class Server:
 
     def publish(self, *documents: str | dict[str, Any]) -> None:
         for document in documents:
-            self.call("POST", "/workflows", document)
+            self.call("POST", "/workflows", document if isinstance(document, str) else {"document": document})
 
     def publish_demo(self, *names: str) -> None:
         self.publish(*(sample_runs.document(name) for name in names))

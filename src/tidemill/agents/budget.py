@@ -13,8 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.agents.conversation import Conversation
-from tidemill.handlers.contract import object_schema
-from tidemill.handlers.llm.provider import Message, Prices, Reply, Settings, Usage, message_text
+from tidemill.agents.port import BudgetSlice
+from tidemill.handlers.contract import Fail, object_schema
+from tidemill.handlers.llm.provider import FailedCall, Message, Prices, Reply, Settings, Usage, message_text
 from tidemill.kernel.spending import Spend
 
 MICROS = 1_000_000
@@ -27,10 +28,12 @@ UNBILLED = frozenset(
     {
         *("auth_failed", "quota_exhausted", "rate_limited", "provider_unavailable", "provider_refused"),
         *("model_unknown", "context_too_long", "content_refused", "connection_failed", "host_unreachable"),
-        *("tls_failed", "host_not_allowed", "script_unmatched", "config_invalid"),
+        *("egress_refused", "origin_not_allowed", "url_invalid", "request_invalid", "tls_failed"),
+        *("script_unmatched", "config_invalid"),
     }
 )
-"""Codes of failed calls that cost nothing; of any other it is assumed that they cost what was set aside."""
+"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
+any other it is assumed that they cost what was set aside."""
 
 _COUNT = {"type": "integer", "minimum": 1}
 BUDGET_SCHEMA: dict[str, Any] = object_schema(
@@ -71,6 +74,15 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
             "seconds": (seconds, self.seconds),
         }
         return {name: (used, limit) for name, (used, limit) in amounts.items() if limit is not None}
+
+    def left(self, conversation: Conversation) -> BudgetSlice:
+        """What is left for a child run."""
+        spent = conversation.spent
+        return BudgetSlice(
+            calls=None if self.calls is None else max(0, self.calls - spent.calls),
+            tokens=None if self.tokens is None else max(0, self.tokens - spent.tokens),
+            money=None if self.money is None else max(0.0, self.money - spent.micros / MICROS),
+        )
 
     def exceeded(self, conversation: Conversation, seconds: float) -> str:
         """What is used up, as words; empty while there is something of everything."""
@@ -113,12 +125,12 @@ def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
     """What a reply has cost; where the provider does not say, what was set aside. Failed calls before it count, too."""
     spent = reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
     for failed in reply.failed:
-        spent += spent_by_failure(failed.code, reserved)
+        spent += spent_by_failure(failed, reserved)
     return spent
 
 
-def spent_by_failure(code: str, reserved: Spend) -> Spend:
-    return Spend(1) if code in UNBILLED else reserved
+def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
+    return Spend(1) if failed.code in UNBILLED and not failed.unknown_outcome else reserved
 
 
 def amount_of(usage: Usage, prices: Prices | None, cost: float | None) -> Spend:

@@ -152,9 +152,16 @@ class Conversation:
         if "route" in record:
             self.chosen, self.reason = tuple(record["route"]), record.get("reason", "")
 
-    def streak(self, call: ToolCall) -> int:
-        """How often a call would have been made in a row with this one."""
-        return self.same + 1 if (call.name, call.arguments_text) == self._same_key else 1
+    def before(self, call: Call) -> tuple[int, int]:
+        """How often its tool has been called, and how often this same call in a row, with those asked for before it."""
+        used, same, key = self.used.get(call.call.name, 0), self.same, self._same_key
+        for each in self.pending:
+            if each.position >= call.position:
+                break
+            used += each.call.name == call.call.name
+            asked = (each.call.name, each.call.arguments_text)
+            same, key = (same + 1 if asked == key else 1), asked
+        return used, same if key == (call.call.name, call.call.arguments_text) else 0
 
 
 _FOLDS = {

@@ -43,13 +43,8 @@ RESEARCHER = "agent-researcher"
 FAILURE = "$child_failed"
 
 _TEXT = {"type": "string", "minLength": 1}
-_BUDGET = object_schema(
-    (),
-    tokens={"type": "integer", "minimum": 0},
-    money={"type": "number", "minimum": 0},
-    calls={"type": "integer", "minimum": 0},
-    seconds={"type": "number", "minimum": 0},
-)
+_COUNT, _AMOUNT = {"type": "integer", "minimum": 1}, {"type": "number", "exclusiveMinimum": 0}
+_BUDGET = object_schema((), tokens=_COUNT, money=_AMOUNT, calls=_COUNT)
 _WORKFLOW = object_schema(("workflow",), workflow=_TEXT, description=_TEXT, budget=_BUDGET)
 _INTERPRETER = object_schema(
     ("builtin",),
@@ -70,7 +65,7 @@ _RESEARCHER = object_schema(
     origins={"type": "array", "items": _TEXT, "minItems": 1},
     max_turns={"type": "integer", "minimum": 1, "maximum": 50},
     answers={"type": "array"},
-    budget=_BUDGET,
+    budget=object_schema((), tokens=_COUNT, money=_AMOUNT, calls=_COUNT, seconds=_AMOUNT),
 )
 _EXTERNAL = object_schema(
     ("url", "keys"),

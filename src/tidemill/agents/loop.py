@@ -20,6 +20,7 @@ import msgspec
 from tidemill.agents.budget import NodeBudget, estimated, spent_by, spent_by_failure
 from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
+from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.blobs.contract import files_in
 from tidemill.errors import Unavailable
@@ -36,6 +37,10 @@ CALL_TRIES = 3
 RETRY_MS = 500
 RETRY_MS_MAX = 20_000
 """A provider that asks for more time is left to the retries of the node."""
+CALLS_MAX = 256
+"""Calls of tools in one reply."""
+TOGETHER_MAX = 16
+"""Calls that only read, at the same time."""
 REPAIRS_MAX = 2
 """How often the model is told what is wrong with its answer."""
 LISTED_MAX = 200
@@ -235,7 +240,7 @@ class AgentLoop:
             try:
                 reply = await self._limited(self._model(self._question(), self._on_text))
             except Fail as failed:
-                spent, ms = spent_by_failure(failed.code, reserved), round((self._clock() - began) * 1_000)
+                spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
                 await self._add(_failed_record(failed, spent) | {"ms": ms}, spent=spent)
                 await self._settle_day(day_key, spent)
                 delay_ms = self._delay_ms(failed, tries)
@@ -249,6 +254,12 @@ class AgentLoop:
                 continue
             spent = spent_by(reply, reserved, self._chain[min(reply.position, len(self._chain) - 1)].prices)
             ms = round((self._clock() - began) * 1_000)
+            if len(reply.tool_calls) > CALLS_MAX:
+                message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
+                many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
+                await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
+                await self._settle_day(day_key, spent)
+                raise many
             record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
             await self._add(record, spent=spent)
             await self._settle_day(day_key, spent)
@@ -298,7 +309,7 @@ class AgentLoop:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
-                wait = _wait_of(ended)
+                wait = _wait_of(ended, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
@@ -320,6 +331,7 @@ class AgentLoop:
         pending = self._conversation.pending
         readers = [call for call in pending if self._only_reads(call)]
         together = pending[: len(readers)] if readers and readers == pending[: len(readers)] else pending[:1]
+        together = together[:TOGETHER_MAX]
         if len(together) < 2:
             return [await self._timed(pending[0])]
         results: list[tuple[Call, Ended, int]] = []
@@ -348,14 +360,15 @@ class AgentLoop:
             return error_result("unknown_outcome", message, unknown_outcome=True)
         if call.call.name == ROUTE_TOOL and self._context.routes:
             return self._route(call)
-        streak, most = self._conversation.streak(call.call), self._config.budget.identical_calls
-        if call.wait is None and streak > most:
-            if streak > 2 * most:
+        used, same = self._conversation.before(call)
+        most = self._config.budget.identical_calls
+        if call.wait is None and same >= most:
+            if same >= 2 * most:
                 message = f"the model asks for the same call of {call.call.name} again and again"
                 raise Fail("identical_calls_exceeded", message, hint="see the transcript; change the instructions")
             message = f"you have made this call {most} times in a row; it is not made again"
             return error_result("identical_call", message, hint="use its result, or do something else")
-        prepared = self._toolbox.prepare(call.call.name, call.call.arguments_text, self._conversation.used)
+        prepared = self._toolbox.prepare(call.call.name, call.call.arguments_text, used)
         if isinstance(prepared, ToolResult):
             return prepared
         context = self._context
@@ -481,14 +494,17 @@ class AgentLoop:
         )
 
 
-def _wait_of(pending: Pending) -> Wait:
-    """The wait of a tool, with the budget of the child run it waits for."""
-    wait, part = pending.wait, pending.budget
-    if part is None or wait.child is None:
+def _wait_of(pending: Pending, left: BudgetSlice) -> Wait:
+    """The wait of a tool, with the budget of the child run it waits for: no more than the node has left."""
+    wait, part = pending.wait, pending.budget or BudgetSlice()
+    if wait.child is None:
         return wait
-    named = {"calls": part.calls, "tokens": part.tokens, "money": part.money}
-    budget = {name: float(value) for name, value in named.items() if value is not None}
-    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget))
+    budget = {}
+    for name in BudgetSlice.__struct_fields__:
+        limits = [limit for limit in (getattr(part, name), getattr(left, name)) if limit is not None]
+        if limits:
+            budget[name] = float(min(limits))
+    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget or None))
 
 
 def _failed_record(failed: Fail, spent: Spend) -> Record:

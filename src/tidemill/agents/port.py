@@ -27,7 +27,6 @@ class BudgetSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tokens: int | None = None
     money: float | None = None
     calls: int | None = None
-    seconds: float | None = None
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -323,15 +323,15 @@ class Toolbox:
         """In the order of the allow-list, so that the prefix has the same bytes every time."""
         return tuple(tool for tool, _ in self._tools.values())
 
-    def prepare(self, name: str, arguments_text: str, used: Mapping[str, int] | None = None) -> Prepared | ToolResult:
-        """Check a call of the model. `used` counts the calls of this visit by tool, without this one."""
+    def prepare(self, name: str, arguments_text: str, used: int = 0) -> Prepared | ToolResult:
+        """Check a call of the model. `used` counts the calls of the tool in this visit before this one."""
         known = self._tools.get(name)
         if known is None:
             hint = f"you have {', '.join(self._tools)}" if self._tools else "you have no tools"
             return error_result("tool_not_allowed", f"there is no tool {shorten(name, 80)} for you", hint=hint)
         tool, allowance = known
         most = tool.max_calls if allowance.max_calls is None else allowance.max_calls
-        if (used or {}).get(name, 0) >= most:
+        if used >= most:
             message = f"{name} may be called {most} times, and has been"
             return error_result("tool_calls_exhausted", message, hint="finish with what you have")
         arguments = _decoded(arguments_text)

@@ -325,6 +325,26 @@ def serve_command(
     return serve(ServeOptions(retention_days=options.retention(retention_days, keep_runs), workers=number, **given))
 
 
+@app.command("mcp")
+@options.flag("--read-only", about="Offer only tools that change nothing.")
+@options.option(
+    "--workflow",
+    "workflows",
+    metavar="NAME",
+    multiple=True,
+    about="Offer only this workflow, also as a tool of its own with the schema of its inputs. Repeatable.",
+)
+@options.on_store()
+def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...]) -> int:
+    """Serve workflows to a program with a language model, over MCP on standard input and output.
+
+    With --server, the tools are those that the key permits. Runs need a worker, or a server that has one.
+    """
+    from tidemill.cli.commands.serve import serve_mcp
+
+    return serve_mcp(session, read_only=read_only, workflows=workflows)
+
+
 @app.command("migrate")
 @options.dry_run
 @options.on_store(own=True)

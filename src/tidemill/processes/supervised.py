@@ -86,6 +86,7 @@ class SupervisedProcess:
     """A program and its supervisor. Raises `OSError` if the supervisor cannot be started."""
 
     _launched = False
+    _stdin: asyncio.WriteTransport | None = None
 
     def __init__(
         self, spec: LaunchSpec, on_output: OnOutput, *, reads_stdin: bool = False, cwd: str | None = None
@@ -126,7 +127,8 @@ class SupervisedProcess:
         for fd in self._pipes:
             self._loop.add_reader(fd, self._read_output, fd)
 
-    async def launch(self, stdin: bytes = b"") -> None:
+    async def launch(self, stdin: bytes = b"", *, keep_stdin: bool = False) -> None:
+        """Start the program. Its standard input ends after `stdin`, unless it is kept for `write`."""
         with suppress(OSError):
             await self._loop.sock_sendall(self._control, self._spec)
         self._launched = True
@@ -134,7 +136,15 @@ class SupervisedProcess:
             pipe, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, self._supervisor.stdin)
             # The transport drops the rest when no process can read it any more.
             pipe.write(stdin)
-            pipe.write_eof()
+            if keep_stdin:
+                self._stdin = pipe
+            else:
+                pipe.write_eof()
+
+    def write(self, data: bytes) -> None:
+        """Write to a standard input that was kept."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(data)
 
     def alive(self) -> bool:
         """Whether no end of it is known yet."""
@@ -215,6 +225,8 @@ class SupervisedProcess:
             self.output_closed.set()
 
     def _close(self) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.abort()
         for fd in list(self._pipes):
             self._close_pipe(fd)
         self._loop.remove_reader(self._control)

@@ -87,6 +87,10 @@ class RemoteEngine(Engine):
             raise
         return self
 
+    async def permissions(self) -> frozenset[str]:
+        """What the key permits."""
+        return frozenset((await self._connection.ask("GET", "/me")).json()["permissions"])
+
     def drain(self) -> None:
         """A remote engine has no worker."""
 

@@ -1,4 +1,4 @@
-"""Grants of the operator: import paths, secrets and SQL on the store, and whether a workflow has them.
+"""Grants of the operator: import paths, secrets, SQL on the store and MCP servers, and whether a workflow has them.
 
 A grant is matched here and nowhere else. A refusal names the line of `tidemill.toml` that would grant what is missing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -154,3 +154,26 @@ class StoreSqlGrants(msgspec.Struct, frozen=True):
         """Tables of others that a workflow may use."""
         granted = self.tables.items()
         return tuple(table for table, names in granted if any(fnmatchcase(workflow, name) for name in names))
+
+
+MCP_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+"""Names of MCP servers."""
+
+
+class McpServerGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table `[mcp.NAME]` of the operator's configuration: how a server is reached, and which tools are approved."""
+
+    command: tuple[str, ...] = ()
+    """A program and its arguments; or `url`."""
+    url: str = ""
+    env: dict[str, str] = {}
+    """Variables of the program, which may hold `{{ secrets.NAME }}`."""
+    headers: dict[str, str] = {}
+    """Headers of requests, which may hold `{{ secrets.NAME }}`."""
+    cwd: str = ""
+    tools: dict[str, str] = {}
+    """Approved tools: their digests by name. No other exists for an agent."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3_600)] = 60.0
+    """Of one call."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=1_024, le=67_108_864)] = 1_048_576
+    """Size of one message of the server."""

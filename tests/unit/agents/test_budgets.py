@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.fixtures.agents import Model, Tools, agent, at_work, of_agent, records, tags
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document
 from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
+from tidemill.handlers.contract import Fail
+from tidemill.kernel.events import NodeWaiting
 from tidemill.kernel.spending import Budget, Spend
 
 ADD = {"add": {"a": 1}}
@@ -48,6 +52,24 @@ async def test_the_model_is_warned_once_and_a_cheaper_one_is_asked(mill: Cluster
     assert model.questions[3].messages[-1]["content"] == notes[0]["text"]
 
 
+@pytest.mark.parametrize(
+    ("code", "unknown", "counted"),
+    [
+        ("connection_failed", False, 1),
+        ("connection_failed", True, 21),
+        ("egress_refused", False, 1),
+        ("timeout", False, 21),
+    ],
+)
+@simulated
+async def test_a_call_that_may_have_been_billed_counts(mill: Cluster, code: str, unknown: bool, counted: int) -> None:
+    model = Model(Fail(code, "it failed", unknown_outcome=unknown))
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(max_tokens=20))
+    (failed,) = [record for record in await records(mill, run.run_id) if record["t"] == "failed"]
+    assert sum(failed["spent"]) >= counted and (sum(failed["spent"]) == 1) is (counted == 1)
+
+
 @simulated
 async def test_money_is_counted_by_the_price_table(mill: Cluster) -> None:
     model = Model(*steps(20))
@@ -81,6 +103,17 @@ async def test_children_spend_the_budget_of_their_parent(mill: Cluster) -> None:
     state = await mill.state(run_id)
     # A child's model has no `delegate`: it is refused twice, and then done.
     assert (len(model.asked), state.spent.calls, state.reserved) == (9, 9, Spend())
+
+
+@simulated
+async def test_a_child_gets_no_more_than_the_node_has_left(mill: Cluster) -> None:
+    model = Model({"delegate": {}}, *steps(20))
+    worker = await at_work(mill, model)
+    await worker.publish({"name": "kid", "nodes": [agent("k", tools=["add"])]})
+    run = await worker.end(await worker.start(of_agent(budget={"calls": 4})))
+    assert run.nodes["a"]["error"]["code"] == "budget_exceeded"
+    kid = (await mill.of(run.run_id, NodeWaiting, "a"))[0]
+    assert kid.budget == Budget(calls=3)
 
 
 @simulated

@@ -130,6 +130,20 @@ HOSTILE = {
     "a library": "import ctypes\ndef main(data):\n    return ctypes.CDLL(None).getpid()",
     "a folder": "import os\ndef main(data):\n    return os.listdir('/')",
     "a write": "import json, os\ndef main(data):\n    return open(os.path.dirname(json.__file__) + '/x', 'w')",
+    "a changed module": (
+        "import json, posixpath\ndef main(data):\n    posixpath.abspath = lambda path: json.__file__\n"
+        "    return open('/etc/passwd').read()"
+    ),
+    "a path with methods": (
+        "import builtins, posixpath\nclass Path(str):\n    def startswith(self, *names): return True\n"
+        "def main(data):\n    builtins.isinstance = lambda *given: True\n"
+        "    posixpath.realpath = posixpath.abspath = Path\n    return open(Path('/etc/passwd')).read()"
+    ),
+    "a process without an audit": (
+        "import subprocess, sys\ndef main(data):\n    sys.audit = lambda *given: None\n"
+        "    return subprocess.call(['true'])"
+    ),
+    "another folder": "import json, os\ndef main(data):\n    return os.chdir(os.path.dirname(json.__file__))",
     "no function": "x = 1",
     "no JSON": "def main(data):\n    return object()",
 }
@@ -183,3 +197,10 @@ async def test_the_list_of_agents_is_a_constant() -> None:
         assert [each.code for each in bench.registry.problems(wrong)] == ["tool_not_constant"]
         fine = [agents(far={"url": "https://a.example", "keys": ["{{ secrets.KEY }}"]})]
         assert bench.registry.problems(fine) == []
+
+
+@pytest.mark.parametrize("budget", [{"calls": 0}, {"money": 0}, {"seconds": 5}])
+async def test_a_slice_of_nothing_and_one_that_nobody_keeps_are_refused(budget: dict[str, float]) -> None:
+    async with workbench("ask_human") as bench:
+        wrong = [agents(helper={"workflow": "other", "budget": budget})]
+        assert [each.code for each in bench.registry.problems(wrong)] == ["config_invalid"]

@@ -347,6 +347,27 @@ async def test_the_same_call_again_and_again_is_refused_and_then_ends_the_agent(
 BRANCH = {"type": "agent_driven", "available_next_nodes": ["x", "y"], "default": ["z"]}
 
 
+@simulated
+async def test_calls_at_the_same_time_count_like_others(mill: Cluster) -> None:
+    model, tools = Model([("add", {"a": 1})] * 5, [("add", {"a": n}) for n in range(9)], "Done."), Tools()
+    worker = await at_work(mill, model, tools)
+    run = await worker.run(of_agent(tools=[{"name": "add", "max_calls": 8}]))
+    errors = [call.get("error") for call in run.outputs["a"]["tool_calls"]]
+    same, exhausted = ["identical_call"] * 2, ["tool_calls_exhausted"] * 6
+    assert errors == [None] * 3 + same + [None] * 3 + exhausted
+    assert tools.calls.total() == 6
+
+
+@simulated
+async def test_a_reply_with_very_many_calls_is_refused(mill: Cluster) -> None:
+    model, tools = Model([("add", {"a": n}) for n in range(257)]), Tools()
+    worker = await at_work(mill, model, tools)
+    run = await worker.run(of_agent())
+    assert (run.status, run.error["code"], tools.calls.total()) == ("FAILED", "too_many_calls", 0)
+    assert await tags(mill, run.run_id) == "begin failed"
+    assert len(model.asked) == 1, "it is not retried: that would spend again"
+
+
 def routed(**config: Any) -> Any:
     return document(agent(_branch=BRANCH, **config), *(node(name, "a") for name in "xyz"))
 

@@ -65,7 +65,7 @@ def call_context() -> ToolContext:
     return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0")
 
 
-def prepared(toolbox: Any, name: str, text: str, **used: int) -> Any:
+def prepared(toolbox: Any, name: str, text: str, used: int = 0) -> Any:
     return toolbox.prepare(name, text, used)
 
 
@@ -102,9 +102,9 @@ async def test_arguments_that_do_not_fit_come_back(text: str, said: str) -> None
 
 async def test_a_number_of_calls() -> None:
     toolbox = await opened(source("one", max_calls=3), source("two"), tools=["one", {"name": "two", "max_calls": 1}])
-    assert prepared(toolbox, "one", '{"n": 1}', one=2, two=9).tool.name == "one"
-    assert prepared(toolbox, "one", '{"n": 1}', one=3).error == "tool_calls_exhausted"
-    assert prepared(toolbox, "two", '{"n": 1}', two=1).error == "tool_calls_exhausted"
+    assert prepared(toolbox, "one", '{"n": 1}', used=2).tool.name == "one"
+    assert prepared(toolbox, "one", '{"n": 1}', used=3).error == "tool_calls_exhausted"
+    assert prepared(toolbox, "two", '{"n": 1}', used=1).error == "tool_calls_exhausted"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.unit.agents.test_hostile_model import CALLED, CORPUS, add, not_listed
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.net.egress import Egress
+from tidemill.security.grants import SecretGrant
 from tidemill.settings import Settings
 
 ROWS = [{"city": "Rome", "price": 120}, {"city": "Oslo", "price": 310}, {"city": "Bonn", "price": 90}]
@@ -155,3 +156,17 @@ async def test_a_researcher_is_a_child_run() -> None:
         view = await until(made, run_id, "agent", "COMPLETED", "FAILED")
         assert view.nodes["agent"]["output"]["tool_calls"] == [{"name": "delegate_to_agent"}]
         assert [asked.path for asked in served.asked] == ["/facts"]
+
+
+async def test_a_session_remembers_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_SECRET_MODEL", "the-key-of-the-model")
+    settings = Settings(secrets={"MODEL": SecretGrant(("https://api.example.com",), ("*",))})
+    answers = ["Your key is the-key-of-the-model."]
+    config = {"provider": "scripted", "prompt": "Go.", "answers": answers, "session": "ann"}
+    async with engine_at("memory://", settings=settings) as made:
+        for more in ({"api_key": "{{ secrets.MODEL }}"}, {}):
+            flow = {"name": "talk", "nodes": [{"id": "a", "type": "agent", "config": config | more}]}
+            run = await made.run(flow)
+            assert run.status == "COMPLETED", run.error
+        memory = (await made.transcript(run.run_id, "a")).memory
+    assert memory == [["user", "Go."], ["assistant", "Your key is ***."]]

@@ -27,7 +27,7 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
     <RadixDialog.Root open={open} onOpenChange={onOpenChange}>
       <RadixDialog.Portal>
         <RadixDialog.Overlay className={css.overlay} />
-        <RadixDialog.Content className={css.dialog} data-size={size} {...(description ? {} : { "aria-describedby": undefined })}>
+        <RadixDialog.Content className={css.dialog} data-size={size} onEscapeKeyDown={keepEditor} {...(description ? {} : { "aria-describedby": undefined })}>
           <header className={css.dialogHead}>
             <RadixDialog.Title className={css.dialogTitle}>{title}</RadixDialog.Title>
             <RadixDialog.Close className={css.close} aria-label="Close">
@@ -43,6 +43,11 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
       </RadixDialog.Portal>
     </RadixDialog.Root>
   );
+}
+
+/** Escape in an editor closes its search or its completions, not the dialog with all that was written. */
+function keepEditor(event: globalThis.KeyboardEvent): void {
+  if (event.target instanceof Element && event.target.closest(".cm-editor")) event.preventDefault();
 }
 
 export type MenuItem =

@@ -22,20 +22,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tidemill.async_client import AsyncTidemill
 from tidemill.bootstrap import engine_at
 from tidemill.cli import main
 from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, log_lines, opened
-from tidemill.cli.options import STORE_VARIABLE
+from tidemill.cli.options import STORE_VARIABLE, is_server
 from tidemill.cli.render.terminal import GREEN, Styler, counted, reserve_stdout, sanitize
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.demo import sample_runs as demo
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
+from tidemill.remote.remote_engine import remote_engine
 from tidemill.security.grants import ImportGrants
 from tidemill.security.identity import JwtVerifier, Sessions
 from tidemill.settings import Settings, read_settings
-from tidemill.storage_urls import without_password
+from tidemill.storage_urls import require_store_exists, without_password
 
 if TYPE_CHECKING:
     import uvicorn
@@ -116,6 +118,25 @@ def _require_extra() -> None:
     except ImportError as error:
         message = f"the server needs {error.name}, which is not installed"
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
+
+
+def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, ...]) -> int:
+    """`tidemill mcp`: the tools of an MCP server over a store, or over a server with its key."""
+    try:
+        try:
+            from tidemill.mcp_server import serve_workflows
+        except ImportError as error:
+            message = f"MCP needs {error.name}, which is not installed"
+            raise rejected("extra_missing", message, hint="pip install 'tidemill[mcp]'") from None
+        if not is_server(session.store):
+            require_store_exists(session.store)
+        remote = remote_engine(session.store, None) if is_server(session.store) else None
+        mill = AsyncTidemill(remote or engine_at(session.store, work=False), session.store)
+        permissions = None if remote is None else remote.permissions
+        asyncio.run(serve_workflows(mill, permissions, read_only=read_only, workflows=workflows))
+    except Rejected as refusal:
+        return session.refused(refusal)
+    return main.OK
 
 
 def _engine(options: ServeOptions, settings: Settings) -> Engine:

@@ -5,6 +5,8 @@ Also `tidemill tools`: pipelines of agents that have become tools.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tidemill.agents.port import CompositeTool
-from tidemill.cli import options
+from tidemill.cli import main, options
 from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
 from tidemill.cli.render.lists import shares
@@ -26,6 +28,7 @@ from tidemill.engine.catalog import Published, Tagged, WorkflowDeletion
 from tidemill.engine.services.workers import NodeTypeView
 from tidemill.engine.versions import LATEST, split_reference
 from tidemill.engine.views import plain
+from tidemill.errors import Rejected
 
 workflows = options.new_group("workflows")
 
@@ -276,6 +279,56 @@ def pin_tool_command(session: StoreSession, name: str, off: bool, **given: Any) 
 def retire_tool_command(session: StoreSession, name: str, off: bool, **given: Any) -> int:
     """Take a tool away from agents: they neither find nor call it."""
     return session.ask_and_print(lambda mill: mill.retire_tool(name, retired=not off, **given), print_tool)
+
+
+@tools.command("mcp")
+@options.argument(
+    "name", "NAME", "An MCP server of tidemill.toml; without one, all of them are listed.", required=False
+)
+@options.flag("--approve", about="Print what the operator writes into tidemill.toml to approve the tools as they are.")
+@options.as_json
+def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
+    """See what an MCP server offers, and whether agents may use it.
+
+    The operator grants a server under [mcp.NAME] in tidemill.toml, and approves its tools there by their digests.
+    """
+    import asyncio
+
+    from tidemill.bootstrap import survey_mcp_server
+    from tidemill.cli.render.terminal import print_json, report_problems
+    from tidemill.settings import read_settings
+
+    try:
+        granted = read_settings().mcp
+        if name is None:
+            rows = [{"server": each, "tools": str(len(grant.tools))} for each, grant in sorted(granted.items())]
+        else:
+            rows = asyncio.run(survey_mcp_server(name))
+    except Rejected as refusal:
+        report_problems(refusal.problems, as_json=as_json)
+        return main.REFUSED
+    if as_json:
+        print_json(rows)
+    elif name is None:
+        print_rows((Column("SERVER", lambda row: row["server"]), Column("APPROVED", lambda row: row["tools"])), rows)
+    elif approve:
+        print(f"[mcp.{name}.tools]")
+        for row in rows:
+            print(f"{_toml_key(row['tool'])} = {json.dumps(row['digest'])}")
+    else:
+        columns = [
+            Column("TOOL", lambda row: row["tool"]),
+            Column("STATE", lambda row: row["state"]),
+            Column("EFFECT", lambda row: row["effect"]),
+            Column("DIGEST", lambda row: row["digest"][:23]),
+            Column("DESCRIPTION", lambda row: row["description"], gives=True),
+        ]
+        print_rows(columns, rows)
+    return main.OK
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def print_tools(found: Sequence[CompositeTool]) -> None:

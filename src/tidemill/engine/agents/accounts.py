@@ -23,7 +23,7 @@ from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.spending import NO_BUDGET, NOTHING_SPENT, Budget, Spend, cut, exhausted, left_of
-from tidemill.security.masking import Mask
+from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream
 
 SESSION, DAY = "agent_session", "agent_day"
@@ -114,8 +114,8 @@ class AgentAccounts:
         self._streams: dict[str, Stream] = {}
         """Where each open reservation of this process stands: it may be settled on the next day."""
 
-    def of(self, tenant: str) -> TenantAccounts:
-        return TenantAccounts(self, tenant)
+    def of(self, tenant: str, mask: Callable[[], Mask] = lambda: NO_MASK) -> TenantAccounts:
+        return TenantAccounts(self, tenant, mask)
 
     @property
     def has_budget(self) -> bool:
@@ -285,15 +285,18 @@ def _session(tenant: str, name: str) -> Stream:
 class TenantAccounts:
     """The accounts of one tenant, as its agents see them: `tidemill.agents.memory.Accounts`."""
 
-    def __init__(self, accounts: AgentAccounts, tenant: str) -> None:
-        self._accounts, self._tenant = accounts, tenant
+    def __init__(self, accounts: AgentAccounts, tenant: str, mask: Callable[[], Mask]) -> None:
+        self._accounts, self._tenant, self._mask = accounts, tenant, mask
 
     async def session(self, name: str) -> Memory:
         memory, _ = await self._accounts.memory(self._tenant, name)
         return memory
 
     async def remember(self, name: str, key: str, prompt: str, answer: str) -> None:
-        at_ms = self._accounts.now_ms
+        # An endpoint may repeat a secret that it was sent; other agents read the session.
+        at_ms, mask = self._accounts.now_ms, self._mask()
+        if mask:
+            prompt, answer = mask.text(prompt), mask.text(answer)
         await self._accounts.remember(self._tenant, name, remembered(key, prompt, answer, at_ms))
 
     async def reserve(self, key: str, amount: Spend) -> str:
@@ -312,6 +315,6 @@ class AgentHost:
         """Makes the port of an attempt for its tenant."""
 
     def serve(self, tenant: str, context: NodeContext, mask: Callable[[], Mask]) -> None:
-        context.accounts = self.accounts.of(tenant)
+        context.accounts = self.accounts.of(tenant, mask)
         if self.port is not None:
             context.port = self.port(tenant, context, mask)

@@ -373,6 +373,9 @@ class _Endpoint:
         read_url(settings.url)
         base = urlsplit(settings.url)
         url = base._replace(path=base.path.rstrip("/") + self._wire.path, fragment="").geturl()
+        if not (settings.base_url or settings.api_key or settings.headers):
+            hint = "set `api_key`, such as {{ secrets.MODEL_KEY }}, which the operator grants"
+            raise Fail("auth_failed", f"there is no API key for {shown(settings.url)}", hint=hint)
         credentials = self._wire.credentials(settings) | {name.lower(): text for name, text in settings.headers.items()}
         encoded, forbidden_at = msgspec.json.encode(body), question.forbidden_at
         if forbidden_at is not None:

@@ -70,7 +70,13 @@ def ask_in_order(providers: Providers) -> Ask:
 
 
 def _failed_call(settings: Settings, error: Fail) -> FailedCall:
-    return FailedCall(provider=settings.provider, model=settings.model, code=error.code, message=error.message)
+    return FailedCall(
+        provider=settings.provider,
+        model=settings.model,
+        code=error.code,
+        message=error.message,
+        unknown_outcome=bool(error.unknown_outcome),
+    )
 
 
 def _combined(failures: list[tuple[Settings, Fail]]) -> Fail:

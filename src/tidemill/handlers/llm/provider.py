@@ -207,6 +207,8 @@ class FailedCall(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     code: str
     message: str
+    unknown_outcome: bool = False
+    """The provider may have received the request."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

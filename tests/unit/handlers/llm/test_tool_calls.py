@@ -21,7 +21,7 @@ from tests.fixtures.model_questions import (
 )
 from tests.fixtures.model_servers import by_conversation, model_providers, model_server, model_server_thread
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.llm.provider import Usage, tool_message
+from tidemill.handlers.llm.provider import Settings, Usage, tool_message
 from tidemill.handlers.llm.structured_output import check_reply
 
 SEARCH = Called("search", {"query": "high tide, “Brest”"})
@@ -168,6 +168,15 @@ async def test_refusals_have_the_same_codes_everywhere(
         failure = await failed(providers, question_to(server, provider, stream=stream))
         assert (failure.code, failure.retry_after_ms) == (code, wait_ms)
         assert len(server.requests) == 1
+
+
+async def test_without_a_key_the_provider_is_not_called(provider: str) -> None:
+    async with model_providers() as providers, model_server(Says("yes")) as server:
+        question = question_to(server, provider)
+        keyless = msgspec.structs.replace(question, settings=Settings(provider=provider, model="tiny"))
+        failure = await failed(providers, keyless)
+        assert (failure.code, failure.retryable) == ("auth_failed", False) and "api_key" in failure.hint
+        assert (await replied(providers, question)).text == "yes", "a server of one's own may need none"
 
 
 async def test_a_key_is_sent_as_the_provider_wants_it(provider: str) -> None:

@@ -65,6 +65,8 @@ export function buildScene(graph: DrawnGraph, options: { collapsed: ReadonlySet<
     if (!collapsed.has(prefix + node.id) || owner.has(node.id)) continue;
     for (const member of node.loop?.body ?? []) if (!owner.has(member)) owner.set(member, node.id);
   }
+  const longest = new Map<string, number>();
+  for (const edge of graph.edges) longest.set(edge.to, Math.max(longest.get(edge.to) ?? 0, edge.from.length));
   const boxes: SceneBox[] = [];
   const at = new Map<string, string>();
   const groups = new Map<string, DrawnNode[]>();
@@ -84,9 +86,9 @@ export function buildScene(graph: DrawnGraph, options: { collapsed: ReadonlySet<
       continue;
     }
     const type = node.type.split("@")[0] ?? "";
-    // Joins, maps and waits have more to say.
-    const least = node.join || node.items !== undefined ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
-    boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: Math.max(cardWidth(node.id, type), least), height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
+    // Joins, maps and waits have more to say; a join names what it waits for.
+    const least = node.join ? Math.min(WIDTH_MAX, 220 + 6.4 * (longest.get(node.id) ?? 0)) : node.items !== undefined ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
+    boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: Math.round(Math.max(cardWidth(node.id, type), least)), height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
   }
   const links = new Map<string, SceneLink>();
   for (const edge of graph.edges) {
