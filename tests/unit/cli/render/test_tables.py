@@ -10,12 +10,11 @@ from tests.fixtures.command_line import on_terminal, shown
 from tidemill.cli import main
 from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
-from tidemill.cli.render.documents import as_yaml
 from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
 from tidemill.cli.render.terminal import padded, room, truncate
 from tidemill.engine.index_rows import ApprovalRow, RunRow
 from tidemill.engine.views import plain
-from tidemill.kernel.document.text import read_yaml
+from tidemill.kernel.document.text import as_yaml, read_yaml
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
