@@ -187,7 +187,9 @@ def test_a_run_changes_before_the_eyes(page: Page, server: Server) -> None:
 
 def test_keyboard_only(page: Page, server: Server, failed: str) -> None:
     open_screen(page, server, "/runs")
+    expect(page.get_by_role("row").filter(has_text="nightly-report").first).to_be_visible()
     page.keyboard.press("/")
+    expect(page.get_by_role("combobox", name="Query for runs")).to_be_focused()
     page.keyboard.type("status:failed workflow:nightly-report")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("q="))

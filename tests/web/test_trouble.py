@@ -61,7 +61,7 @@ def test_sign_in_with_a_key(new_page: NewPage, tmp_path: Path, watch: Watch) -> 
         page.get_by_role("button", name="Start the run").click()
         expect(page.get_by_role("heading", name="hello", level=1)).to_be_visible()
         # The key ends: the page says so and asks for another one.
-        key_id = server.get("/keys")["items"][0]["key_id"]
+        key_id = server.get("/keys")["items"][0]["id"]
         subprocess.run(
             [*COMMAND, "keys", "revoke", key_id, "--store", f"sqlite:///{tmp_path}/web.db"],
             cwd=tmp_path,
@@ -71,6 +71,7 @@ def test_sign_in_with_a_key(new_page: NewPage, tmp_path: Path, watch: Watch) -> 
         )
         page.goto(f"{server.url}/runs")
         expect(page.get_by_text(re.compile("sign in", re.IGNORECASE)).first).to_be_visible()
+        page.close()
 
 
 def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch: Watch) -> None:
@@ -89,6 +90,7 @@ def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch:
         expect(page.get_by_text("Failed first at")).to_be_visible()
         retry = page.get_by_role("group", name="Actions", exact=True).get_by_role("button", name="Retry")
         assert retry.count() == 0 or retry.get_attribute("aria-disabled") == "true" or retry.is_disabled()
+        page.close()
 
 
 def test_the_server_goes_and_comes_back(new_page: NewPage, tmp_path: Path, watch: Watch) -> None:
@@ -108,6 +110,7 @@ def test_the_server_goes_and_comes_back(new_page: NewPage, tmp_path: Path, watch
         server.process.start()
         server.post(f"/runs/{run_id}/signal", {"name": "go"})
         expect(page.get_by_role("button", name=re.compile("^a, signal, succeeded"))).to_be_visible()
+        page.close()
 
 
 def test_there_is_no_such_run(page: Page, server: Server, watch: Watch) -> None:
@@ -194,3 +197,4 @@ def test_below_a_path(new_page: NewPage, tmp_path: Path) -> None:
         assert f"/mill/runs/{run_id}" in page.url
         page.reload()
         expect(page.get_by_role("heading", name="hello", level=1)).to_be_visible()
+        page.close()

@@ -8,6 +8,8 @@ interface Shortcut {
   run: { current: (event: KeyboardEvent) => void };
 }
 
+const EVERYWHERE = "Everywhere";
+
 let registered: readonly Shortcut[] = [];
 const listeners = new Set<() => void>();
 let prefix = "";
@@ -37,8 +39,9 @@ function onKeyDown(event: KeyboardEvent): void {
   const wanted = prefix ? `${prefix} ${chord}` : chord;
   clearTimeout(prefixTimer);
   prefix = "";
-  // The one that was announced last belongs to what is on top.
-  const found = registered.findLast((each) => each.keys === wanted);
+  // A page's own goes before that of every page; of two, the one that was announced last belongs to what is on top.
+  const meant = registered.filter((each) => each.keys === wanted);
+  const found = meant.findLast((each) => each.group !== EVERYWHERE) ?? meant.at(-1);
   if (found) {
     event.preventDefault();
     found.run.current(event);
@@ -49,7 +52,7 @@ function onKeyDown(event: KeyboardEvent): void {
 }
 
 /** `keys`: "j", "mod+k", "g r" (one after the other), "?"; empty: none. It works outside of fields and dialogs only. */
-export function useShortcut(keys: string, description: string, run: (event: KeyboardEvent) => void, group = "Everywhere"): void {
+export function useShortcut(keys: string, description: string, run: (event: KeyboardEvent) => void, group = EVERYWHERE): void {
   const latest = useRef(run);
   useEffect(() => {
     latest.current = run;
