@@ -100,7 +100,7 @@ def test_the_server_goes_and_comes_back(new_page: NewPage, tmp_path: Path, watch
         run_id = server.start("hello")
         page = new_page()
         open_screen(page, server, f"/runs/{run_id}")
-        node = page.get_by_role("button", name=re.compile("^a, signal, waiting"))
+        node = page.get_by_role("button", name=re.compile("^a ?, signal, waiting"))
         expect(node).to_be_visible()
         server.process.kill()
         expect(
@@ -109,7 +109,7 @@ def test_the_server_goes_and_comes_back(new_page: NewPage, tmp_path: Path, watch
         expect(node).to_be_visible()  # What was known stays.
         server.process.start()
         server.post(f"/runs/{run_id}/signal", {"name": "go"})
-        expect(page.get_by_role("button", name=re.compile("^a, signal, succeeded"))).to_be_visible()
+        expect(page.get_by_role("button", name=re.compile("^a ?, signal, succeeded"))).to_be_visible()
         page.close()
 
 
@@ -193,7 +193,7 @@ def test_below_a_path(new_page: NewPage, tmp_path: Path) -> None:
         page = new_page()
         page.goto(f"{url}/mill/")
         page.get_by_role("link", name="hello").first.click()
-        expect(page.get_by_role("button", name=re.compile("^a, value, succeeded"))).to_be_visible()
+        expect(page.get_by_role("button", name=re.compile("^a ?, value, succeeded"))).to_be_visible()
         assert f"/mill/runs/{run_id}" in page.url
         page.reload()
         expect(page.get_by_role("heading", name="hello", level=1)).to_be_visible()

@@ -44,7 +44,6 @@ export const Card = memo(function Card({ drawn, hasRun, selected, current, pass,
         className={css.main}
         tabIndex={nested}
         aria-pressed={selected}
-        aria-label={`${node.id}, ${typeOf(node)}${words ? `, ${words}` : ""}`}
         title={node.error ? `${node.id}: ${node.error.message}` : node.why ? `${node.id}: ${node.why}` : node.id}
         onClick={() => actions.select(box)}
         onFocus={() => actions.focus(box.id)}
@@ -52,6 +51,7 @@ export const Card = memo(function Card({ drawn, hasRun, selected, current, pass,
         <span className={css.title}>
           {status ? <StatusIcon status={status} /> : <Icon name={box.members ? "retry" : "workflows"} className={css.plainIcon} />}
           <span className={css.name}>{node.id}</span>
+          <span className="visually-hidden">{`, ${typeOf(node)}${words ? `, ${words}` : ""}`}</span>
           <span className={css.type} aria-hidden="true">{box.members ? `loop of ${box.members.length}` : typeOf(node)}</span>
         </span>
         <span className={css.state} aria-hidden="true">{box.members ? <span>{words || "collapsed"}</span> : <State node={node} />}</span>

@@ -284,7 +284,7 @@ const LineRow = memo(function LineRow({ line, number, top, names, scale, model, 
   const attempts = Math.max(0, ...line.tracks.map((track) => Math.max(0, ...track.segments.map((segment) => segment[3]))));
   const onPath = critical !== null && !line.undo && line.tracks.some((track) => critical.keys.has(placeKey([line.node, track.visit, track.index])));
   const label = line.item === null ? line.node : `item ${line.item}`;
-  const words = `${line.undo ? "undo of " : ""}${label}, ${signOf(status).word}, ${duration(took)}${attempts > 1 ? `, ${attempts} attempts` : ""}${line.count > 1 ? `, ${line.count} times` : ""}${onPath ? ", on the critical path" : ""}`;
+  const words = `, ${signOf(status).word}, ${duration(took)}${attempts > 1 ? `, ${attempts} attempts` : ""}${line.count > 1 ? `, ${line.count} times` : ""}${onPath ? ", on the critical path" : ""}`;
   return (
     <div className={css.row} style={{ transform: `translateY(${top}px)`, height: ROW }} data-selected={selected || undefined}>
       <div className={css.name} style={{ width: names }} data-item={line.item !== null || undefined}>
@@ -295,12 +295,13 @@ const LineRow = memo(function LineRow({ line, number, top, names, scale, model, 
         ) : (
           <span className={css.toggle} />
         )}
-        <button type="button" data-line={number} className={css.choose} tabIndex={current ? 0 : -1} aria-pressed={selected} aria-label={words} title={line.node} onFocus={() => onFocus(number)} onClick={() => onChoose(line, null, null)}>
+        <button type="button" data-line={number} className={css.choose} tabIndex={current ? 0 : -1} aria-pressed={selected} title={line.node} onFocus={() => onFocus(number)} onClick={() => onChoose(line, null, null)}>
           <StatusIcon status={status} size={14} />
           <span className="truncate">
             {line.undo && "undo "}
             {label}
           </span>
+          <span className="visually-hidden">{words}</span>
           {line.count > 1 && <span className={css.count} aria-hidden="true">×{line.count.toLocaleString()}</span>}
         </button>
       </div>
