@@ -70,6 +70,7 @@ class Access:
         self._engine, self._jwt, self._open_as, self._hosts = engine, jwt, open_as, hosts
         self.sessions = sessions or Sessions()
         self._looked_ms = engine.context.ambient.monotonic_ms()
+        self.wrong_credentials = WRONG_CREDENTIALS
         self._failures = FixedWindowRateLimiter(MemoryStorage())
 
     @classmethod
@@ -123,13 +124,13 @@ class Access:
     async def _limited(self, request: Request, given: str) -> Principal:
         """Each wrong credential costs a read of the store, so one address may send only so many of them."""
         address = request.client.host if request.client else ""
-        if not self._failures.test(WRONG_CREDENTIALS, address):
-            message = f"more than {WRONG_CREDENTIALS.amount} wrong credentials in a second"
+        if not self._failures.test(self.wrong_credentials, address):
+            message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
             raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
         try:
             return await self._bearer(given)
         except Rejected:
-            self._failures.hit(WRONG_CREDENTIALS, address)
+            self._failures.hit(self.wrong_credentials, address)
             raise
 
     async def _bearer(self, given: str) -> Principal:
