@@ -117,7 +117,7 @@ async def test_a_result_in_hand_is_given_up_when_a_newer_version_has_moved_the_r
 NEWER_JOBS = {
     "an unknown kind": msgspec.msgpack.encode(["notice", "a", 1, -1, JOB_FORMAT]),
     "a newer format": msgspec.msgpack.encode(["run", "a", 1, -1, JOB_FORMAT + 1]),
-    "an added field": msgspec.msgpack.encode(["run", "a", 1, -1, JOB_FORMAT, 2, 0, "added"]),
+    "an added field": msgspec.msgpack.encode(["run", "a", 1, -1, JOB_FORMAT, 2, 0, "", "added"]),
 }
 
 

@@ -66,7 +66,7 @@ class CompositeToolService:
         for _ in range(RACES_MAX):
             history, version = await self._load(use.shape)
             record = history.used(use, key, self._context.store.now_ms())
-            if record is None or await self._append(history, version, record):
+            if record is None or await self._commit(history, version, record):
                 return None if history.retired else history.tool()
         # A count that is lost in a race comes with a later use.
         return None
@@ -128,7 +128,7 @@ class CompositeToolService:
             audit = self._context.audit_rows(
                 self._stream(shape), version + 1, encoded, actor=actor, command=command, at_ms=now_ms, detail=name
             )
-            if await self._append(history, version, record, audit):
+            if await self._commit(history, version, record, audit):
                 tool = history.tool()
                 assert tool is not None, "it was found by its name"
                 return tool
@@ -144,7 +144,7 @@ class CompositeToolService:
         intact = require_intact(tail)
         return fold(shape, intact.records), intact.version
 
-    async def _append(
+    async def _commit(
         self, history: ToolHistory, version: int, record: ToolRecord, audit: tuple[Row, ...] = ()
     ) -> bool:
         """Write the record that follows; false when another writer was faster."""

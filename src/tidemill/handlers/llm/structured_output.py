@@ -63,7 +63,10 @@ ACCOUNT_SCHEMA: dict[str, Any] = {
         "type": "array",
         "items": {
             "type": "object",
-            "properties": {name: {"type": "string"} for name in FailedCall.__struct_fields__},
+            "properties": {
+                **{name: {"type": "string"} for name in FailedCall.__struct_fields__},
+                "unknown_outcome": {"type": "boolean"},
+            },
             "additionalProperties": False,
         },
     },

@@ -169,10 +169,10 @@ async def test_a_computed_name_has_read_every_node_in_reach(mill: Cluster) -> No
 @pytest.mark.parametrize(("chosen", "reason"), [(("x",), "chosen by the node"), (None, "nothing was chosen")])
 @simulated
 async def test_a_choice_of_the_node_itself(mill: Cluster, chosen: tuple[str, ...] | None, reason: str) -> None:
-    agent = Handler(NodeType(name="agent"), lambda context: Done({"thought": 1}, chosen))
+    agent = Handler(NodeType(name="chooser"), lambda context: Done({"thought": 1}, chosen))
     worker = await mill.process(more=[agent])
     branch = {"type": "agent_driven", "available_next_nodes": ["x"], "default": ["z"]}
-    run = await worker.run(document(node("a", type="agent", branch=branch), node("x"), node("z")))
+    run = await worker.run(document(node("a", type="chooser", branch=branch), node("x"), node("z")))
     assert await route_of(mill, run.run_id, "a") == Route(branch=chosen or ("z",), reason=reason)
 
 
