@@ -20,7 +20,7 @@ CORE       := unit/kernel unit/expressions unit/stores unit/engine conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run examples pictures test test-web test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery web web-types serve load docs format lock clean
+.PHONY: help setup run examples pictures test test-web web-pictures test-long test-pythons check sim chaos guards leaks bench bench-peers bench-million bench-recovery web web-types serve load docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ $(WEB_READY): $(READY) requirements/web.txt
 
 test-web: $(WEB_READY) web ## Test the page in a Chromium (CHROME=path, else the one of the system)
 	@$(BIN)/python tests/run.py --web
+
+web-pictures: $(WEB_READY) web ## Photograph the screens of the page for the documentation, in a Chromium
+	@$(BIN)/python -m tests.web.pictures
 
 .venv-%/.ready: pyproject.toml $(LOCKED)
 	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)

@@ -43,14 +43,14 @@ def screens(server: Server) -> list[Screen]:
     )[0]["approval_id"]
     return [
         Screen("runs", "/runs"),
-        Screen("graph", f"/runs/{order}?view=graph"),
-        Screen("failed", f"/runs/{failed}"),
-        Screen("timeline", f"/runs/{order}?view=timeline"),
-        Screen("history", f"/runs/{order}?view=history"),
-        Screen("state", f"/runs/{order}?view=state"),
+        Screen("run-graph", f"/runs/{order}?view=graph"),
+        Screen("run-failed", f"/runs/{failed}"),
+        Screen("run-timeline", f"/runs/{order}?view=timeline"),
+        Screen("run-history", f"/runs/{order}?view=history"),
+        Screen("run-state", f"/runs/{order}?view=state"),
         Screen("approvals", "/approvals"),
         Screen("approval", f"/approvals/{quote(approval)}"),
-        Screen("phone", f"/approvals/{quote(approval)}", phone=True),
+        Screen("approval-phone", f"/approvals/{quote(approval)}", phone=True),
         Screen("start", "/start/invoice-approval"),
         Screen("workflows", "/workflows"),
         Screen("workflow", "/workflows/nightly-report"),
@@ -62,7 +62,7 @@ def screens(server: Server) -> list[Screen]:
 
 def _agents(server: Server) -> list[Screen]:
     found = server.get(f"/runs?limit=1&query={quote('workflow:complaint-desk')}")["items"]
-    return [Screen("agent", f"/runs/{found[0]['run_id']}?node=answer&tab=transcript")] if found else []
+    return [Screen("run-agent", f"/runs/{found[0]['run_id']}?node=answer&tab=transcript")] if found else []
 
 
 def photograph(page: Page, server: Server, screen: Screen, target: Path) -> None:

@@ -2,7 +2,7 @@
 import * as RadixDialog from "@radix-ui/react-dialog";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useDeferredValue, useEffect, useId, useRef, useState, type KeyboardEvent, type ReactNode } from "react";
+import { useEffect, useId, useRef, useState, type KeyboardEvent, type ReactNode } from "react";
 import { api, seg } from "../api/client";
 import { useMay, useWorkflows } from "../api/queries";
 import type { Page, RunRow } from "../api/types";
@@ -28,7 +28,7 @@ export function Palette({ onClose, onHelp }: { onClose: () => void; onHelp: () =
   const [chosen, setChosen] = useState(0);
   const list = useRef<HTMLDivElement>(null);
   const id = useId();
-  const entries = useEntries(useDeferredValue(text.trim()), onHelp);
+  const entries = useEntries(text.trim(), onHelp);
   const at = Math.min(chosen, entries.length - 1);
   useEffect(() => setChosen(0), [text]);
   useEffect(() => {
