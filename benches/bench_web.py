@@ -8,12 +8,14 @@ test-web` needs. `RUNS=100000` fills the long list with fewer runs.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ IDLE_SECONDS = 15.0
 REPEATS = 5
 EVENTS = 50_000
 EVENTS_PER_ITEM = 2
-FANOUT = 6_000
+FANOUT = 5_000
 """Items of one map; the history needs several."""
 
 # Keeps the time of the first frame in which a selector matches, and the longest task. Installed before any script runs.
@@ -73,7 +75,7 @@ def chain(name: str, nodes: int) -> dict[str, Any]:
 
 def long_history() -> dict[str, Any]:
     items = f"{{{{ range({FANOUT}) | list }}}}"
-    maps = range(EVENTS // (FANOUT * EVENTS_PER_ITEM) + 1)
+    maps = range(math.ceil(EVENTS / (FANOUT * EVENTS_PER_ITEM)))
     return {
         "name": "long-history",
         "limits": {"max_fanout": FANOUT},
@@ -211,15 +213,16 @@ def _process_seconds(session: CDPSession) -> float:
     return float(next(each["value"] for each in metrics if each["name"] == "ProcessTime"))
 
 
-def filled(folder: Path) -> str:
+def fill_store(folder: Path) -> None:
     url = f"sqlite:///{folder}/million.db"
 
     async def run() -> None:
         async with open_engine(url) as engine:
             await fill(engine, RUNS)
 
-    asyncio.run(run())
-    return url
+    # Playwright has a loop of its own in this thread.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, run()).result()
 
 
 def figures() -> Iterator[Figure | Note]:
@@ -228,7 +231,7 @@ def figures() -> Iterator[Figure | Note]:
         yield Note(f"Chromium {browser.version}")
         with served(Path(folder), "--log-level", "error") as server:
             yield from _pages(browser, server)
-        filled(Path(folder))
+        fill_store(Path(folder))
         with served(Path(folder), "--log-level", "error", name="million") as server, new_page(browser) as page:
             shown = shown_ms(page, f"{server.url}/runs", ROW)
             yield Figure(f"runs among {RUNS:,}: to the first rows", shown, "ms", LIST_MUST_MS)
@@ -271,4 +274,5 @@ def _pages(browser: Browser, server: Server) -> Iterator[Figure | Note]:
             f"live change to pixels, {FOLLOWERS} followers beside, p95", quantile(delays, 0.95), "ms", LIVE_MUST_MS
         )
         yield Note(f"p50 {quantile(delays, 0.5):.0f} ms")
+    with new_page(browser) as page:
         yield Figure("idle live page: CPU", idle_percent(page, server), "%", CPU_MUST)
