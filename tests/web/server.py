@@ -16,7 +16,7 @@ from tests.fixtures.serve_process import ServeProcess
 from tidemill.demo import sample_runs
 
 STEPS = Path(__file__).with_name("steps.py")
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 T = TypeVar("T")
 
 

@@ -30,7 +30,7 @@ def document() -> dict[str, Any]:
     joined = "\n".join(PAYLOADS)
     texts = {"over": "{{ inputs.texts }}"}
     asked = {
-        "title": "{{ item }}",
+        "title": "{{ item[:150] }}",
         "description": "{{ item }}",
         "form": {
             "type": "object",
@@ -99,6 +99,17 @@ def unsafe_page(new_page: NewPage) -> Iterator[Page]:
 
 def assert_plain(page: Page) -> None:
     assert page.evaluate(SUSPECT) == []
+
+
+def test_a_careless_page_would_be_noticed(new_page: NewPage, server: Server, watch: Watch) -> None:
+    watch.expected.append("404 (Not Found)")
+    page = new_page(bypass_csp=True)
+    ran: list[str] = []
+    page.expose_binding("pwned", lambda source, *arguments: ran.append(source["page"].url))
+    open_screen(page, server, "/runs")
+    page.evaluate("text => { document.querySelector('main').innerHTML = text; }", HANDLERS[0])
+    page.wait_for_timeout(500)
+    assert ran and page.evaluate(SUSPECT)
 
 
 @pytest.mark.parametrize("view", VIEWS)
