@@ -314,6 +314,10 @@ class RedisStore:
                 left = (until if due is None else min(due, until)) - now
                 # After the clock was set back `left` can exceed the requested wait.
                 await rest(waiter, min(left, request.wait_ms, LOOK_EVERY_MS))
+            except Unavailable:
+                if self._parts:
+                    raise
+                # The store was closed while it looked for jobs.
             finally:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
