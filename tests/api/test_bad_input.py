@@ -43,6 +43,7 @@ VALID: dict[str, Any] = {
     "/decisions/{token}": {"decision": "approve"},
     "/concurrency/{name}": {"limit": 1},
     "/tools/{name}": {"pinned": True},
+    "/runs/{run_id}/rehearse": {"action": "cancel"},
 }
 """Bodies that are valid, so that the id alone is wrong."""
 
