@@ -30,7 +30,7 @@ from tests.web.server import Server, served
 
 RUNS = int(os.environ.get("RUNS") or 1_000_000)
 PAINT_MUST_S, SCRIPT_MUST_KB = 1.0, 350.0
-GRAPH_MUST_MS, LARGE_GRAPH_MUST_MS, FRAME_MUST_MS = 700.0, 1_500.0, 100.0
+GRAPH_MUST_MS, LARGE_GRAPH_MUST_MS = 700.0, 1_500.0
 HISTORY_MUST_MS, TASK_MUST_MS, LIST_MUST_MS = 500.0, 100.0, 500.0
 LIVE_MUST_MS, CPU_MUST = 500.0, 2.0
 FOLLOWERS, SIGNALS, ROUNDS = 19, 5, 8
@@ -112,19 +112,22 @@ def shown_ms(page: Page, url: str, selector: str) -> float:
     return min(times[1:])
 
 
-def opened_ms(page: Page, server: Server, runs: list[str], view: str, selector: str) -> float:
-    """The best time from the choice of a run to the frame that shows the view, in a page that is open.
+def opened_ms(page: Page, server: Server, runs: list[str], view: str, selector: str) -> tuple[float, float]:
+    """From the choice of a run to the frame that shows the view, in a page that is open: the first time, and the best.
 
-    Each run is opened once, so nothing of it is known before; the first one also brings the code of the view.
+    Each run is opened once, so nothing of it is known before. The first one also brings and warms the code of the view.
     """
     times = []
+    page.goto(f"{server.url}/runs")
     for run_id in runs:
-        page.goto(f"{server.url}/runs")
         page.evaluate("selector => window.seen(selector)", ROW)
         page.wait_for_timeout(300)
         path = f"/runs/{run_id}?view={view}"
         times.append(page.evaluate("([path, selector]) => window.opened(path, selector)", [path, selector]))
-    return min(times[1:])
+        page.evaluate("history.pushState(null, '', '/runs')")
+    page.goto(f"{server.url}/runs/{runs[-1]}?view={view}")
+    page.evaluate("selector => window.seen(selector)", selector)
+    return times[0], min(times[1:])
 
 
 @contextmanager
@@ -233,11 +236,19 @@ def figures() -> Iterator[Figure | Note]:
             yield from _pages(browser, server)
         fill_store(Path(folder))
         with served(Path(folder), "--log-level", "error", name="million") as server, new_page(browser) as page:
-            shown = shown_ms(page, f"{server.url}/runs", ROW)
-            yield Figure(f"runs among {RUNS:,}: to the first rows", shown, "ms", LIST_MUST_MS)
+            times = []
+            page.goto(f"{server.url}/runs")
+            for query in QUERIES:
+                page.evaluate("selector => window.seen(selector)", ROW)
+                page.evaluate("history.pushState(null, '', '/workers')")
+                page.get_by_role("heading", name="Workers").first.wait_for()
+                times.append(page.evaluate("([path, row]) => window.opened(path, row)", [f"/runs?q={query}", ROW]))
+            yield Figure(f"runs among {RUNS:,}: to the first rows, slowest query", max(times[1:]), "ms", LIST_MUST_MS)
+            yield Note(f"{shown_ms(page, f'{server.url}/runs', ROW):.0f} ms with the page itself")
         browser.close()
 
 
+QUERIES = ("", "status:failed", "workflow:billing", "workflow:billing%20status:completed", "label.region=west")
 ROW = 'main a[href*="runs/"]'
 
 
@@ -255,15 +266,17 @@ def _pages(browser: Browser, server: Server) -> Iterator[Figure | Note]:
         yield Figure("first useful paint of the runs, warm", shown, "s", PAINT_MUST_S)
         size = script_kb(browser, f"{server.url}/runs", ROW)
         yield Figure("script of the first route, compressed", size, "KB", SCRIPT_MUST_KB)
-        shown = opened_ms(page, server, small, "graph", node("n0"))
+        first, shown = opened_ms(page, server, small, "graph", node("n0"))
         yield Figure("run of 300 nodes: to its graph", shown, "ms", GRAPH_MUST_MS)
-        shown = shown_ms(page, f"{server.url}/runs/{small[0]}?view=graph", node("n0"))
-        yield Note(f"{shown:.0f} ms with the page itself")
-        shown = opened_ms(page, server, large, "graph", "main [id^=node-n]")
+        whole = shown_ms(page, f"{server.url}/runs/{small[0]}?view=graph", node("n0"))
+        yield Note(f"{first:.0f} ms for the first run, {whole:.0f} ms with the page itself")
+        first, shown = opened_ms(page, server, large, "graph", "main [id^=node-n]")
         yield Figure("run of 5,000 nodes: to its graph", shown, "ms", LARGE_GRAPH_MUST_MS)
-        yield Figure("run of 5,000 nodes: longest frame while panning", longest_frame_ms(page), "ms", FRAME_MUST_MS)
+        yield Note(
+            f"{first:.0f} ms for the first run; {longest_frame_ms(page):.0f} ms for the longest frame while panning"
+        )
         events = server.run(history[0])["events"]
-        shown = opened_ms(page, server, history, "history", "[aria-label=Events] [role=listitem]")
+        first, shown = opened_ms(page, server, history, "history", "[aria-label=Events] [role=listitem]")
         yield Figure(f"history of {events:,} events: first screen", shown, "ms", HISTORY_MUST_MS)
         page.goto(f"{server.url}/runs/{output}?node=large&tab=output")
         page.get_by_text("a row of a large output").first.wait_for()
