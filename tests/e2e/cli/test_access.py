@@ -64,7 +64,7 @@ def test_the_audit_is_listed_and_verified(cli_store: CliStore) -> None:
     key_id = cli_store.json("keys", "create", "ci", "--role", "viewer", "--as", "ada")["view"]["id"]
     cli_store.fine("keys", "revoke", key_id, "--as", "bob")
     told = cli_store.fine("audit", "list", "--action", "keys.revoke")
-    assert "bob" in told and key_id[:8] in told and "ada" not in told
+    assert key_id in told and re.findall(r"just now +(\w+)", told) == ["bob"]
     assert [each["actor"] for each in cli_store.json("audit", "list", "--since", "1h")["audit"]] == ["bob", "ada"]
     assert "no change matches" in cli_store.fine("audit", "list", "--actor", "eve")
     good = cli_store.json("audit", "verify")
