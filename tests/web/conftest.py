@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,17 +25,22 @@ DESK = {"width": 1360, "height": 860}
 
 
 def chrome() -> str:
-    """The browser to test with; says what is missing."""
+    """The browser to test with. Ends the program where there is none, and says so."""
     found = os.environ.get("CHROME") or next(filter(None, map(shutil.which, NAMES)), None)
     if not found or not Path(found).exists():
-        pytest.exit("no Chromium: install the package `chromium`, or say CHROME=path", returncode=2)
+        what = f"CHROME={found} is not there" if found else "there is no Chromium"
+        sys.exit(f"{what}: install the package `chromium`, or say CHROME=path")
     return found
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    try:
+        path = chrome()
+    except SystemExit as missing:
+        pytest.exit(str(missing), returncode=2)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chrome(), args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser
         browser.close()
 
