@@ -127,12 +127,14 @@ class GrantedSecrets:
 class SecretAccessLog(Mapping[str, str]):
     """The secrets of one attempt; it iterates only over those that the attempt has read."""
 
-    __slots__ = ("_grants", "_secrets", "_workflow", "values_seen")
+    __slots__ = ("_grants", "_secrets", "_workflow", "lacking", "values_seen")
 
     def __init__(self, secrets: Secrets, workflow: str = "", tenant: str = "") -> None:
         self._secrets, self._workflow = secrets, workflow
         self._grants = secrets.grants_of(tenant) if isinstance(secrets, GrantedSecrets) else None
         self.values_seen: dict[str, str] = {}
+        self.lacking = False
+        """Whether one was asked for that this worker has not, or may not give to the workflow."""
 
     def forbidden_at(self, origin: str, texts: tuple[str, ...] | None = None) -> str:
         """The name of a secret that was read and may not be sent to an origin; empty if all may.
@@ -149,9 +151,11 @@ class SecretAccessLog(Mapping[str, str]):
         if known is None:
             grant = None if self._grants is None else self._grants.get(name)
             if self._grants is not None and (grant is None or not grant.serves(self._workflow)):
+                self.lacking = True
                 raise SecretNotGranted(name, self._workflow)
             known = self._secrets.get(name)
             if known is None:
+                self.lacking = True
                 raise SecretMissing(name)
             if not known:
                 raise SecretUnusable(f"the secret {name} is empty")

@@ -50,7 +50,7 @@ from tidemill.engine.attempts.results import (
     stored_value,
     transactional,
 )
-from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded, missing_for
+from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
@@ -71,7 +71,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.spending import Spend
 from tidemill.kernel.state import peek_at
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import SecretAccessLog, SecretUnusable
+from tidemill.security.secrets import SecretAccessLog, SecretNotGranted, SecretUnusable
 from tidemill.stores.contract import Lease
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ class Attempt:
                 case "route":
                     assert self._visit.resumed is not None
                     return await self._finish(text_of(self._visit.resumed, self._fetched))
-        except (ExpressionError, SecretUnusable) as error:
+        except (ExpressionError, SecretNotGranted, SecretUnusable) as error:
+            if self._disclosed.lacking and not self.called:
+                return await self._missing_capability(error)
             return self._result(failed_by(error))
 
     async def _enter_task(self, pending: object = None) -> None:
@@ -275,14 +277,13 @@ class Attempt:
         await self._enter_task()
         await output.flush_and_close()
 
-    async def _missing_capability(self, error: CapabilityMissing) -> Result:
+    async def _missing_capability(self, error: BaseException) -> Result:
         """Leave the job to another worker, unless the log already says that this attempt has begun."""
         result = self._result(failed_by(error))
-        if self._node.delivery != "at_most_once":
+        if not self.called or self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
-            missing = missing_for(self._state.digest, self.task, result.outcome.error)
             await self._enter_task()
-            await self._tools.runtime.leave(error, missing, self._tools.clock())
+            await self._tools.runtime.leave(self._state.digest, self.task, result.outcome.error, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:

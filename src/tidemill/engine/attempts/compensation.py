@@ -20,7 +20,7 @@ from tidemill.engine.attempts.results import (
     stored_value,
     transactional,
 )
-from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
+from tidemill.engine.attempts.runtime import AttemptRuntime
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.corruption import require_intact, retry_until_repaired
@@ -73,6 +73,9 @@ class CompensationAttempt:
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = await self._context(state, fetched, output, item)
+        except BaseException as error:
+            return await self._failed(error, lacking=self._disclosed.lacking)
+        try:
             call_context, answer = self._tools.runtime.handler_host.call(self._handler, context, self._output)
         except BaseException as error:
             return await self._failed(error)
@@ -167,13 +170,13 @@ class CompensationAttempt:
         output = await retry_until_stored(lambda: as_payload(self._tools.blobs, self.lease.stream.tenant, text))
         return self._result(commands.Done(output=output, size=len(text)))
 
-    async def _failed(self, error: BaseException) -> CompensationResult:
+    async def _failed(self, error: BaseException, *, lacking: bool = False) -> CompensationResult:
         """Report a failure; a missing capability is left to another worker if one may have it."""
         result = self._result(failed_by(error))
-        if isinstance(error, CapabilityMissing):
+        if lacking or isinstance(error, CapabilityMissing):
             assert isinstance(result.outcome, Failed)
-            missing = missing_for(self._entry.state.digest, self.task, result.outcome.error)
-            await self._tools.runtime.leave(error, missing, self._tools.clock())
+            digest, lacks = self._entry.state.digest, result.outcome.error
+            await self._tools.runtime.leave(digest, self.task, lacks, self._tools.clock())
         return result
 
     def _result(self, outcome: commands.Done | Failed) -> CompensationResult:

@@ -1,13 +1,13 @@
 """What attempts share: `ProcessRuntime`, `AttemptRuntime`, and the capabilities that a worker lacks.
 
-A capability is a function, a mail server or the permission to run commands. The worker logs each missing one once,
-however often the job comes back, and lists it in its row, so that `why` can name what no live worker has.
+A capability is a function, a secret, a mail server or the permission to run commands. The worker logs each missing one
+once, however often the job comes back, and lists it in its row, so that `why` can name what no live worker has.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -19,7 +19,7 @@ from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.worker.leases import REST_MS_MAX
 from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.handlers.contract import CapabilityMissing, NodeContext, enable_node_log
+from tidemill.handlers.contract import NodeContext, enable_node_log
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.spending import Spend
@@ -52,7 +52,7 @@ class MissingCapability(msgspec.Struct, frozen=True, gc=False, array_like=True):
     hint: str = ""
 
 
-def missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
+def _missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
     work = f"{task.kind}/{task.node}"
     return MissingCapability(digest, work, error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX])
 
@@ -124,10 +124,15 @@ class Recorder(Protocol):
         """Commit a record as the one after `number` others, and return its text."""
 
 
+class AnotherMayHave(Protocol):
+    async def __call__(self, *, retryable: bool) -> bool:
+        """Whether another worker may have a capability that this process lacks."""
+
+
 class ProcessRuntime(msgspec.Struct, frozen=True):
     """What the attempts of a process share, whichever worker runs them."""
 
-    another_worker_may_have: Callable[[CapabilityMissing], Awaitable[bool]]
+    another_worker_may_have: AnotherMayHave
     isolation: Isolation
     """Evaluates the conditions that could harm this process."""
     secrets: Secrets
@@ -143,10 +148,10 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
         self.broadcaster.open()
         self.capture.install()
 
-    async def leave(self, error: CapabilityMissing, missing: MissingCapability, now_ms: int) -> None:
+    async def leave(self, digest: str, task: JobBody, error: Error, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""
-        if await self.another_worker_may_have(error):
-            self.missing.note(missing, now_ms)
+        if await self.another_worker_may_have(retryable=error.retryable):
+            self.missing.note(_missing_for(digest, task, error), now_ms)
             raise LeaveToOtherWorker
 
     async def close(self) -> None:

@@ -16,7 +16,6 @@ from tidemill.engine.node_types import offered_types
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.engine.worker.watchdog import Blockage
-from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
 from tidemill.kernel.model import NodeType
@@ -104,12 +103,14 @@ class WorkerService:
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def another_may_have(self, lacking: CapabilityMissing) -> bool:
-        """Whether another worker may have what this process's lacks: one that is there, or one that may come."""
-        # What may pass by itself is tried again here if no other worker is alive.
+    async def another_may_have(self, *, retryable: bool) -> bool:
+        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
+
+        What is `retryable` may pass by itself: it is tried again here if no other worker is alive.
+        """
         if self.registry is None or self.registry.options.only:
             return False
-        if self.registry.options.standing and not lacking.retryable:
+        if self.registry.options.standing and not retryable:
             return True
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())

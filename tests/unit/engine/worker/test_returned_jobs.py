@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
@@ -23,6 +24,8 @@ from tidemill.engine.worker.leases import (
 from tidemill.handlers.contract import CapabilityMissing, Done, Handler
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
+from tidemill.security.grants import SecretGrant
+from tidemill.security.secrets import GrantedSecrets
 from tidemill.stores.contract import Claim, Commit, Job, Stream
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.faulty_store import Call, refuse
@@ -284,6 +287,60 @@ async def test_a_standing_worker_waits_for_one_that_has_the_function(
     rich = await mill.process("rich", functions={"work": ledger.work}, standing=True)
     assert (await rich.end(run_id)).status == "COMPLETED"
     await mill.until(lambda: ledger.count("u") == 1)
+
+
+class Values(dict[str, str]):
+    """Secrets that a worker has."""
+
+
+GRANT = SecretGrant(origins=("https://crm.example.com",), workflows=("test",))
+NEEDS_SECRET = {"type": "sent", "config": {"key": "Token {{ secrets.CRM }}"}}
+SECRETS = {
+    "not granted": (GrantedSecrets(Values(CRM="a-value"), {}), "secret_not_granted"),
+    "granted to another workflow": (
+        GrantedSecrets(Values(CRM="a-value"), {"CRM": msgspec.structs.replace(GRANT, workflows=("x",))}),
+        "secret_not_granted",
+    ),
+    "missing": (GrantedSecrets(Values(), {"CRM": GRANT}), "template_failed"),
+}
+
+
+@pytest.mark.parametrize("lacking", SECRETS)
+@simulated
+async def test_a_secret_that_only_another_worker_has_is_left_to_it(mill: Cluster, lacking: str) -> None:
+    secrets, code = SECRETS[lacking]
+    keys: list[str] = []
+
+    def send(context: Any) -> Done:
+        keys.append(context.config["key"])
+        return Done(1)
+
+    more = [Handler(NodeType(name="sent", secret_fields=("key",)), send)]
+    poor = await mill.process("poor", standing=True, secrets=secrets, more=more)
+    done = document(node("v"), node("a", "v", delivery="at_most_once", **NEEDS_SECRET))
+    undone = document(
+        node("u", compensator=NEEDS_SECRET), node("f", "u", type="fail"), on_failure={"compensate": "automatic"}
+    )
+    runs = [await poor.start(each) for each in (done, undone)]
+    await asyncio.sleep(20)
+    (found,) = (await poor.engine.why(runs[0])).blockers
+    assert (found.need, found.lacking.code) == ("lacking", code)
+    assert "secret" in found.words and "CRM" in found.unblock
+    assert found.lacking.message in (await poor.engine.why(runs[1])).headline
+    rich = await mill.process("rich", secrets=GrantedSecrets(Values(CRM="a-value"), {"CRM": GRANT}), more=more)
+    assert [(await rich.end(run_id)).status for run_id in runs] == ["COMPLETED", "FAILED"]
+    await mill.until(lambda: len(keys) == 2)
+    assert keys == ["Token a-value"] * 2
+
+
+@pytest.mark.parametrize("lacking", SECRETS)
+@simulated
+async def test_a_secret_that_nobody_will_have_fails_the_node(mill: Cluster, lacking: str) -> None:
+    secrets, code = SECRETS[lacking]
+    more = [Handler(NodeType(name="sent", secret_fields=("key",)), lambda context: Done(1))]
+    alone = await mill.process("alone", secrets=secrets, more=more)
+    run = await alone.run(document(node("a", **NEEDS_SECRET)))
+    assert (run.status, run.error["code"], run.nodes["a"]["attempts"]) == ("FAILED", code, 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"standing": True, "only": "r"}], ids=["embedded", "for one run"])
