@@ -30,7 +30,7 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Problem, Rejected
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import ChildRun, Fail, NodeContext, Wait, object_schema
-from tidemill.handlers.http.exchange import failure
+from tidemill.handlers.http.exchange import failure, retry_after_ms
 from tidemill.net.egress import CallFailed
 from tidemill.net.http_client import Answer, Call, Fetcher, same_origin
 from tidemill.security.signing import signed_headers
@@ -38,6 +38,8 @@ from tidemill.security.signing import signed_headers
 DELEGATIONS_MAX = 20
 ANSWER_BYTES_MAX = 5_000_000
 POLL_SECONDS = 10.0
+POLL_MS_MAX = 300_000
+"""The longest pause after polls that failed."""
 WAIT_SECONDS = 3_600.0
 RESEARCHER = "agent-researcher"
 FAILURE = "$child_failed"
@@ -165,8 +167,10 @@ class _Delegation:
         match state["how"]:
             case "child":
                 return _child_result(state, resumed)
-            case "signal":
+            case "signal" if resumed is not None:
                 return ToolResult(content={"result": resumed})
+            case "signal":
+                return self._called_back(context, state)
             case _:
                 return await self._poll(agent, context, state)
 
@@ -188,24 +192,44 @@ class _Delegation:
     # Agents of other systems
 
     async def _send(self, agent: Mapping[str, Any], context: ToolContext, task: str, inputs: Any) -> Ended:
-        signal = _signal_name(context)
         body = {
             "id": context.key,
             "task": task,
             "inputs": inputs,
-            "callback": {"run_id": context.node.run_id, "signal": signal},
+            "callback": {"run_id": context.node.run_id, "signal": _signal_name(context)},
         }
         answer = await self._request(agent, context, "POST", agent["url"], msgspec.json.encode(body))
         until = self._now_ms() + round(agent.get("timeout_seconds", WAIT_SECONDS) * 1_000)
-        return self._ended(agent, answer, {"how": "poll", "until_ms": until}, signal)
+        return self._ended(agent, answer, {"how": "poll", "until_ms": until}, context)
 
     async def _poll(self, agent: Mapping[str, Any], context: ToolContext, state: dict[str, Any]) -> Ended:
+        """Ask for the result. A poll changes nothing, so one that fails for a while is made again, later and later."""
         if self._now_ms() >= state["until_ms"]:
-            return error_result("agent_late", "the agent has not answered in time", unknown_outcome=True)
-        answer = await self._request(agent, context, "GET", state["url"], b"")
-        return self._ended(agent, answer, state, _signal_name(context))
+            return _late(state.get("failed", ""))
+        try:
+            answer = await self._request(agent, context, "GET", state["url"], b"")
+        except Fail as failed:
+            if not failed.retryable:
+                raise
+            tries = state.get("tries", 0) + 1
+            asked = max(_poll_ms(agent) * 2 ** min(tries, 20), failed.retry_after_ms or 0)
+            pause = max(1, min(state["until_ms"] - self._now_ms(), max(POLL_MS_MAX, _poll_ms(agent)), asked))
+            state = {**state, "tries": tries, "failed": shorten(failed.message, 500)}
+            return Pending(wait=Wait("timer", for_ms=pause, resume=True), state=state)
+        answered = {name: value for name, value in state.items() if name not in ("tries", "failed")}
+        return self._ended(agent, answer, answered, context)
 
-    def _ended(self, agent: Mapping[str, Any], answer: Answer, state: dict[str, Any], signal: str) -> Ended:
+    def _called_back(self, context: ToolContext, state: dict[str, Any]) -> Ended:
+        """Wait for the signal, within the time of the delegation; the node's own limit must not end the wait first."""
+        left = state["until_ms"] - self._now_ms()
+        if left <= 0:
+            return _late()
+        limit = context.node.timeout_ms
+        pause = max(1, left if limit is None else min(left, limit * 9 // 10))
+        wait = Wait("signal", name=_signal_name(context), for_ms=pause, resume=True)
+        return Pending(wait=wait, state={**state, "how": "signal"})
+
+    def _ended(self, agent: Mapping[str, Any], answer: Answer, state: dict[str, Any], context: ToolContext) -> Ended:
         """The result in an answer, or the wait for it."""
         try:
             said = msgspec.json.decode(answer.body) if answer.body else {}
@@ -217,14 +241,12 @@ class _Delegation:
             failed = "error" in said
             content = {"error": {"code": "agent_failed", "message": said["error"]}} if failed else said
             return ToolResult(content=content, error="agent_failed" if failed else "")
-        left = max(1, state["until_ms"] - self._now_ms())
         if said.get("callback") is True:
-            wait = Wait("signal", name=signal, resume=True)
-            return Pending(wait=wait, state={**state, "how": "signal"})
+            return self._called_back(context, state)
         url = said.get("status_url", state.get("url"))
         if not isinstance(url, str) or not same_origin(url, agent["url"]):
             return error_result("agent_answer_invalid", "the agent names no status at its own origin")
-        pause = min(left, round(agent.get("poll_seconds", POLL_SECONDS) * 1_000))
+        pause = max(1, min(state["until_ms"] - self._now_ms(), _poll_ms(agent)))
         return Pending(wait=Wait("timer", for_ms=pause, resume=True), state={**state, "how": "poll", "url": url})
 
     async def _request(
@@ -250,8 +272,22 @@ class _Delegation:
             first = refusal.problems[0]
             raise Fail(first.code, first.message, hint=first.hint) from None
         if answer.status >= 300:
-            raise Fail("agent_failed", f"the agent answered with status {answer.status}")
+            raise Fail(
+                "agent_failed",
+                f"the agent answered with status {answer.status}",
+                retryable=answer.status in (408, 425, 429) or answer.status >= 500,
+                retry_after_ms=retry_after_ms(answer.header("retry-after"), self._now_ms()),
+            )
         return answer
+
+
+def _poll_ms(agent: Mapping[str, Any]) -> int:
+    return round(float(agent.get("poll_seconds", POLL_SECONDS)) * 1_000)
+
+
+def _late(failed: str = "") -> ToolResult:
+    message = "the agent has not answered in time" + (f"; the last try: {failed}" if failed else "")
+    return error_result("agent_late", message, unknown_outcome=True)
 
 
 def _signal_name(context: ToolContext) -> str:

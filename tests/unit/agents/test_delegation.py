@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from tests.fixtures.agent_tools import NOW_MS, code, content, workbench
-from tests.fixtures.servers.web import Web, json_reply, redirect, web
+from tests.fixtures.servers.web import Web, in_turn, json_reply, raw, redirect, web
 from tidemill.agents.delegation import researcher_document
 from tidemill.agents.interpreter import CodeRequest, execute
 from tidemill.agents.port import BudgetSlice
-from tidemill.agents.tools import Pending
+from tidemill.agents.tools import Pending, ToolResult
 from tidemill.security.signing import verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -90,6 +90,66 @@ async def test_another_system_calls_back(served: Web) -> None:
         told = msgspec.json.decode(served.asked[0].body)["callback"]
         assert told == {"run_id": bench.node.run_id, "signal": pending.wait.name}
         assert content(await bench.resume("delegate_to_agent", asked, pending, {"n": 1})) == {"result": {"n": 1}}
+
+
+async def test_a_callback_that_never_comes_ends_with_the_time_of_the_delegation(served: Web) -> None:
+    served.routes["/agent"] = json_reply({"callback": True}, 202)
+    far = {"url": served.url("/agent"), "keys": [KEY], "timeout_seconds": 60}
+    async with workbench(agents(far=far)) as bench:
+        asked = {"agent": "far", "task": "count"}
+        pending = await bench.call("delegate_to_agent", asked)
+        assert isinstance(pending, Pending) and pending.wait.for_ms == 60_000
+        bench.clock[0] += 60_000
+        ended = await bench.resume("delegate_to_agent", asked, pending, None)
+        assert code(ended) == "agent_late" and isinstance(ended, ToolResult) and ended.unknown_outcome
+
+
+async def test_the_limit_of_the_node_does_not_end_the_wait_for_a_callback(served: Web) -> None:
+    served.routes["/agent"] = json_reply({"callback": True}, 202)
+    far = {"url": served.url("/agent"), "keys": [KEY], "timeout_seconds": 60}
+    async with workbench(agents(far=far)) as bench:
+        bench.node.timeout_ms = 50_000
+        asked = {"agent": "far", "task": "count"}
+        pending = await bench.call("delegate_to_agent", asked)
+        assert isinstance(pending, Pending) and pending.wait.for_ms == 45_000
+        bench.clock[0] += 45_000
+        again = await bench.resume("delegate_to_agent", asked, pending, None)
+        assert isinstance(again, Pending)
+        assert (again.wait.on, again.wait.name, again.wait.for_ms) == ("signal", pending.wait.name, 15_000)
+        assert len(served.asked) == 1, "the task is sent once"
+
+
+async def test_a_poll_that_fails_for_a_while_is_made_again_later_and_later(served: Web) -> None:
+    cut = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{")
+    busy = json_reply({}, 429, retry_after="30")
+    outage = [json_reply({}, 503), cut, busy, json_reply({}, 202), json_reply({}, 500), json_reply({"result": 7})]
+    served.routes |= {"/agent": json_reply({"status_url": served.url("/s")}, 202), "/s": in_turn(*outage)}
+    async with workbench(agents(far={"url": served.url("/agent"), "keys": [KEY], "poll_seconds": 2})) as bench:
+        asked = {"agent": "far", "task": "count"}
+        ended, pauses = await bench.call("delegate_to_agent", asked), []
+        while isinstance(ended, Pending):
+            pauses.append(ended.wait.for_ms)
+            ended = await bench.resume("delegate_to_agent", asked, ended, None)
+        assert pauses == [2_000, 4_000, 8_000, 30_000, 2_000, 4_000]
+        assert content(ended) == {"result": 7}
+
+
+async def test_an_agent_that_stays_away_is_late_and_one_that_refuses_has_failed(served: Web) -> None:
+    served.routes |= {"/agent": json_reply({"status_url": served.url("/s")}, 202), "/s": json_reply({}, 503)}
+    far = {"url": served.url("/agent"), "keys": [KEY], "poll_seconds": 200, "timeout_seconds": 500}
+    async with workbench(agents(far=far)) as bench:
+        asked = {"agent": "far", "task": "count"}
+        first = ended = await bench.call("delegate_to_agent", asked)
+        pauses = []
+        while isinstance(ended, Pending):
+            pauses.append(ended.wait.for_ms)
+            bench.clock[0] += ended.wait.for_ms or 0
+            ended = await bench.resume("delegate_to_agent", asked, ended, None)
+        assert pauses == [200_000, 300_000] and code(ended) == "agent_late"
+        assert isinstance(ended, ToolResult) and "status 503" in ended.text
+        bench.clock[0], served.routes["/s"] = NOW_MS, json_reply({}, 410)
+        assert isinstance(first, Pending)
+        assert code(await bench.resume("delegate_to_agent", asked, first, None)) == "agent_failed"
 
 
 @pytest.mark.parametrize(

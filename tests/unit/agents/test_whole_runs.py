@@ -110,6 +110,19 @@ async def test_a_patch_that_is_countersigned() -> None:
         assert view.nodes["extra"]["output"] == "more"
 
 
+async def test_an_agent_of_another_system_that_never_calls_back_is_a_result_for_the_model() -> None:
+    async with web({"/far": json_reply({"callback": True}, 202)}) as served, engine() as made:
+        keys = ["whsec_" + "a" * 44]
+        far = {"far": {"url": served.url("/far"), "keys": keys, "timeout_seconds": 0.05}}
+        listed = [{"name": "delegate_to_agent", "agents": far}]
+        ask = turn(("delegate_to_agent", {"agent": "far", "task": "count"}))
+        await made.publish(with_agent([ask, "I go on alone."], listed))
+        run_id = await made.start("bench")
+        output = (await until(made, run_id, "agent", "COMPLETED", "FAILED")).nodes["agent"]["output"]
+        assert output["text"] == "I go on alone."
+        assert output["tool_calls"] == [{"name": "delegate_to_agent", "error": "agent_late"}]
+
+
 @pytest.mark.parametrize("workflow", ["other", "broken"])
 async def test_an_agent_delegates_twice(workflow: str) -> None:
     ask = ("delegate_to_agent", {"agent": "clerk", "task": "count", "inputs": {"n": 3}})
