@@ -343,8 +343,10 @@ def ask_source() -> ToolSource:
             asked = ApprovalRequest(
                 title=f"{context.node.node} asks: {shorten(arguments['question'], 300)}",
                 description=f"A model asks this.\n\n{arguments['question']}\n\n{arguments.get('details', '')}".strip(),
-                form=object_schema((), answer=field),
+                # Consent without a choice would leave the model to guess.
+                form=object_schema(("answer",) if options else (), answer=field),
                 approvers=allowance.approvers,
+                four_eyes=allowance.four_eyes,
                 timeout_ms=round(seconds * 1_000),
                 on_timeout="reject",
             )

@@ -68,6 +68,8 @@ class PatchPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Tags that a patch of the workflow may move to its version."""
     countersign: Literal["always", "workflow", "never"] = "workflow"
     approvers: tuple[str, ...] = ()
+    four_eyes: bool = False
+    """Whoever submitted or patched the run does not countersign."""
     countersign_seconds: float = 7 * 86_400
 
     @property
@@ -95,6 +97,7 @@ POLICY_SCHEMA = object_schema(
     tags=_NAMES,
     countersign={"enum": ["always", "workflow", "never"]},
     approvers=_NAMES,
+    four_eyes={"type": "boolean"},
     countersign_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": 366 * 86_400},
 )
 
@@ -282,6 +285,8 @@ def patch_source() -> ToolSource:
 
 async def _make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
     policy = msgspec.convert(allowance.settings["policy"], PatchPolicy)
+    if allowance.four_eyes:
+        policy = msgspec.structs.replace(policy, four_eyes=True)
 
     async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
         return await _propose(policy, context, arguments)
@@ -372,6 +377,7 @@ def _request(
         title=f"{context.node.node} wants to patch the {_scope_of(policy, arguments)}",
         description=f"{summary}\n\nReason given by the model: {reason or 'none'}\n\n{difference}",
         approvers=policy.approvers,
+        four_eyes=policy.four_eyes,
         timeout_ms=round(policy.countersign_seconds * 1_000),
         on_timeout="reject",
     )

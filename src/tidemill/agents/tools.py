@@ -140,6 +140,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     confirm: bool | None = None
     """Whether a person confirms each call; None leaves it to the tool's effect."""
     approvers: tuple[str, ...] = ()
+    four_eyes: bool = False
+    """Whoever submitted or patched the run does not decide."""
     max_calls: int | None = None
     """Calls in one visit; None leaves it to the tool."""
 
@@ -159,7 +161,7 @@ class ToolSource(NamedTuple):
     """Settings that may hold templates; all others are constants, so that no data widens what an agent may do."""
 
 
-_ENTRY_KEYS = ("name", "confirm", "approvers", "max_calls")
+_ENTRY_KEYS = ("name", "confirm", "approvers", "four_eyes", "max_calls")
 ALLOW_LIST_SCHEMA: dict[str, Any] = {
     "type": "array",
     "maxItems": 64,
@@ -173,6 +175,7 @@ ALLOW_LIST_SCHEMA: dict[str, Any] = {
                     "name": {"type": "string", "minLength": 1},
                     "confirm": {"type": "boolean"},
                     "approvers": {"type": "array", "items": {"type": "string", "minLength": 1}},
+                    "four_eyes": {"type": "boolean"},
                     "max_calls": {"type": "integer", "minimum": 1, "maximum": CALLS_MAX},
                 },
                 "required": ["name"],
@@ -195,6 +198,7 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
                 settings=settings,
                 confirm=given.get("confirm"),
                 approvers=tuple(given.get("approvers", ())),
+                four_eyes=given.get("four_eyes", False),
                 max_calls=given.get("max_calls"),
             )
         )
@@ -351,6 +355,7 @@ class Toolbox:
                 title=f"{context.node.node} wants to call {tool.name}",
                 description=shorten(_ENCODER.encode(arguments).decode(), 4_000),
                 approvers=allowance.approvers,
+                four_eyes=allowance.four_eyes,
                 timeout_ms=CONFIRM_MS,
                 on_timeout="reject",
             )

@@ -14,6 +14,7 @@ from tests.fixtures.servers.web import json_reply, redirect, web
 from tests.unit.agents.test_hostile_model import CALLED, CORPUS, add, not_listed, patch, tools, wipe, with_url
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
+from tidemill.errors import Rejected
 from tidemill.net.egress import Egress
 from tidemill.security.grants import SecretGrant
 from tidemill.settings import Settings
@@ -108,6 +109,39 @@ async def test_a_patch_that_is_countersigned() -> None:
         await made.decide(run_id, "agent", "approve", actor="ann", roles=["boss"])
         view = await until(made, run_id, "extra", "COMPLETED", "FAILED")
         assert view.nodes["extra"]["output"] == "more"
+
+
+async def test_the_one_who_started_the_run_does_not_countersign_under_four_eyes() -> None:
+    policy = {"node_types": ["value"], "countersign": "always", "four_eyes": True}
+    async with engine() as made:
+        answers = [turn(patch(add("extra", config="more"))), "Done."]
+        await made.publish(with_agent(answers, [{"name": "patch_workflow", "policy": policy}]))
+        run_id = await made.start("bench", submitted_by="ann")
+        await until(made, run_id, "agent", "WAITING")
+        with pytest.raises(Rejected) as refused:
+            await made.decide(run_id, "agent", "approve", actor="ann")
+        assert refused.value.code == "four_eyes"
+        await made.decide(run_id, "agent", "approve", actor="bob")
+        assert (await until(made, run_id, "extra", "COMPLETED", "FAILED")).nodes["extra"]["output"] == "more"
+
+
+async def test_a_person_who_agrees_has_to_choose_one_of_the_options() -> None:
+    ask = turn(("ask_human", {"question": "Where to?", "options": ["Rome", "Oslo"]}))
+    async with engine() as made:
+        await made.publish(with_agent([ask, "Done."], [{"name": "ask_human", "four_eyes": True}]))
+        run_id = await made.start("bench", submitted_by="ann")
+        await until(made, run_id, "agent", "WAITING")
+        for form in (None, {}, {"answer": "Bonn"}, {"answer": None}):
+            with pytest.raises(Rejected) as refused:
+                await made.decide(run_id, "agent", "approve", actor="bob", form=form)
+            assert refused.value.code == "form_invalid"
+            assert '"Rome" or "Oslo"' in refused.value.problems[0].message + refused.value.problems[0].hint
+        with pytest.raises(Rejected) as refused:
+            await made.decide(run_id, "agent", "approve", actor="ann", form={"answer": "Oslo"})
+        assert refused.value.code == "four_eyes"
+        await made.decide(run_id, "agent", "approve", actor="bob", form={"answer": "Oslo"})
+        view = await until(made, run_id, "agent", "COMPLETED", "FAILED")
+        assert view.nodes["agent"]["output"]["text"] == "Done."
 
 
 async def test_an_agent_of_another_system_that_never_calls_back_is_a_result_for_the_model() -> None:

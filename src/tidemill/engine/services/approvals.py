@@ -15,6 +15,7 @@ from tidemill.engine.services.context import ServiceContext, at_index, check_nod
 from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView, plain
 from tidemill.errors import Problem, Rejected, rejected
+from tidemill.expressions.errors import choices, shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.activation import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Verb
@@ -370,9 +371,11 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
         return None
     assert isinstance(approval.form, bytes), "forms are short"
     filled = {} if form is None else form
-    problems = compile_schema(decode_value(approval.form)).problems(filled, "/form", code="form_invalid")
+    schema = decode_value(approval.form)
+    problems = compile_schema(schema).problems(filled, "/form", code="form_invalid")
     if problems:
-        raise Rejected(problems)
+        hint = f"the form has: {_fields_of(schema)}"
+        raise Rejected([each if each.hint else msgspec.structs.replace(each, hint=hint) for each in problems])
     try:
         text = encode_value(filled)
     except NotJson as error:
@@ -381,3 +384,13 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
         hint = "keep large values elsewhere and name where they are"
         raise rejected("form_too_large", f"a form holds at most {INLINE_BYTES_MAX} bytes", path="/form", hint=hint)
     return text
+
+
+def _fields_of(schema: Any) -> str:
+    """The fields of a form with their choices, as whoever has to fill it in reads them."""
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    told = []
+    for name, field in fields.items() if isinstance(fields, dict) else ():
+        options = field.get("enum") if isinstance(field, dict) else None
+        told.append(f"{name} ({choices(options)})" if isinstance(options, list) else name)
+    return shorten(", ".join(told), 500) or "no named fields"
