@@ -69,7 +69,7 @@ class PatchPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     countersign: Literal["always", "workflow", "never"] = "workflow"
     approvers: tuple[str, ...] = ()
     four_eyes: bool = False
-    """Whoever submitted or patched the run does not countersign."""
+    """A person who submitted or patched the run does not countersign."""
     countersign_seconds: float = 7 * 86_400
 
     @property

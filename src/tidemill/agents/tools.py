@@ -141,7 +141,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a person confirms each call; None leaves it to the tool's effect."""
     approvers: tuple[str, ...] = ()
     four_eyes: bool = False
-    """Whoever submitted or patched the run does not decide."""
+    """A person who submitted or patched the run does not decide."""
     max_calls: int | None = None
     """Calls in one visit; None leaves it to the tool."""
 

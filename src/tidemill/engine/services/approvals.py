@@ -387,7 +387,7 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
 
 
 def _fields_of(schema: Any) -> str:
-    """The fields of a form with their choices, as whoever has to fill it in reads them."""
+    """The fields of a form with their choices."""
     fields = schema.get("properties") if isinstance(schema, dict) else None
     told = []
     for name, field in fields.items() if isinstance(fields, dict) else ():
