@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import re
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import IO, Literal, Protocol, TypeGuard
@@ -152,6 +153,44 @@ class Blobs(Protocol):
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         """Delete it if it entered grace before that moment and is not kept. Never touches active blobs."""
+
+
+class BlobsInPieces(ABC):
+    """What the `Blobs` in databases have in common: a blob is stored in pieces, which need little memory."""
+
+    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
+        digest = digest_of(body)
+        pieces = (body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
+        await self._put(tenant, digest, len(body), pieces, keep)
+        return digest
+
+    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
+        async with spooled(chunks) as draft:
+            await self._put(tenant, draft.digest, draft.size, draft.pieces(), keep)
+            return draft.digest, draft.size
+
+    async def get(self, tenant: str, digest: str) -> bytes:
+        return await whole(self.read(tenant, digest))
+
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest))
+
+    @abstractmethod
+    async def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
+        """Write a blob, or renew one that exists and is sound."""
+
+    @abstractmethod
+    def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        """The pieces of a blob as they are stored."""
+
+
+def count_pieces(size: int) -> int:
+    return -(-size // PIECE_BYTES)
+
+
+def blob_info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
+    """A blob as databases store it: 0 is active, 1 is grace."""
+    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since_ms, kept=bool(kept))
 
 
 class ExternalBlobPlace(Protocol):

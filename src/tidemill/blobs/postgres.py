@@ -11,19 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from tidemill.blobs.contract import (
-    ACTIVE,
-    GRACE,
-    PIECE_BYTES,
-    RENEW_MS,
-    BlobInfo,
-    Listing,
-    digest_of,
-    missing,
-    spooled,
-    verified,
-    whole,
-)
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobsInPieces, Listing, blob_info, count_pieces, missing
 from tidemill.errors import Rejected, StoreUnusable, Unavailable
 
 Rows = list[tuple[Any, ...]]
@@ -60,7 +48,7 @@ class Connections(Protocol):
     async def close(self) -> None: ...
 
 
-class PostgresBlobs:
+class PostgresBlobs(BlobsInPieces):
     """A `Blobs` in a database."""
 
     def __init__(self, connect: Callable[[], Connections]) -> None:
@@ -75,17 +63,6 @@ class PostgresBlobs:
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
-
-    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
-        digest = digest_of(body)
-        pieces = (body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
-        await self._put(tenant, digest, len(body), pieces, keep)
-        return digest
-
-    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
-        async with spooled(chunks) as draft:
-            await self._put(tenant, draft.digest, draft.size, draft.pieces(), keep)
-            return draft.digest, draft.size
 
     async def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         with _for_operators():
@@ -102,21 +79,15 @@ class PostgresBlobs:
                 for number, piece in enumerate(pieces):
                     await fetch(_ADD_PIECE, (blob, number, tenant, piece))
 
-    async def get(self, tenant: str, digest: str) -> bytes:
-        return await whole(self.read(tenant, digest))
-
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
-
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         found = await self._fetch(tenant, _FIND, tenant, digest)
-        return _info(digest, *found[0][1:]) if found else None
+        return blob_info(digest, *found[0][1:]) if found else None
 
     async def tenants(self) -> tuple[str, ...]:
         return tuple(str(tenant) for (tenant,) in await self._fetch(None, _TENANTS))
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
-        return [_info(*row) for row in await self._fetch(tenant, _LIST, tenant, after or "", limit)]
+        return [blob_info(*row) for row in await self._fetch(tenant, _LIST, tenant, after or "", limit)]
 
     async def quarantine(self, tenant: str, digest: str) -> None:
         await self._fetch(tenant, _QUARANTINE, tenant, digest)
@@ -141,7 +112,7 @@ class PostgresBlobs:
         if not found:
             raise missing(digest)
         blob, size, *_ = found[0]
-        for number in range(_pieces(size)):
+        for number in range(count_pieces(size)):
             piece = await self._fetch(tenant, _PIECE, blob, number)
             if not piece:
                 raise missing(digest)
@@ -162,17 +133,9 @@ class _for_operators:  # noqa: N801 - it is used like a function.
 
 async def _is_sound(fetch: Fetch, blob: int, size: int, digest: str) -> bool:
     seen = hashlib.sha256()
-    for number in range(_pieces(size)):
+    for number in range(count_pieces(size)):
         piece = await fetch(_PIECE, (blob, number))
         if not piece:
             return False
         seen.update(piece[0][0])
     return f"sha256:{seen.hexdigest()}" == digest
-
-
-def _pieces(size: int) -> int:
-    return -(-size // PIECE_BYTES)
-
-
-def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
-    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since_ms, kept=bool(kept))

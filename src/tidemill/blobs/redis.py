@@ -11,19 +11,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from tidemill.blobs.contract import (
-    ACTIVE,
-    GRACE,
-    PIECE_BYTES,
-    RENEW_MS,
-    BlobInfo,
-    Listing,
-    digest_of,
-    missing,
-    spooled,
-    verified,
-    whole,
-)
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobsInPieces, Listing, blob_info, count_pieces, missing
 from tidemill.errors import Unavailable
 
 Argument = bytes | str | int
@@ -49,7 +37,7 @@ class KeySpaces(Protocol):
     async def close(self) -> None: ...
 
 
-class RedisBlobs:
+class RedisBlobs(BlobsInPieces):
     """A `Blobs` in a database."""
 
     def __init__(self, connect: Callable[[], KeySpaces]) -> None:
@@ -65,17 +53,6 @@ class RedisBlobs:
         if spaces is not None:
             await spaces.close()
 
-    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
-        digest = digest_of(body)
-        pieces = (body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
-        await self._put(tenant, digest, len(body), pieces, keep)
-        return digest
-
-    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
-        async with spooled(chunks) as draft:
-            await self._put(tenant, draft.digest, draft.size, draft.pieces(), keep)
-            return draft.digest, draft.size
-
     async def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         space = await self._opened().of(digest)
         field = _field(tenant, digest)
@@ -86,18 +63,12 @@ class RedisBlobs:
         for number, piece in enumerate(pieces):
             await space.call("SET", _piece(space, field, number), piece)
 
-    async def get(self, tenant: str, digest: str) -> bytes:
-        return await whole(self.read(tenant, digest))
-
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
-
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
         space, field = await self._opened().of(digest), _field(tenant, digest)
         found = await space.call("HGET", space.key(b"blobs"), field)
         if found is None:
             raise missing(digest)
-        for number in range(_pieces(_info(digest, found).size)):
+        for number in range(count_pieces(_info(digest, found).size)):
             piece: bytes | None = await space.call("GET", _piece(space, field, number))
             if piece is None:
                 raise missing(digest)
@@ -145,7 +116,7 @@ class RedisBlobs:
         if info is None:
             return False
         space, field = await self._opened().of(digest), _field(tenant, digest)
-        pieces = (_piece(space, field, number) for number in range(_pieces(info.size)))
+        pieces = (_piece(space, field, number) for number in range(count_pieces(info.size)))
         keys = (space.key(b"blobs"), space.key(b"index"), *pieces)
         return bool(await space.run("blob_delete", keys, (field, before_ms)))
 
@@ -157,7 +128,7 @@ class RedisBlobs:
 
 async def _is_sound(space: KeySpace, field: bytes, size: int, digest: str) -> bool:
     seen = hashlib.sha256()
-    for number in range(_pieces(size)):
+    for number in range(count_pieces(size)):
         piece = await space.call("GET", _piece(space, field, number))
         if piece is None:
             return False
@@ -173,10 +144,6 @@ def _piece(space: KeySpace, field: bytes, number: int) -> bytes:
     return space.key(b"b:" + field + b":%d" % number)
 
 
-def _pieces(size: int) -> int:
-    return -(-size // PIECE_BYTES)
-
-
 def _info(digest: str, stored: bytes) -> BlobInfo:
     state, since, size, kept = (int(part) for part in stored.split())
-    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since, kept=bool(kept))
+    return blob_info(digest, size, state, since, kept)

@@ -19,19 +19,7 @@ from typing import Any, TypeVar
 import apsw
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.blobs.contract import (
-    ACTIVE,
-    GRACE,
-    PIECE_BYTES,
-    RENEW_MS,
-    BlobInfo,
-    Listing,
-    digest_of,
-    missing,
-    spooled,
-    verified,
-    whole,
-)
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobsInPieces, Listing, blob_info, count_pieces, missing
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
 
 T = TypeVar("T")
@@ -56,7 +44,7 @@ _DELETE = """DELETE FROM blobs
 _DELETE_PIECES = "DELETE FROM blob_pieces WHERE blob = ?"
 
 
-class DatabaseBlobs:
+class DatabaseBlobs(BlobsInPieces):
     """A `Blobs` in a SQLite file, with its connection in a thread of its own."""
 
     def __init__(
@@ -84,26 +72,9 @@ class DatabaseBlobs:
                 await asyncio.get_running_loop().run_in_executor(thread, connection.close)
             thread.shutdown(wait=False)
 
-    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
-        digest = digest_of(body)
-        pieces = (body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
-        await self._ask(partial(self._put, tenant, digest, len(body), pieces, keep))
-        return digest
-
-    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
-        async with spooled(chunks) as draft:
-            await self._ask(partial(self._put, tenant, draft.digest, draft.size, draft.pieces(), keep))
-            return draft.digest, draft.size
-
-    async def get(self, tenant: str, digest: str) -> bytes:
-        return await whole(self.read(tenant, digest))
-
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
-
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         found = await self._ask(partial(self._row, _FIND, (tenant, digest)))
-        return None if found is None else _info(digest, *found[1:])
+        return None if found is None else blob_info(digest, *found[1:])
 
     async def tenants(self) -> tuple[str, ...]:
         rows = await self._ask(partial(self._rows, "SELECT DISTINCT tenant FROM blobs ORDER BY tenant", ()))
@@ -111,7 +82,7 @@ class DatabaseBlobs:
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
         rows = await self._ask(partial(self._rows, _LIST, (tenant, after or "", limit)))
-        return [_info(*row) for row in rows]
+        return [blob_info(*row) for row in rows]
 
     async def quarantine(self, tenant: str, digest: str) -> None:
         await self._ask(partial(self._row, _RETIRE, (self._clock(), tenant, digest)))
@@ -121,6 +92,9 @@ class DatabaseBlobs:
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         return await self._ask(partial(self._delete, tenant, digest, before_ms))
+
+    async def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
+        await self._ask(partial(self._write, tenant, digest, size, pieces, keep))
 
     # In the thread
 
@@ -163,7 +137,7 @@ class DatabaseBlobs:
                 self._row("ROLLBACK", ())
             raise
 
-    def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
+    def _write(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         with self._writing():
             now_ms = self._clock()
             found = self._row(_FIND, (tenant, digest))
@@ -183,7 +157,7 @@ class DatabaseBlobs:
 
     def _is_sound(self, blob: int, size: int, digest: str) -> bool:
         seen = hashlib.sha256()
-        for number in range(_pieces(size)):
+        for number in range(count_pieces(size)):
             piece = self._row(_PIECE, (blob, number))
             if piece is None:
                 return False
@@ -202,17 +176,9 @@ class DatabaseBlobs:
         if found is None:
             raise missing(digest)
         blob, size, *_ = found
-        for number in range(_pieces(size)):
+        for number in range(count_pieces(size)):
             piece = await self._ask(partial(self._row, _PIECE, (blob, number)))
             if piece is None:
                 raise missing(digest)
             body: bytes = piece[0]
             yield body
-
-
-def _pieces(size: int) -> int:
-    return -(-size // PIECE_BYTES)
-
-
-def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
-    return BlobInfo(digest=digest, size=size, state=GRACE if state else ACTIVE, since_ms=since_ms, kept=bool(kept))
