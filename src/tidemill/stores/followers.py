@@ -7,9 +7,12 @@ depends on the hand-over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 
-from tidemill.stores.contract import Frame, Stream
+from tidemill.errors import rejected
+from tidemill.stores.contract import Frame, IdleCallback, Store, Stream
+from tidemill.stores.wakeups import Waiter, Waiters
 
 LIVE_FRAMES_MAX = 256
 """Live frames kept per follower; older ones are dropped."""
@@ -93,3 +96,41 @@ class Followers:
         for followers in self._followers.values():
             for follower in followers:
                 follower.stale = True
+
+
+async def follow_stream(
+    store: Store,
+    stream: Stream,
+    follower: Follower,
+    on_idle: IdleCallback | None,
+    *,
+    waiters: Waiters,
+    lock: AbstractContextManager[object],
+    sleep: Callable[[Waiter], Awaitable[bool]],
+    is_open: Callable[[], bool],
+    on_loaded: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[Frame, None]:
+    """The frames of a stream, without end. `sleep` returns whether the waiter was notified, not just timed out."""
+    while is_open():
+        with lock:
+            waiter = waiters.add([stream])
+        try:
+            if follower.stale:
+                (tail,) = await store.load({stream: follower.version}, snapshots=False)
+                if tail.damage:
+                    raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
+                follower.catch_up(tail.records, max(tail.version, follower.version))
+                on_loaded()
+            frame = follower.next()
+            if frame is None:
+                if not await sleep(waiter):
+                    follower.stale = True
+                elif on_idle is not None:
+                    await on_idle()
+                continue
+        finally:
+            with lock:
+                waiters.remove(waiter, [stream])
+        while frame is not None:
+            yield frame
+            frame = follower.next()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 import psycopg
 
-from tidemill.errors import TidemillError, Unavailable, rejected
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import (
     Backlog,
     Claim,
@@ -33,7 +33,7 @@ from tidemill.stores.contract import (
     Tail,
     check,
 )
-from tidemill.stores.followers import Followers
+from tidemill.stores.followers import Followers, follow_stream
 from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
@@ -369,28 +369,19 @@ class PostgresStore:
         try:
             if self._writer is not None:
                 self._hints.listen()
-            while self._writer is not None:
-                with self._waiters_lock:
-                    waiter = self._waiters.add([stream])
-                try:
-                    if follower.stale:
-                        (tail,) = await self.load({stream: follower.version}, snapshots=False)
-                        if tail.damage:
-                            raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
-                        follower.catch_up(tail.records, max(tail.version, follower.version))
-                    frame = follower.next()
-                    if frame is None:
-                        if not await rest(waiter, LOOK_EVERY_MS):
-                            follower.stale = True
-                        elif on_idle is not None:
-                            await on_idle()
-                        continue
-                finally:
-                    with self._waiters_lock:
-                        self._waiters.remove(waiter, [stream])
-                while frame is not None:
+            frames = follow_stream(
+                self,
+                stream,
+                follower,
+                on_idle,
+                waiters=self._waiters,
+                lock=self._waiters_lock,
+                sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
+                is_open=lambda: self._writer is not None,
+            )
+            async with aclosing(frames):
+                async for frame in frames:
                     yield frame
-                    frame = follower.next()
         finally:
             self._followers.remove(stream, follower)
             if not self._followers.has(stream):

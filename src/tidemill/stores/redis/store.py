@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from secrets import token_hex
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from tidemill.stores.contract import (
     cap_bound,
     check,
 )
-from tidemill.stores.followers import Followers
+from tidemill.stores.followers import Followers, follow_stream
 from tidemill.stores.optional import Finding
 from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
@@ -444,26 +444,19 @@ class RedisStore:
         hints = self._hints
         hints.follow(stream)
         try:
-            while self._parts:
-                with self._waiters_lock:
-                    waiter = self._waiters.add([stream])
-                try:
-                    if follower.stale:
-                        (tail,) = await self.load({stream: follower.version}, snapshots=False)
-                        follower.catch_up(tail.records, max(tail.version, follower.version))
-                    frame = follower.next()
-                    if frame is None:
-                        if not await rest(waiter, LOOK_EVERY_MS):
-                            follower.stale = True
-                        elif on_idle is not None:
-                            await on_idle()
-                        continue
-                finally:
-                    with self._waiters_lock:
-                        self._waiters.remove(waiter, [stream])
-                while frame is not None:
+            frames = follow_stream(
+                self,
+                stream,
+                follower,
+                on_idle,
+                waiters=self._waiters,
+                lock=self._waiters_lock,
+                sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
+                is_open=lambda: bool(self._parts),
+            )
+            async with aclosing(frames):
+                async for frame in frames:
                     yield frame
-                    frame = follower.next()
         finally:
             self._followers.remove(stream, follower)
             hints.unfollow(stream)

@@ -59,6 +59,10 @@ class ChangePoller:
             if alarm is not None:
                 alarm.cancel()
 
+    async def notified(self, waiter: Waiter) -> bool:
+        await self.wait(waiter, None)
+        return True
+
     def _poll(self) -> None:
         self._timer = None
         if self._sleepers and (changed := self._look()) is not None:

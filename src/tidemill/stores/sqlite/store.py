@@ -11,13 +11,13 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.errors import TidemillError, Unavailable, rejected
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import (
     Backlog,
     Claim,
@@ -34,7 +34,7 @@ from tidemill.stores.contract import (
     Tail,
     check,
 )
-from tidemill.stores.followers import Followers
+from tidemill.stores.followers import Followers, follow_stream
 from tidemill.stores.optional import Finding
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
@@ -408,29 +408,21 @@ class SqliteStore:
         try:
             if live:
                 self._receiver.listen(stream)
-            while self._writer is not None:
-                with self._waiters_lock:
-                    waiter = self._waiters.add([stream])
-                try:
-                    if follower.stale:
-                        (tail,) = await self.load({stream: follower.version}, snapshots=False)
-                        if tail.damage:
-                            raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
-                        follower.catch_up(tail.records, max(tail.version, follower.version))
-                        # Live frames published before these records have arrived by now and come first.
-                        self._receiver.drain(stream)
-                    frame = follower.next()
-                    if frame is None:
-                        await self._poller.wait(waiter, None)
-                        if on_idle is not None:
-                            await on_idle()
-                        continue
-                finally:
-                    with self._waiters_lock:
-                        self._waiters.remove(waiter, [stream])
-                while frame is not None:
+            frames = follow_stream(
+                self,
+                stream,
+                follower,
+                on_idle,
+                waiters=self._waiters,
+                lock=self._waiters_lock,
+                sleep=self._poller.notified,
+                is_open=lambda: self._writer is not None,
+                # Live frames published before the loaded records have arrived by then and come first.
+                on_loaded=lambda: self._receiver.drain(stream),
+            )
+            async with aclosing(frames):
+                async for frame in frames:
                     yield frame
-                    frame = follower.next()
         finally:
             self._followers.remove(stream, follower)
             if live:
