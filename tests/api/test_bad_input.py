@@ -67,7 +67,8 @@ async def test_a_body_that_is_none_is_refused_at_every_route(server: ApiServer) 
         for name, (body, kind, expected) in BODIES.items():
             headers = {"Content-Type": kind} if kind else {}
             answer = await server.http.request(method, server.url + absent_path(path), content=body, headers=headers)
-            if (answer.status_code, code(answer)) != expected:
+            # A link that is none is refused before the body is read.
+            if (answer.status_code, code(answer)) != ((404, "link_invalid") if "{token}" in path else expected):
                 wrong.append(f"{method} {path} with a body {name}: {answer.status_code} {answer.text}")
     assert not wrong, "\n".join(wrong)
 

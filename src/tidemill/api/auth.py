@@ -1,15 +1,17 @@
 """Who asks, and what they may: every route names the permission that it needs; a route without one cannot be added.
 
-`Router` attaches the permission and the type of the answer to a route. The tenant comes from the credential alone: a
-caller holds the services of its own tenant, so an id of another tenant is as unknown as one that does not exist.
+`Router` attaches the permission and the type of the answer to a route; its caller is admitted before anything of the
+body is read. The tenant comes from the credential alone: a caller holds the services of its own tenant, so an id of
+another tenant is as unknown as one that does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
 from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
@@ -29,6 +31,7 @@ from tidemill.security.identity import (
     credential_invalid,
 )
 
+Admission = Callable[[Request], Awaitable[None]]
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
 JSON = "application/json"
 
@@ -164,8 +167,8 @@ def _authority(origin: str) -> str:
     return origin.partition("://")[2]
 
 
-def require(permission: str) -> Callable[[Request], Awaitable[None]]:
-    """A dependency that refuses callers without a permission."""
+def require(permission: str) -> Admission:
+    """Refuses callers without a permission."""
 
     async def check(request: Request) -> None:
         access: Access = request.app.state.access
@@ -180,17 +183,13 @@ def require(permission: str) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def consuming(media_type: str) -> Callable[[Request], Awaitable[None]]:
-    """A dependency that refuses bodies of another media type."""
-
-    async def check(request: Request) -> None:
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
-        if has_body and given != media_type:
-            message = f"this path takes {media_type}, not {given[:100] or 'a body without a content type'}"
-            raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
-
-    return check
+def _check_type(request: Request, media_type: str) -> None:
+    """Refuse a body of another media type."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    if has_body and given != media_type:
+        message = f"this path takes {media_type}, not {given[:100] or 'a body without a content type'}"
+        raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
 
 async def _current_caller(request: Request) -> Caller:
@@ -211,10 +210,34 @@ class Declared(NamedTuple):
     """The type of the answer's body, for `AnswerSchemas`; None if it is no JSON."""
     status: int
     media_type: str
+    admit: Admission
+    """Refuses a caller, by the head of the request alone."""
+    consumes: str | None = JSON
+    """The media type of the request's body; None: the endpoint reads it."""
+
+
+class GuardedRoute(APIRoute):
+    """Admits the caller first, then reads the body. FastAPI itself would parse it before it asks a dependency."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, declared = super().get_route_handler(), self.endpoint.__dict__["declared"]
+        assert isinstance(declared, Declared)
+
+        async def admitted(request: Request) -> Response:
+            await declared.admit(request)
+            if declared.consumes is not None and request.method not in SAFE_METHODS:
+                _check_type(request, declared.consumes)
+                await request.body()
+            return await handle(request)
+
+        return admitted
 
 
 class Router(APIRouter):
     """Routes of one resource. Each has a permission and the type of its answer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(route_class=GuardedRoute, **options)
 
     def on(
         self,
@@ -224,7 +247,7 @@ class Router(APIRouter):
         may: str,
         answers: Any,
         status: int = 200,
-        media_type: str = "application/json",
+        media_type: str = JSON,
         consumes: str | None = JSON,
         **options: Any,
     ) -> Callable[[EndpointT], EndpointT]:
@@ -232,21 +255,17 @@ class Router(APIRouter):
 
         A body of another media type than `consumes` is refused; None takes any.
         """
-        checks = [Depends(require(may))]
-        if consumes is not None and method != "GET":
-            checks.append(Depends(consuming(consumes)))
+        extra = {"x-permission": may, **options.pop("openapi_extra", {})}
+        declared = Declared(may, answers, status, media_type, require(may), consumes)
+        return self.declared(method, path, declared, openapi_extra=extra, **options)
+
+    def declared(self, method: str, path: str, declared: Declared, **options: Any) -> Callable[[EndpointT], EndpointT]:
+        """Add a route that asks for something else than a permission."""
 
         def add(endpoint: EndpointT) -> EndpointT:
-            endpoint.__dict__["declared"] = Declared(may, answers, status, media_type)
+            endpoint.__dict__["declared"] = declared
             self.add_api_route(
-                path,
-                endpoint,
-                methods=[method],
-                status_code=status,
-                response_model=None,
-                dependencies=checks,
-                openapi_extra={"x-permission": may, **options.pop("openapi_extra", {})},
-                **options,
+                path, endpoint, methods=[method], status_code=declared.status, response_model=None, **options
             )
             return endpoint
 

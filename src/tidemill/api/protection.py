@@ -1,7 +1,8 @@
 """What protects the service from its clients: bounded bodies, rate limits, refusals under load, security headers.
 
-`Protection` is ASGI middleware around the whole application. It reads the body of a request, except that of a blob,
-before a route does, and refuses it if it is too large, too slow, encoded, of a wrong type or nested too deeply.
+`Protection` is ASGI middleware around the whole application. When a route asks for the body of a request, which it does
+once it has admitted the caller, the body is read as a whole, except that of a blob, and refused if it is too large, too
+slow, encoded, of a wrong type or nested too deeply.
 `LoadGuard` is asked once the caller is known: a limit by an unproven name could be used up by anyone.
 """
 
@@ -20,7 +21,6 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemill.api.problems import problem_answer
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.errors import Problem, Rejected, rejected
@@ -59,12 +59,9 @@ class Protection:
             await self._app(scope, receive, send)
             return
 
-        async def send_protected(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                _add_headers(message, secure=scope["scheme"] == "https")
-            await send(message)
-
-        is_whole = False
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        is_whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        checked: Receive | None = None
 
         async def receive_noting() -> Message:
             nonlocal is_whole
@@ -72,22 +69,24 @@ class Protection:
             is_whole = is_whole or not message.get("more_body", False)
             return message
 
-        try:
-            received = await self._checked(scope, receive_noting)
-        except Rejected as refusal:
-            if not is_whole:
-                await _drain(receive)
-            answer = problem_answer(refusal.problems, headers={"Connection": "close"})
-            await answer(scope, receive, send_protected)
-            return
-        await self._app(scope, received, send_protected)
+        async def receive_checked() -> Message:
+            nonlocal checked
+            if checked is None:
+                checked = receive if is_whole else await self._checked(scope, headers, receive_noting)
+            return await checked()
 
-    async def _checked(self, scope: Scope, receive: Receive) -> Receive:
+        async def send_protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if not is_whole and "expect" not in headers:
+                    await _drain(receive_noting)
+                _add_headers(message, secure=scope["scheme"] == "https", last=not is_whole)
+            await send(message)
+
+        await self._app(scope, receive_checked, send_protected)
+
+    async def _checked(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Receive:
         """Where the application receives the body from, once that is known to be harmless."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         length = headers.get("content-length", "")
-        if scope["method"] in ("GET", "HEAD", "OPTIONS") and length in ("", "0") and "transfer-encoding" not in headers:
-            return receive
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             message = "a body with a Content-Encoding is not accepted"
             raise rejected("content_encoding_unsupported", message, hint="send it as it is")
@@ -168,12 +167,15 @@ _SURROGATE = re.compile(
 """An escape; its group is half of a pair without the other."""
 
 
-def _add_headers(message: MutableMapping[str, Any], *, secure: bool) -> None:
+def _add_headers(message: MutableMapping[str, Any], *, secure: bool, last: bool) -> None:
+    """`last`: the connection is of no more use, as the rest of a body may come yet."""
     headers = list(message.get("headers", ()))
     present = {name.lower() for name, _ in headers}
     headers += [(name, value) for name, value in SECURITY_HEADERS.items() if name not in present]
     if secure:
         headers.append((b"strict-transport-security", HSTS))
+    if last:
+        headers.append((b"connection", b"close"))
     message["headers"] = headers
 
 
@@ -226,7 +228,6 @@ def _bounded(receive: Receive, bytes_max: int) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > bytes_max:
-            await _drain(receive)
             raise _too_large(bytes_max)
         return message
 

@@ -14,7 +14,7 @@ import msgspec
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from tidemill.api.auth import CurrentCaller, Declared, EndpointT, Router
+from tidemill.api.auth import Admission, CurrentCaller, Declared, EndpointT, Router
 from tidemill.api.schemas import JSON, After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.services.approvals import ApprovalReview, ApprovalService, Decided, Decider
@@ -282,25 +282,35 @@ async def create_link(approval_id: str, body: LinkBody, request: Request, caller
     return answer(DecisionUrl(url=url, person=person, expires_ms=link.expires_ms), 201)
 
 
-def _by_link(method: str, path: str, *, answers: Any, **options: Any) -> Callable[[EndpointT], EndpointT]:
-    """A route whose path carries a signed token: no other credential is needed, and none counts."""
-
-    def add(endpoint: EndpointT) -> EndpointT:
-        endpoint.__dict__["declared"] = Declared("", answers, 200, JSON)
-        router.add_api_route(path, endpoint, methods=[method], response_model=None, **options)
-        return endpoint
-
-    return add
-
-
-async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place, TenantServices]:
-    engine = request.app.state.engine
-    links: DecisionLinks = request.app.state.decision_links
-    link = links.read(token, engine.context.store.now_ms())
-    # The links of a tenant that was disabled since, or of a key that was revoked, are as closed as its keys.
+async def _admit(request: Request) -> None:
+    """Refuse a token that is none here, has expired, or belongs to a tenant or key that has been closed since."""
+    engine, links = request.app.state.engine, request.app.state.decision_links
+    link = links.read(request.path_params["token"], engine.context.store.now_ms())
     await engine.credentials.check(Principal(tenant=link.tenant, name=link.person, key_id=link.key_id))
+    request.state.link = link
+
+
+async def _admit_to_page(request: Request) -> None:
+    """A browser is shown the page also for a link that does not hold: the page says so."""
+    if not _is_browser(request):
+        await _admit(request)
+
+
+def _is_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _by_link(
+    method: str, path: str, *, admit: Admission, answers: Any, **options: Any
+) -> Callable[[EndpointT], EndpointT]:
+    """A route whose path carries a signed token: no other credential is needed, and none counts."""
+    return router.declared(method, path, Declared("", answers, 200, JSON, admit), **options)
+
+
+async def _followed(request: Request) -> tuple[DecisionLink, _Place, TenantServices]:
+    link: DecisionLink = request.state.link
     place = _Place(link.run_id, link.node, link.visit, link.index)
-    services: TenantServices = engine.for_tenant(link.tenant, audited=True)
+    services: TenantServices = request.app.state.engine.for_tenant(link.tenant, audited=True)
     review = await services.approvals.review(place.run_id, place.node, **place.at)
     if review.view.approval.requested_ms != link.requested_ms:
         raise rejected("link_void", "the link belongs to an earlier request", hint="ask for a new one")
@@ -310,6 +320,7 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
 @_by_link(
     "GET",
     "/decisions/{token}",
+    admit=_admit_to_page,
     answers=Extended(ApprovalReview, decider=Decider),
     summary="Show the approval of a link; nothing is decided by it",
     operation_id="showDecisionLink",
@@ -317,10 +328,10 @@ async def _followed(request: Request, token: str) -> tuple[DecisionLink, _Place,
     responses={303: {"description": "Where the page is, for a browser"}},
 )
 async def show_link(token: str, request: Request) -> Response:
-    if "text/html" in request.headers.get("accept", ""):
+    if _is_browser(request):
         # Relative, so that it holds below any path.
         return Response(status_code=303, headers={"Location": f"../../../decide/{quote(token, safe='')}"})
-    link, place, services = await _followed(request, token)
+    link, place, services = await _followed(request)
     review = await services.approvals.review(place.run_id, place.node, **place.at)
     decider = await services.approvals.decider(
         review.view, person=link.person, roles=link.roles, expires_ms=link.expires_ms
@@ -331,11 +342,12 @@ async def show_link(token: str, request: Request) -> Response:
 @_by_link(
     "POST",
     "/decisions/{token}",
+    admit=_admit,
     answers=Decided,
     summary="Decide as the person of a link",
     operation_id="decideByLink",
 )
 async def decide_by_link(token: str, body: DecideBody, request: Request) -> Response:
     """The same decision again gets the same answer; any other is refused with 409, as the link is used up."""
-    link, place, services = await _followed(request, token)
+    link, place, services = await _followed(request)
     return await _decide(services.approvals, place, body, link.person, link.roles)
