@@ -113,6 +113,19 @@ async def test_expired_and_revoked_keys_are_refused(server: ApiServer) -> None:
     assert key.split("_", 2)[2] not in str(listed) and "hash" not in listed["items"][0]
 
 
+async def test_of_two_keys_that_are_made_at_once_one_has_the_label(server: ApiServer) -> None:
+    admin, new = bearer(await key_of(server, "admin")), {"label": "ci", "roles": ["viewer"]}
+    for _ in range(2):
+        answers = await asyncio.gather(*(server.http.post("/keys", json=new, headers=admin) for _ in range(8)))
+        assert sorted(each.status_code for each in answers) == [201] + [409] * 7
+        assert {problem(each)[1] for each in answers if each.status_code == 409} == {"key_label_taken"}
+        (made,) = [each.json() for each in answers if each.status_code == 201]
+        assert (await server.http.get("/me", headers=bearer(made["key"]))).json()["name"] == "key:ci"
+        # A label that is free again names another key.
+        await server.http.delete(f"/keys/{made['view']['id']}", headers=admin)
+        assert problem(await server.http.get("/me", headers=bearer(made["key"]))) == (401, "key_revoked")
+
+
 async def test_bad_requests_for_keys_change_nothing(server: ApiServer) -> None:
     headers = bearer(await key_of(server, "admin"))
     wrong: list[tuple[Any, tuple[int, str]]] = [

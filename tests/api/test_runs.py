@@ -255,9 +255,24 @@ async def test_the_same_key_and_body_answer_the_same_run(server: ApiServer) -> N
 
 async def test_many_requests_with_one_key_start_one_run(server: ApiServer) -> None:
     await server.publish(DOUBLE)
-    starts = (server.post("/runs", {"workflow": "double"}, **{"Idempotency-Key": "k"}) for _ in range(20))
-    assert len({each["run_id"] for each in await asyncio.gather(*starts)}) == 1
+    key = {"Idempotency-Key": "k"}
+
+    async def sent(path: str, body: Any) -> str:
+        """Twenty requests at once: one of them has started the run, and the others say so."""
+        answers = await asyncio.gather(*(server.http.post(path, json=body, headers=key) for _ in range(20)))
+        assert sorted(each.status_code for each in answers) == [200] * 19 + [201]
+        assert all(each.json()["created"] is (each.status_code == 201) for each in answers)
+        (run_id,) = {each.json()["run_id"] for each in answers}
+        return str(run_id)
+
+    run_id = await sent("/runs", {"workflow": "double", "inputs": {"n": 1}})
     assert await server.engine.count() == 1
+    await server.engine.result(run_id, timeout=30)
+    await sent(f"/runs/{run_id}/fork", {"node": "b"})
+    assert await server.engine.count() == 2
+    batch = {"workflow": "double", "runs": [{"inputs": {"n": 1}, "key": each} for each in ("b1", "b2")]}
+    batches = await asyncio.gather(*(server.post("/runs/batch", batch) for _ in range(5)))
+    assert sum(each["created"] for started in batches for each in started["runs"]) == 2
 
 
 async def test_a_document_can_be_started_at_once(server: ApiServer) -> None:

@@ -20,9 +20,12 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: Problem | None = None
     error: Exception | None = None
+    repeated: bool = False
+    """The run was started before, by the same command."""
 
 
 COMMITTED = CommandOutcome()
+REPEATED = CommandOutcome(repeated=True)
 STATEMENT_CONFLICT = CommandOutcome(
     error=Unavailable("the answer of its statement has changed: another statement was committed in between")
 )

@@ -24,6 +24,7 @@ from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_
 from tidemill.engine.maintenance.audit_chain import event_rows
 from tidemill.engine.pending_commands import (
     COMMITTED,
+    REPEATED,
     CommandOutcome,
     PendingCommand,
     all_pending,
@@ -513,8 +514,13 @@ class TurnLoop:
             # The commit is durable all the same.
             self.report(error)
             self._runs.forget(plan.stream)
+        begins = commit is not None and commit.expected == 0
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
-            pending.done(pending, COMMITTED if problem is None else CommandOutcome(problem=problem))
+            outcome = COMMITTED if problem is None else CommandOutcome(problem=problem)
+            if pending.start is not None and problem is None:
+                # Of several starts in one commit the first has begun the run.
+                outcome, begins = COMMITTED if begins else REPEATED, False
+            pending.done(pending, outcome)
         if plan.stream in self._end_waiters:
             self._tell_end_waiters(plan, result)
         if result.kept and self.handover_target is not None:

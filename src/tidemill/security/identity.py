@@ -1,6 +1,6 @@
 """Who asks, and what they may do: principals, roles, API keys, JSON Web Tokens and sessions. No store is known here.
 
-An API key is `tm_<id>_<secret>`. The id is `<tenant>.<random>`, so that a key is looked up in its own tenant and the
+An API key is `tm_<id>_<secret>`. The id is `<tenant>.<hex>`, so that a key is looked up in its own tenant and the
 tenant comes from the credential alone. The secret is 256 random bits; only the SHA-256 of the whole key is stored. No
 slow hash is needed: those protect passwords, which can be guessed, and nothing guesses 256 random bits. All comparisons
 take constant time.
@@ -138,9 +138,10 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True):
     hash: bytes
 
 
-def new_key(tenant: str) -> NewKey:
+def new_key(tenant: str, of: bytes = b"") -> NewKey:
+    """A key whose id follows from `of`: who makes two of the same thing gives them the same id."""
     check_tenant_name(tenant)
-    key_id = f"{tenant}.{secrets.token_hex(8)}"
+    key_id = f"{tenant}.{hashlib.sha256(of).hexdigest()[:16] if of else secrets.token_hex(8)}"
     text = f"{KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(SECRET_BYTES)}"
     return NewKey(id=key_id, text=text, hash=hash_of_key(text))
 

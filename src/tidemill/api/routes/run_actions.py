@@ -16,7 +16,7 @@ from tidemill.api.problems import problem_answer
 from tidemill.api.routes.runs import NUMBER_MAX, IdempotencyKey, StartedRun, id_of_key, location, need
 from tidemill.api.schemas import Body, answer
 from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkRun
-from tidemill.engine.services.patches import PatchOutcome
+from tidemill.engine.services.patches import Change, PatchOutcome
 from tidemill.engine.services.run_actions import UNSET, ActionName, Rehearsal
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
@@ -300,21 +300,20 @@ async def fork_run(
         if any(isinstance(event, ApprovalDecided) for event in log[: body.at]):
             # The people who decided have seen other inputs and another graph.
             need(caller, "approvals:decide", "a fork that keeps a decision for other inputs or another graph")
-    key = None if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
-    known = key is not None and bool(await services.runs.started_by([key]))
-    fork_id = await services.patches.fork(
+    new_id = services.context.ambient.new_id
+    fork_id = new_id() if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
+    created = await services.patches.fork_as(
+        fork_id,
         run_id,
+        Change(body.patch, body.document),
         at=body.at,
         node=body.node,
         inputs=body.inputs,
-        patch=body.patch,
-        document=body.document,
         labels=body.labels,
         reason=body.reason,
         actor=caller.actor,
-        key=key,
     )
-    return answer(StartedRun(run_id=fork_id, created=not known), 200 if known else 201, location(request, fork_id))
+    return answer(StartedRun(run_id=fork_id, created=created), 201 if created else 200, location(request, fork_id))
 
 
 class PatchRun(Body):

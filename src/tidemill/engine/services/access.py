@@ -218,6 +218,11 @@ def _disabled(tenant: str) -> Rejected:
     return credential_invalid(f"the tenant {tenant} is disabled or does not exist", code="tenant_disabled")
 
 
+def _label_taken(label: str) -> Rejected:
+    hint = "revoke it first, or choose another label: it names the actor in the audit"
+    return rejected("key_label_taken", f"another key is labelled {label}", path="/label", hint=hint)
+
+
 def _tenant_stream(name: str) -> Stream:
     return Stream(OPERATOR_TENANT, TENANT, name)
 
@@ -251,9 +256,11 @@ class KeyService:
         now_ms = context.store.now_ms()
         page = await context.store.find(context.tenant, KEY, [f"label:{label}"], limit=100)
         if any(_read_key(row).state(now_ms) == "live" for row in page.rows):
-            hint = "revoke it first, or choose another label: it names the actor in the audit"
-            raise rejected("key_label_taken", f"another key is labelled {label}", path="/label", hint=hint)
-        key = new_key(context.tenant)
+            raise _label_taken(label)
+        # Of two that are made at once, both have this id, and one is refused.
+        key = new_key(
+            context.tenant, "\0".join((context.tenant, label, *sorted(row.key for row in page.rows))).encode()
+        )
         expires_ms = None if expires_days is None else now_ms + round(expires_days * DAY_MS)
         stored = StoredKey(
             id=key.id,
@@ -265,7 +272,7 @@ class KeyService:
             expires_ms=expires_ms,
         )
         if not await self._write(stored, 0, "create", actor, now_ms):
-            raise Unavailable("two keys were given the same id; try again")
+            raise _label_taken(label)
         return CreatedKey(key=key.text, view=self._view(stored))
 
     async def find(self, *, after: str | None = None, limit: int = 50) -> tuple[list[KeyView], str | None]:

@@ -56,7 +56,7 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The run has ended: the patch can be applied only with `retry`, which this dry run was not given."""
 
 
-class _Change(NamedTuple):
+class Change(NamedTuple):
     """One of the two: how a document changes, or what it becomes."""
 
     operations: Any
@@ -117,7 +117,7 @@ class PatchService:
         entry = await self._context.entry(run_id)
         if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
-        given = _Change(operations, document)
+        given = Change(operations, document)
         command, compiled = await self._patch_command(run_id, entry, given, base_digest, expected_seq)
         flow, state = entry.flow.workflow, entry.state
         who, sure = actor or None, tuple(did_not_happen)
@@ -178,7 +178,7 @@ class PatchService:
         )
 
     async def _patch_command(
-        self, run_id: str, entry: CachedRun, change: _Change, base_digest: str | None, expected_seq: int | None
+        self, run_id: str, entry: CachedRun, change: Change, base_digest: str | None, expected_seq: int | None
     ) -> tuple[Patch, Compiled]:
         shown = await self._document(run_id, entry)
         if base_digest is not None and base_digest != shown.digest:
@@ -189,7 +189,7 @@ class PatchService:
         patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
         return patch, compiled
 
-    async def _compiled(self, document: Json, change: _Change) -> tuple[Any, Compiled]:
+    async def _compiled(self, document: Json, change: Change) -> tuple[Any, Compiled]:
         """The operations of a change, and the graph that they lead to. Problems of a text have line and column."""
         if (change.operations is None) is (change.document is None):
             message = "give operations or a document, one of the two"
@@ -241,9 +241,29 @@ class PatchService:
         `node` runs again there; `inputs` and a JSON Patch, or the `document`, may differ. With `key` the call may be
         repeated.
         """
+        fork_id = key if key is not None else self._context.ambient.new_id()
+        change = Change(patch, document)
+        await self.fork_as(
+            fork_id, run_id, change, at=at, node=node, inputs=inputs, labels=labels, reason=reason, actor=actor
+        )
+        return fork_id
+
+    async def fork_as(
+        self,
+        fork_id: str,
+        run_id: str,
+        change: Change,
+        *,
+        at: int | None,
+        node: str | None,
+        inputs: Any,
+        labels: Mapping[str, str] | None,
+        reason: str,
+        actor: str,
+    ) -> bool:
+        """Start a fork under an id, and answer whether it is new: false if it was started before."""
         check_words(reason=reason, actor=actor)
         self._context.check_actor(actor)
-        fork_id = key if key is not None else self._context.ambient.new_id()
         check_run_id(fork_id)
         events = await self._context.log(run_id)
         last = shared_prefix(events, rewinds=node is not None) if at is None else at
@@ -271,9 +291,9 @@ class PatchService:
             reason=reason,
         )
         after: CompiledWorkflow | None = None
-        if patch is not None or document is not None:
+        if change.operations is not None or change.document is not None:
             entry = CachedRun(replay(prefix), flow)
-            patched, compiled = await self._patch_command(run_id, entry, _Change(patch, document), None, None)
+            patched, compiled = await self._patch_command(run_id, entry, change, None, None)
             await self._context.catalog.store_flow(self._context.tenant, compiled)
             command = msgspec.structs.replace(
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
@@ -286,7 +306,7 @@ class PatchService:
         made = (await self._context.entry(fork_id)).state.forked_from
         if made is None or made[0] != run_id:
             raise rejected("key_reused", f"key {fork_id} belongs to another run", hint="use a new key")
-        return fork_id
+        return answer.problem is None and not answer.repeated
 
 
 def pinned(document: Json, workflow: Workflow) -> Json:

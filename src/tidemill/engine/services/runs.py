@@ -114,7 +114,8 @@ class RunService(RunActions):
         """
         keys = None if key is None else [key]
         starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds)
-        (run_id,) = await self._start(starts)
+        await self._start(starts)
+        (run_id,) = starts.commands
         if key is not None:
             await self._same_start(self._context.stream(run_id), starts.workflow, inputs)
         return run_id
@@ -140,7 +141,8 @@ class RunService(RunActions):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
             raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
         starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id, deadline_seconds)
-        run_ids = await self._start(starts)
+        await self._start(starts)
+        run_ids = list(starts.commands)
         if named is not None:
             for run_id, value in zip(run_ids, given, strict=True):
                 await self._same_start(self._context.stream(run_id), starts.workflow, value)
@@ -168,6 +170,7 @@ class RunService(RunActions):
             if known.get(run_id, request) != request:
                 raise _key_reused()
         new = [number for number, run_id in enumerate(run_ids) if run_id not in known]
+        created: set[str] = set()
         if new:
             starts = await self._starts(
                 workflow,
@@ -180,11 +183,11 @@ class RunService(RunActions):
                 [requests[number] for number in new],
             )
             try:
-                await self._start(starts)
+                created = await self._start(starts)
             except Rejected as refusal:
                 # Another request with the same key came in between.
                 raise _key_reused() if refusal.code == "run_exists" else refusal from None
-        return [run_id not in known for run_id in run_ids]
+        return [run_id in created for run_id in run_ids]
 
     async def started_by(self, run_ids: Sequence[str]) -> dict[str, str]:
         """The requests that have started these runs, as far as they exist."""
@@ -246,8 +249,9 @@ class RunService(RunActions):
             raise Rejected(problems[:PROBLEMS_MAX])
         return _Starts(split_reference(workflow)[0], flows, commands)
 
-    async def _start(self, starts: _Starts) -> list[str]:
-        context = self._context
+    async def _start(self, starts: _Starts) -> set[str]:
+        """Carry out starts, and answer which runs they have begun: the others were begun before by the same start."""
+        context, created = self._context, set[str]()
         await context.limits.refresh()
         waiting: dict[str, list[tuple[Stream, AnyCommand]]] = {}
         for run_id, command in starts.commands.items():
@@ -255,13 +259,16 @@ class RunService(RunActions):
         for digest, streams in waiting.items():
             for at in range(0, len(streams), START_MANY_AT_ONCE):
                 some = streams[at : at + START_MANY_AT_ONCE]
-                for answer in await context.turns.commands(some, start=starts.flows[digest], audited=context.audited):
+                answers = await context.turns.commands(some, start=starts.flows[digest], audited=context.audited)
+                for (stream, _), answer in zip(some, answers, strict=True):
                     if answer.problem is not None:
                         raise Rejected(answer.problem)
+                    if not answer.repeated:
+                        created.add(stream.key)
         if self._begins_maintenance:
             self._begins_maintenance = False
             await insert_first(context.store, context.tenant)
-        return list(starts.commands)
+        return created
 
     async def _same_start(self, stream: Stream, workflow: str, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
