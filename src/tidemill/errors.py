@@ -7,11 +7,15 @@ error. Anything else is a bug, reported as an `InternalError` where other work h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 NAMES_COMPARED_MAX = 1_000
 NAMES_OFFERED_MAX = 8
@@ -70,6 +74,20 @@ class Rejected(TidemillError):
 
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
+
+
+def read_each(read: Callable[[S], T], values: Iterable[S]) -> tuple[T, ...]:
+    """Read every value. Raises Rejected with the problems of all that are wrong."""
+    found: list[T] = []
+    problems: list[Problem] = []
+    for value in values:
+        try:
+            found.append(read(value))
+        except Rejected as refusal:
+            problems += refusal.problems
+    if problems:
+        raise Rejected(problems)
+    return tuple(found)
 
 
 def offered(name: str, known: Iterable[str]) -> str:

@@ -200,6 +200,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def granted(self) -> dict[str, list[str]]:
+        """What workflows are granted, by kind and without values: as short as the operator can check it."""
+        smtp = [] if self.smtp is None else [f"{self.smtp.host}:{self.smtp.port}"]
+        found = {
+            "imports": [] if self.imports is None else list(self.imports.patterns),
+            "secrets": [f"{name} to {' '.join(each.origins) or 'nowhere'}" for name, each in self.secrets.items()],
+            "egress": list(self.egress.allow),
+            "databases": [*self.databases, *([STORE] if self.sql.enabled else [])],
+            "commands": ["on"] if self.shell else [],
+            "mail": smtp,
+            "mcp": list(self.mcp),
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+    @property
     def may_import(self) -> bool:
         """Whether any import is allowed, if only because the operator has not said."""
         return self.imports is None or bool(self.imports.patterns)
@@ -260,7 +275,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
                 lambda: read_secret_grants(variables.get(SECRET_GRANTS_VARIABLE, "")), {}, SECRET_GRANTS_VARIABLE
             ),
         },
-        databases=problems.read(lambda: _databases(file.databases, f"{path}"), {}),
+        databases=_databases(file.databases, f"{path}", problems),
         sql=StoreSqlGrants(
             enabled=problems.read(
                 lambda: _switch(SQL_STORE_VARIABLE, "SQL on the store is", file.sql.store, code="sql_switch_invalid"),
@@ -433,6 +448,9 @@ def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
     if isinstance(value, dict) and get_origin(wanted) is dict:
         pairs = {key: _fitted(each, get_args(wanted)[1], f"{below}{key}", problems) for key, each in value.items()}
         return {key: each for key, each in pairs.items() if each is not msgspec.UNSET}
+    if isinstance(value, list) and (entry := _entry_type(wanted)) is not None:
+        entries = [_fitted(each, entry, f"{place}[{number}]", problems) for number, each in enumerate(value)]
+        return tuple(each for each in entries if each is not msgspec.UNSET)
     try:
         if isinstance(value, dict) and isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
             return wanted(**_fields(value, wanted, below, problems))
@@ -446,6 +464,13 @@ def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
             f"docs/{REFERENCE} lists the keys and what they hold",
         )
     return msgspec.UNSET
+
+
+def _entry_type(wanted: Any) -> Any:
+    """The type of the entries, where a list is wanted; else None."""
+    if get_origin(wanted) is tuple:
+        return get_args(wanted)[0]
+    return next((entry for each in get_args(wanted) if (entry := _entry_type(each)) is not None), None)
 
 
 def _fields(table: dict[str, Any], wanted: type[msgspec.Struct], below: str, problems: _Problems) -> dict[str, Any]:
@@ -503,18 +528,19 @@ def _secrets_folder(file: str) -> Path | None:
     return folder
 
 
-def _databases(file: Mapping[str, str], where: str) -> dict[str, tuple[str, str]]:
+def _databases(file: Mapping[str, str], where: str, problems: _Problems) -> dict[str, tuple[str, str]]:
     """The databases by the name that documents use: `crm` is `TIDEMILL_DATABASE_CRM`, or a key of `[databases]`."""
     found = {name: (url, f"{where}: databases.{name}") for name, url in file.items()}
     if STORE in found:
         message, hint = f"{STORE!r} means the store that holds the run", "give it another name, such as crm"
-        raise rejected("database_name_invalid", message, path=found[STORE][1], hint=hint)
+        problems.add(found[STORE][1], message, hint, code="database_name_invalid")
     variables: dict[str, str] = {}
     for variable in sorted(each for each in os.environ if each.startswith(DATABASE_PREFIX)):
         name = variable.removeprefix(DATABASE_PREFIX).lower()
         if problem := _name_problem(name, variables):
             hint = f"give it another name, such as {DATABASE_PREFIX}CRM"
-            raise rejected("database_name_invalid", problem, path=variable, hint=hint)
+            problems.add(variable, problem, hint, code="database_name_invalid")
+            continue
         variables[name] = variable
         found[name] = (os.environ[variable], variable)
     return found

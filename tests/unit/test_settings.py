@@ -134,9 +134,9 @@ def test_imports_that_nobody_lists_are_left_to_the_command() -> None:
 
 
 BROKEN = """
-imports = ["a b"]
+imports = ["a b", "c d", 5, "fine", 6]
 egres = []
-egress = ["a", 3]
+egress = ["a", 3, 4]
 shell = "yes"
 smtp = "mail"
 secrets_folder = "/nowhere"
@@ -145,7 +145,7 @@ databases = {store = "sqlite:///x.db", crm = 3}
 [secrets]
 C = 3
 [secrets.A]
-origins = ["ftp://x"]
+origins = ["ftp://x", "https://fine.example", "gopher://y"]
 workflows = ["*"]
 [secrets.B]
 origins = ["https://b.example"]
@@ -163,21 +163,51 @@ input_byte = 3
 
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path / "tidemill.toml", BROKEN)
-    monkeypatch.setenv("TIDEMILL_SECRET_GRANTS", "A")
+    monkeypatch.setenv("TIDEMILL_SECRET_GRANTS", "A; B=https://b.example@b; C")
     monkeypatch.setenv("TIDEMILL_SQL_STORE", "yes")
-    keys = ["egres", "egress[1]", "shell", "databases.crm", "secrets.C", "secrets.A", "secrets.B.workflow"]
+    monkeypatch.setenv("TIDEMILL_DATABASE_STORE", "sqlite:///x.db")
+    keys = [
+        "imports[2]",
+        "imports[4]",
+        "egres",
+        "egress[1]",
+        "egress[2]",
+        "shell",
+        "databases.crm",
+        "secrets.C",
+        "secrets.A",
+        "secrets.B.workflow",
+    ]
     keys += ["secrets.B.workflows", "sql.store", "sql.tables.x", "limits.input_byte"]
-    found = problems(file, ("b c",))
+    found = problems(file, ("b c", "d e"))
     assert sorted(path for code, path in found if code == "setting_invalid") == sorted(f"{file}: {key}" for key in keys)
     assert [each for each in found if each[0] != "setting_invalid"] == [
-        ("import_pattern_invalid", f"{file}: imports"),
-        ("import_pattern_invalid", "--allow-import"),
+        *[("import_pattern_invalid", f"{file}: imports")] * 2,
+        *[("import_pattern_invalid", "--allow-import")] * 2,
         ("smtp_url_invalid", f"{file}: smtp"),
         ("secrets_folder_invalid", f"{file}: secrets_folder"),
-        ("secret_grant_invalid", "TIDEMILL_SECRET_GRANTS"),
+        *[("secret_grant_invalid", "TIDEMILL_SECRET_GRANTS")] * 2,
         ("database_name_invalid", f"{file}: databases.store"),
+        ("database_name_invalid", "TIDEMILL_DATABASE_STORE"),
         ("sql_switch_invalid", "TIDEMILL_SQL_STORE"),
     ]
+
+
+def test_every_wrong_entry_of_a_list_is_told(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "tidemill.toml",
+        """
+        egress = ["a.example", "http://", "b.example:x"]
+        [secrets.A]
+        origins = ["ftp://x", "https://fine.example", "gopher://y"]
+        workflows = ["*"]
+        """,
+    )
+    with pytest.raises(Rejected) as refused:
+        read_settings(file)
+    words = str(refused.value)
+    assert all(each in words for each in ("'http://'", "'b.example:x'", "'ftp://x', 'gopher://y' are no origins"))
+    assert "fine" not in words and "a.example" not in words
 
 
 @pytest.mark.parametrize(

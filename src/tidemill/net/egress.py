@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.errors import TidemillError, rejected
+from tidemill.errors import TidemillError, read_each, rejected
 
 if TYPE_CHECKING:
     from tidemill.net.transport import Resolver
@@ -169,7 +169,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def entries(self) -> tuple[AllowRule, ...]:
-        return tuple(read_entry(text) for text in self.allow)
+        return read_each(read_entry, self.allow)
 
     def check_origin(self, scheme: str, host: str, port: int | None = None) -> None:
         """Refuse an origin that must not be called, whatever its host resolves to."""

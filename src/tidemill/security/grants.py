@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.errors import rejected
+from tidemill.errors import read_each, rejected
 
 _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDENTIFIER}|\*))?")
@@ -33,13 +33,8 @@ class ImportGrants(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, patterns: Iterable[str]) -> ImportGrants:
-        """Raises Rejected for a pattern that can match nothing."""
-        patterns = tuple(dict.fromkeys(patterns))
-        for pattern in patterns:
-            if pattern != "*" and not _PATTERN.fullmatch(pattern):
-                hint = 'write "shop.tasks", "shop.tasks:charge" or "shop.*"'
-                raise rejected("import_pattern_invalid", f"{pattern!r} is no import path", hint=hint)
-        return cls(patterns)
+        """Raises Rejected with every pattern that can match nothing."""
+        return cls(read_each(_import_pattern, dict.fromkeys(patterns)))
 
     def allow(self, path: str) -> bool:
         """Whether `module:function` is granted."""
@@ -58,6 +53,13 @@ class ImportGrants(msgspec.Struct, frozen=True):
 ANY = ImportGrants(("*",))
 
 
+def _import_pattern(pattern: str) -> str:
+    if pattern != "*" and not _PATTERN.fullmatch(pattern):
+        hint = 'write "shop.tasks", "shop.tasks:charge" or "shop.*"'
+        raise rejected("import_pattern_invalid", f"{pattern!r} is no import path", hint=hint)
+    return pattern
+
+
 def is_import_path(name: str) -> bool:
     """Whether a text is `module:function`: one attribute of a module, nothing below it."""
     return _PATH.fullmatch(name) is not None
@@ -72,9 +74,10 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of workflows; `*` stands for any text."""
 
     def __post_init__(self) -> None:
-        wrong = next((each for each in self.origins if not _is_origin(each)), None)
-        if wrong is not None:
-            raise ValueError(f"{wrong!r} is no origin: write https://host, smtp://host:587, database:NAME or shell")
+        wrong = [repr(each) for each in self.origins if not _is_origin(each)]
+        if wrong:
+            are = "is no origin" if len(wrong) == 1 else "are no origins"
+            raise ValueError(f"{', '.join(wrong)} {are}: write https://host, smtp://host:587, database:NAME or shell")
 
     def serves(self, workflow: str) -> bool:
         return any(fnmatchcase(workflow, pattern) for pattern in self.workflows)
@@ -123,19 +126,20 @@ def _same_origin(pattern: str, origin: str) -> bool:
 
 
 def read_secret_grants(text: str) -> dict[str, SecretGrant]:
-    """Read `NAME=origin,origin@workflow,workflow; NAME=…`, as a variable holds it. Raises Rejected."""
-    found: dict[str, SecretGrant] = {}
-    for entry in filter(None, (each.strip() for each in text.split(";"))):
-        name, equals, rest = entry.partition("=")
-        origins, at, workflows = rest.rpartition("@")
-        try:
-            if not (equals and at and name.strip() and workflows.strip()):
-                raise ValueError(f"{entry!r} is no grant")
-            found[name.strip()] = SecretGrant(_listed(origins), _listed(workflows))
-        except ValueError as error:
-            hint = "write CRM=https://api.example.com@billing"
-            raise rejected("secret_grant_invalid", str(error), hint=hint) from None
-    return found
+    """Read `NAME=origin,origin@workflow,workflow; NAME=…`, as a variable holds it. Raises Rejected with all."""
+    return dict(read_each(_secret_grant, filter(None, (each.strip() for each in text.split(";")))))
+
+
+def _secret_grant(entry: str) -> tuple[str, SecretGrant]:
+    name, equals, rest = entry.partition("=")
+    origins, at, workflows = rest.rpartition("@")
+    try:
+        if not (equals and at and name.strip() and workflows.strip()):
+            raise ValueError(f"{entry!r} is no grant")
+        return name.strip(), SecretGrant(_listed(origins), _listed(workflows))
+    except ValueError as error:
+        hint = "write CRM=https://api.example.com@billing"
+        raise rejected("secret_grant_invalid", str(error), hint=hint) from None
 
 
 def _listed(text: str) -> tuple[str, ...]:

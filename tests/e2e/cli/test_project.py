@@ -130,6 +130,9 @@ def test_the_settings_in_force_are_shown_without_passwords(
     assert shown["egress"] == ["10.0.0.0/8"] and shown["limits.input_bytes"] == 1_048_576
     assert shown["secrets"] == {"TOKEN": {"origins": ["https://crm.example"], "workflows": ["billing"]}}
     assert shown["databases"] == {"crm": "postgresql://bob:***@db/crm"}
+    assert shown["grants"] == (
+        "imports shop.tasks · secrets TOKEN to https://crm.example · egress 10.0.0.0/8 · databases crm · commands on"
+    )
     text = inside("config", "show")
     assert text.code == 0 and "shop.tasks" in text.out and "1,048,576" in text.out
     assert not any(word in text.out + text.err for word in ("hunter2", "swordfish"))

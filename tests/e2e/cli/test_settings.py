@@ -80,6 +80,24 @@ def test_a_worker_says_so_too(folder: Path) -> None:
     assert f"tidemill: {file} is ignored" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('imports = ["shop.*"]\n[sql]\nstore = true\n', "imports shop.*, json · databases store"),
+        ('[secrets.CRM]\norigins = ["https://crm.example"]\nworkflows = []', "imports json · secrets CRM to https://c"),
+        ("", "imports json"),
+    ],
+)
+def test_a_worker_says_what_it_grants(folder: Path, text: str, said: str) -> None:
+    file = grant(folder / "named.toml", text)
+    command = [*COMMAND, "worker", "--config", str(file), "--allow-import", "json"]
+    worker = subprocess.Popen(command, env=environment(), text=True, stdout=subprocess.PIPE)
+    assert worker.stdout is not None and "is ready" in worker.stdout.readline()
+    assert worker.stdout.readline().startswith(f"  grants: {said}")
+    worker.terminate()
+    worker.communicate(timeout=SECONDS_MAX)
+
+
 def test_imports_are_listed_by_flags_and_files(inside: InProcessCli, folder: Path) -> None:
     calls = ("run", "../documents/calls.yaml", "--json")
     assert inside(*calls).code == 0, "author and operator are one person"

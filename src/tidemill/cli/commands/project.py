@@ -15,6 +15,7 @@ from tidemill.cli.options import new_group
 from tidemill.cli.render.tables import print_facts, print_hint
 from tidemill.cli.render.terminal import (
     console,
+    in_short,
     print_json,
     print_refusal,
     print_warnings,
@@ -233,6 +234,7 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     from tidemill.storage_urls import without_password
 
     yield "file", None if settings.source is None else str(settings.source)
+    yield "grants", in_short(settings.granted)
     imports = settings.imports
     yield "imports", None if imports is None else list(imports.patterns)
     yield "egress", [str(each) for each in settings.egress.allow]

@@ -38,6 +38,7 @@ from tidemill.cli.render.terminal import (
     YELLOW,
     Styler,
     counted,
+    in_short,
     one_line,
     reserve_stdout,
     sanitize,
@@ -86,11 +87,12 @@ class StatusLines:
         if self._json is not None:
             self._json.close()
 
-    def ready(self, row: WorkerRow, store: str, metrics: str = "") -> None:
+    def ready(self, row: WorkerRow, store: str, settings: Settings, metrics: str = "") -> None:
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
         known = f"· {counted(len(row.types), 'node type')}" + (f" · metrics at {metrics}" if metrics else "")
+        grants = sanitize(f"grants: {in_short(settings.granted)}")
         self._say(
-            f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(known, DIM)}",
+            f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(known, DIM)}\n  {self._paint(grants, DIM)}",
             event="ready",
             worker=row.name,
             pid=row.pid,
@@ -99,6 +101,7 @@ class StatusLines:
             types=list(row.types),
             concurrency=row.concurrency,
             metrics=metrics or None,
+            grants=settings.granted,
         )
 
     def draining(self, holding: int, grace_s: float) -> None:
@@ -231,7 +234,7 @@ def work(options: WorkOptions) -> int:
         ):
             engine = _engine(options, settings)
             main.start_collector()
-            in_loop(_work(engine, options, status_lines))
+            in_loop(_work(engine, options, settings, status_lines))
     except Rejected as refusal:
         return StoreSession(options.store, options.in_json).refused(refusal)
     return main.OK
@@ -318,7 +321,7 @@ def _engine(options: WorkOptions, settings: Settings) -> Engine:
     )
 
 
-async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines) -> None:
+async def _work(engine: Engine, options: WorkOptions, settings: Settings, status_lines: StatusLines) -> None:
     stop, worker, registry = asyncio.Event(), engine.worker, engine.registry
     assert worker is not None and registry is not None, "it was asked for"
     registry.on_reach = status_lines.reach
@@ -351,7 +354,7 @@ async def _work(engine: Engine, options: WorkOptions, status_lines: StatusLines)
             with suppress(Unavailable):
                 await registry.check()
             with _metrics_server(engine, options) as address:
-                status_lines.ready(registry.row(), without_password(options.store), address)
+                status_lines.ready(registry.row(), without_password(options.store), settings, address)
                 await stop.wait()
         finally:
             await engine.close()

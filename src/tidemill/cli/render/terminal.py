@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import environ
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -264,6 +264,11 @@ def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
 
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def in_short(lists: Mapping[str, Sequence[str]]) -> str:
+    """Named lists on one line, none that is empty."""
+    return " · ".join(f"{name} {', '.join(each)}" for name, each in lists.items() if each) or "none"
 
 
 def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, warning: bool = False) -> None:
