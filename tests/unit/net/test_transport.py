@@ -28,12 +28,11 @@ async def fetcher() -> AsyncIterator[Fetcher]:
 
 @contextmanager
 def impatient() -> Iterator[tuple[str, list[str]]]:
-    """A server that closes connections on which nothing is asked for a moment; its URL, and whom it answered."""
+    """A server that closes a connection when nothing follows an answer for a moment; its URL, and what it answered."""
     answered: list[str] = []
 
     class Deadline(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = IDLE_SECONDS
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"] or 0))
@@ -41,6 +40,7 @@ def impatient() -> Iterator[tuple[str, list[str]]]:
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
+            self.connection.settimeout(IDLE_SECONDS)
 
         do_GET = do_PUT = do_DELETE = do_POST  # noqa: N815 - the library looks for these names.
 

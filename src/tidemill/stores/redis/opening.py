@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from tidemill.errors import Rejected, TidemillError, rejected
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.redis.database import (
     CALL_SECONDS,
     CONNECT_SECONDS,
@@ -246,7 +246,7 @@ def _slots(facts: dict[str, str]) -> Setting:
     value = facts.get("cluster_slots_assigned", "0")
     if value != "16384" or facts.get("cluster_state") != "ok":
         meaning = (
-            f"the state of the cluster is {facts.get('cluster_state', 'unknown')}, {value} of 16384 slots are served"
+            f"the state of the cluster is {facts.get('cluster_state', 'unknown')}, {value} of 16384 slots are assigned"
         )
         what = "give all hash slots to nodes that run: `redis-cli --cluster check` shows which are missing"
         return Setting("cluster_slots", value, "error", meaning, what)
@@ -263,6 +263,9 @@ def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None])
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:
             LOG.warning("%s", told)
         elif setting.severity == "error":
+            if setting.name == "cluster_slots" and setting.value == "16384":
+                # Nodes of the cluster do not reach each other; that may end by itself.
+                raise Unavailable(told)
             if setting.name in _CODES:
                 raise rejected(_CODES[setting.name], told, hint=setting.what_to_do)
             raise rejected("store_not_durable", told, hint=setting.what_to_do)

@@ -19,7 +19,7 @@ from tidemill.errors import Rejected, StoreUnusable, Unavailable
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.stores.contract import Claim, Commit
 from tidemill.stores.redis.database import Place, place_at
-from tidemill.stores.redis.opening import BlobSpaces
+from tidemill.stores.redis.opening import BlobSpaces, refuse_unfit
 from tidemill.stores.redis.store import RedisStore
 
 
@@ -170,6 +170,14 @@ async def test_a_cluster_without_all_slots_is_refused() -> None:
         refusal = await refused(lone.new_store())
         assert code_of(refusal) == "store_unusable" and "slots" in str(refusal)
         assert "database 0" in str(await refused(lone.url.replace("/0", "/1")))
+
+
+def test_a_cluster_whose_nodes_do_not_reach_each_other_is_tried_again() -> None:
+    facts = {"redis_version": "7.2.4", "appendonly": "yes", "appendfsync": "always", "maxmemory_policy": "noeviction"}
+    apart = {"cluster_enabled": "1", "cluster_slots_assigned": "16384", "cluster_state": "fail"}
+    refuse_unfit(place_at("redis://localhost"), facts | apart | {"cluster_state": "ok"}, {})
+    with pytest.raises(Unavailable, match="the state of the cluster is fail"):
+        refuse_unfit(place_at("redis://localhost"), facts | apart, {})
 
 
 async def test_the_number_of_partitions_stays(server: PrivateServer) -> None:
