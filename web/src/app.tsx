@@ -2,7 +2,7 @@
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, redirect, RouterProvider } from "@tanstack/react-router";
 import { BASE } from "./api/client";
-import { queryClient } from "./api/queries";
+import { fetchMe, keys, prefetchRun, queryClient } from "./api/queries";
 import { Shell } from "./shell/shell";
 import { Button, Empty, ErrorState, Loading, TooltipProvider } from "./ui";
 
@@ -20,7 +20,15 @@ const home = createRoute({
 });
 const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", validateSearch: anySearch, component: lazyRouteComponent(() => import("./shell/sign-in")) });
 const runs = createRoute({ getParentRoute: () => root, path: "/runs", validateSearch: anySearch, component: lazyRouteComponent(() => import("./runs")) });
-const run = createRoute({ getParentRoute: () => root, path: "/runs/$runId", validateSearch: anySearch, component: lazyRouteComponent(() => import("./run")) });
+const run = createRoute({
+  getParentRoute: () => root,
+  path: "/runs/$runId",
+  validateSearch: anySearch,
+  loader: ({ params, cause }) => {
+    if (cause === "enter") prefetchRun(params.runId);
+  },
+  component: lazyRouteComponent(() => import("./run")),
+});
 const start = createRoute({ getParentRoute: () => root, path: "/start/$workflow", validateSearch: anySearch, component: lazyRouteComponent(() => import("./start")) });
 const approvals = createRoute({ getParentRoute: () => root, path: "/approvals", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals")) });
 const approval = createRoute({ getParentRoute: () => root, path: "/approvals/$id", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals/item")) });
@@ -34,7 +42,10 @@ const router = createRouter({
   routeTree: root.addChildren([home, signIn, runs, run, start, approvals, approval, decide, workflows, workflow, workers, deadLetters]),
   basepath: BASE,
   defaultPreload: "intent",
+  defaultPreloadStaleTime: 0,
   defaultPendingMs: 150,
+  // What has come is shown: no least time for the sign that it is awaited.
+  defaultPendingMinMs: 0,
   defaultPendingComponent: () => <Loading />,
   defaultErrorComponent: ({ error, reset }) => <Broken error={error} reset={reset} />,
   defaultNotFoundComponent: () => (
@@ -77,6 +88,8 @@ function Broken({ error, reset }: { error: unknown; reset: () => void }) {
     </Empty>
   );
 }
+
+if (!location.pathname.startsWith(`${BASE}sign-in`)) void queryClient.prefetchQuery({ queryKey: keys.me, queryFn: fetchMe });
 
 export function App() {
   return (

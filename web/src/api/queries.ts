@@ -1,7 +1,8 @@
 // Query keys and hooks that several pages share.
-import { QueryCache, QueryClient, useInfiniteQuery, useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { QueryCache, QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { api, Problem, seg, setCsrfToken } from "./client";
-import type { Explanation, GraphDocument, Me, NodeHistory, Page, RunDocument, RunRow, RunView, Version, WorkflowRow } from "./types";
+import type { Explanation, RunAnswer } from "../run/model";
+import type { Me, Page, Version, WorkflowRow } from "./types";
 
 export const queryClient: QueryClient = new QueryClient({
   queryCache: new QueryCache({
@@ -27,12 +28,6 @@ export const queryClient: QueryClient = new QueryClient({
 
 export const keys = {
   me: ["me"] as const,
-  runs: (query: string) => ["runs", query] as const,
-  run: (id: string, at?: number | null) => ["run", id, "view", at ?? null] as const,
-  why: (id: string) => ["run", id, "why"] as const,
-  nodeWhy: (id: string, node: string) => ["run", id, "why", node] as const,
-  document: (id: string) => ["run", id, "document"] as const,
-  graph: (id: string, at?: number | null) => ["run", id, "graph", at ?? null] as const,
   workflows: (query: string) => ["workflows", query] as const,
   workflow: (reference: string) => ["workflow", reference] as const,
   approvals: ["approvals"] as const,
@@ -54,43 +49,22 @@ export function useMay(permission: string): boolean {
   return useMe().data?.permissions.includes(permission) ?? false;
 }
 
-export function useRun(id: string, at?: number | null): UseQueryResult<RunView, Problem> {
-  return useQuery<RunView, Problem>({
-    queryKey: keys.run(id, at),
-    queryFn: ({ signal }) => api<RunView>("GET", `/runs/${seg(id)}`, { query: { at }, signal }),
-    placeholderData: (before) => (before?.run_id === id ? before : undefined),
-  });
-}
+/** The run with its compiled graph, as of an event if `at` is given. */
+export const runQuery = (id: string, at: number | null) => ({
+  queryKey: ["run", id, "model", at] as const,
+  queryFn: () => api<RunAnswer>("GET", `/runs/${seg(id)}`, { query: { graph: true, values: false, at } }),
+});
 
-export function useWhy(id: string): UseQueryResult<Explanation, Problem> {
-  return useQuery<Explanation, Problem>({
-    queryKey: keys.why(id),
-    queryFn: ({ signal }) => api<Explanation>("GET", `/runs/${seg(id)}/why`, { signal }),
-  });
-}
+/** What a run waits for, or why it failed. */
+export const whyQuery = (id: string) => ({
+  queryKey: ["run", id, "why"] as const,
+  queryFn: () => api<Explanation>("GET", `/runs/${seg(id)}/why`),
+});
 
-export function useNodeWhy(id: string, node: string | null | undefined): UseQueryResult<NodeHistory, Problem> {
-  return useQuery<NodeHistory, Problem>({
-    queryKey: keys.nodeWhy(id, node ?? ""),
-    queryFn: ({ signal }) => api<NodeHistory>("GET", `/runs/${seg(id)}/why/${seg(node ?? "")}`, { signal }),
-    enabled: !!node,
-  });
-}
-
-export function useDocument(id: string): UseQueryResult<RunDocument, Problem> {
-  return useQuery<RunDocument, Problem>({
-    queryKey: keys.document(id),
-    queryFn: ({ signal }) => api<RunDocument>("GET", `/runs/${seg(id)}/document`, { signal }),
-  });
-}
-
-/** Nodes and edges with statuses, as of an event if `at` is given. */
-export function useRunGraph(id: string, at?: number | null): UseQueryResult<GraphDocument, Problem> {
-  return useQuery<GraphDocument, Problem>({
-    queryKey: keys.graph(id, at),
-    queryFn: ({ signal }) => api<GraphDocument>("GET", `/runs/${seg(id)}/graph`, { query: { at }, signal }),
-    placeholderData: (before) => before,
-  });
+/** Ask for what the page of a run needs first, while its code is still on its way. */
+export function prefetchRun(id: string): void {
+  void queryClient.prefetchQuery(runQuery(id, null));
+  void queryClient.prefetchQuery(whyQuery(id));
 }
 
 export function useWorkflows(query = "", limit = 100): UseQueryResult<Page<WorkflowRow>, Problem> {
@@ -106,16 +80,6 @@ export function useWorkflow(reference: string): UseQueryResult<Version & { tags:
   return useQuery<Version & { tags: Record<string, number>; weights: Record<string, Record<string, number>> }, Problem>({
     queryKey: keys.workflow(reference),
     queryFn: ({ signal }) => api("GET", `/workflows/${seg(reference)}`, { signal }),
-  });
-}
-
-/** Runs that a query finds, page by page. */
-export function useRuns(query: string, limit = 50) {
-  return useInfiniteQuery({
-    queryKey: [...keys.runs(query), limit],
-    queryFn: ({ pageParam, signal }) => api<Page<RunRow>>("GET", "/runs", { query: { query, limit, after: pageParam }, signal }),
-    initialPageParam: null as string | null,
-    getNextPageParam: (page: Page<RunRow>) => page.next,
   });
 }
 

@@ -3,6 +3,7 @@ import { useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Button, Empty, ErrorState, Loading, Tabs, useShortcut } from "../ui";
 import { GraphView } from "./graph";
+import { startWorker } from "./graph/drawing";
 import { RunHeader } from "./header";
 import { firstFailure, ModelProvider, useRunModel, type RunModel } from "./model";
 import css from "./run.module.css";
@@ -22,6 +23,8 @@ const TABS: { id: View; label: string; keys: string }[] = [
   { id: "state", label: "State", keys: "4" },
 ];
 
+export { startWorker };
+
 export default function RunPage() {
   const { runId } = useParams({ strict: false });
   return runId === undefined ? null : <Page key={runId} id={runId} />;
@@ -30,6 +33,7 @@ export default function RunPage() {
 function Page({ id }: { id: string }) {
   const { at } = useSelection();
   const { model, problem, loading, refresh } = useRunModel(id, at);
+  useEffect(() => void startWorker(), []);
   useEffect(() => {
     const before = document.title;
     if (model !== null) document.title = `${model.run.workflow} · ${model.run.status.toLowerCase()} · Tidemill`;

@@ -5,8 +5,9 @@
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, useCallback, useContext, useEffect, useMemo, useRef, useState } from "react";
 
-import { api, Problem } from "../api/client";
+import { Problem } from "../api/client";
 import { useRunStream } from "../api/live";
+import { runQuery, whyQuery } from "../api/queries";
 
 // What the API answers
 
@@ -346,17 +347,12 @@ export const STATUS_WORDS: Record<NodeStatus, string> = {
 };
 
 export const runPath = (id: string): string => `/runs/${encodeURIComponent(id)}`;
-export const runKey = (id: string, at: number | null): readonly unknown[] => ["run", id, "model", at];
-export const whyKey = (id: string): readonly unknown[] => ["run", id, "why"];
 
-interface RunAnswer extends Run {
+export interface RunAnswer extends Run {
   graph: Graph;
   edges: GraphEdge[];
   traces: Record<string, [number, string[] | null]>;
 }
-
-const fetchRun = (id: string, at: number | null): Promise<RunAnswer> =>
-  api<RunAnswer>("GET", runPath(id), { query: { graph: true, values: false, at: at ?? undefined } });
 
 export interface ModelState {
   model: RunModel | null;
@@ -413,11 +409,10 @@ export function patched(run: RunAnswer, event: RunEvent): RunAnswer {
 /** The run, kept up to date by its stream; with `at` the run as it was after that event. */
 export function useRunModel(id: string, at: number | null): ModelState {
   const client = useQueryClient();
-  const now = useQuery({ queryKey: runKey(id, null), queryFn: () => fetchRun(id, null) });
-  const why = useQuery({ queryKey: whyKey(id), queryFn: () => api<Explanation>("GET", `${runPath(id)}/why`) });
+  const now = useQuery(runQuery(id, null));
+  const why = useQuery(whyQuery(id));
   const past = useQuery({
-    queryKey: runKey(id, at),
-    queryFn: () => fetchRun(id, at),
+    ...runQuery(id, at),
     enabled: at !== null,
     placeholderData: keepPreviousData,
     staleTime: Infinity,
@@ -433,8 +428,8 @@ export function useRunModel(id: string, at: number | null): ModelState {
       async () => {
         const begun = performance.now();
         await Promise.all([
-          client.invalidateQueries({ queryKey: runKey(id, null), exact: true }),
-          client.invalidateQueries({ queryKey: whyKey(id) }),
+          client.invalidateQueries({ queryKey: runQuery(id, null).queryKey, exact: true }),
+          client.invalidateQueries({ queryKey: whyQuery(id).queryKey }),
         ]);
         took.current = performance.now() - begun;
         timer.current = null;
@@ -453,7 +448,7 @@ export function useRunModel(id: string, at: number | null): ModelState {
   const known = now.data;
   const onEvent = useCallback(
     (event: RunEvent) => {
-      client.setQueryData<RunAnswer>(runKey(id, null), (run) => run && patched(run, event));
+      client.setQueryData<RunAnswer>(runQuery(id, null).queryKey, (run) => run && patched(run, event));
       refresh();
     },
     [client, id, refresh],
@@ -461,20 +456,25 @@ export function useRunModel(id: string, at: number | null): ModelState {
   const stream = useRunStream(known === undefined ? null : id, {
     after: known?.events ?? 0,
     onEvent,
-    onEnd: () => {
+    onEnd: ({ events }) => {
       setEnded(true);
-      refresh();
+      if (known === undefined || !hasEnded(known) || known.events < events || why.data?.status !== known.status) refresh();
     },
   });
 
   const shown = at === null ? known : past.data;
   const over = known !== undefined && hasEnded(known) && ended;
   const live: LiveState = over ? "ended" : stream;
-  const model = useMemo<RunModel | null>(() => {
+  const parts = useMemo(() => {
     if (shown === undefined) return null;
     const { graph, edges, traces, ...run } = shown;
+    return { graph, edges, traces, run };
+  }, [shown]);
+  const model = useMemo<RunModel | null>(() => {
+    if (shown === undefined || parts === null) return null;
+    const { graph, edges, traces, run } = parts;
     return { id, run, graph, edges, traces, why: at === null ? (why.data ?? null) : null, at, total: known?.events ?? shown.events, live };
-  }, [id, shown, known?.events, why.data, at, live]);
+  }, [id, shown, parts, known?.events, why.data, at, live]);
   const error = (at === null ? now.error : past.error) ?? (model === null ? now.error : null);
   return {
     model,

@@ -78,6 +78,12 @@ export default function RunsPage() {
   const summary = useRunSummary(query, isRead);
   touchRef.current = summary.touch;
   useEffect(() => setSelected(new Set()), [query]);
+  useEffect(() => {
+    if (!isRead) return;
+    // Most people open a run next: its code comes while nothing else is to do.
+    const idle = requestIdleCallback(() => void import("../run").then(({ startWorker }) => startWorker(), () => undefined), { timeout: 5_000 });
+    return () => cancelIdleCallback(idle);
+  }, [isRead]);
 
   // The other values of a field that is asked for have counts, too.
   const otherStatuses = useRunSummary(withoutCondition(query, "status"), isRead && has(query, "status"));

@@ -1,7 +1,7 @@
 /** A laid out scene: every box and link with its place, those of children inside of their parents. */
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { DrawnGraph } from "./data";
-import { layered, type Box, type Link, type Placed, type PlacedLink, type Point } from "./layout";
+import { layered, unpacked, type Box, type Link, type Placed, type PlacedLink, type Point } from "./layout";
 import type { LayoutAnswer, LayoutRequest } from "./layout.worker";
 import { buildScene, CARD_HEIGHT, EXTRA_HEIGHT, extras, forLayout, frameOf, type Scene, type SceneBox, type SceneLink } from "./scene";
 
@@ -53,29 +53,36 @@ export interface ChildGraph {
 // The worker
 
 let worker: Worker | null = null;
+let broken = false;
 let asked = 0;
 const waiting = new Map<number, { request: LayoutRequest; done: (placed: Placed) => void }>();
+
+/** Start the worker before it is needed: it has to load its code first. */
+export function startWorker(): Worker {
+  if (worker !== null) return worker;
+  worker = new Worker(new URL("./layout.worker.ts", import.meta.url), { type: "module" });
+  worker.onmessage = ({ data }: MessageEvent<LayoutAnswer>) => {
+    const entry = waiting.get(data.id);
+    waiting.delete(data.id);
+    entry?.done(unpacked(entry.request.boxes, data.places));
+  };
+  // Without a worker the page lays out itself.
+  worker.onerror = () => {
+    broken = true;
+    const left = [...waiting.values()];
+    waiting.clear();
+    for (const entry of left) entry.done(layered(entry.request.boxes, entry.request.links));
+  };
+  return worker;
+}
 
 function ask(boxes: Box[], links: Link[]): Promise<Placed> {
   const request: LayoutRequest = { id: ++asked, boxes, links };
   return new Promise((done) => {
+    if (broken) return done(layered(boxes, links));
     try {
-      if (worker === null) {
-        worker = new Worker(new URL("./layout.worker.ts", import.meta.url), { type: "module" });
-        worker.onmessage = ({ data }: MessageEvent<LayoutAnswer>) => {
-          const entry = waiting.get(data.id);
-          waiting.delete(data.id);
-          entry?.done(data.placed ?? layered(entry.request.boxes, entry.request.links));
-        };
-        // Without a worker the page lays out itself.
-        worker.onerror = () => {
-          const left = [...waiting.values()];
-          waiting.clear();
-          for (const entry of left) entry.done(layered(entry.request.boxes, entry.request.links));
-        };
-      }
       waiting.set(request.id, { request, done });
-      worker.postMessage(request);
+      startWorker().postMessage(request);
     } catch {
       waiting.delete(request.id);
       done(layered(boxes, links));
@@ -102,6 +109,14 @@ function keyOf({ boxes, links }: { boxes: Box[]; links: Link[] }): string {
 interface Tree {
   scene: Scene;
   kids: Map<string, Tree>;
+  /** What is to be laid out, without children that are open; kept because large graphs are long. */
+  wanted?: Wanted;
+}
+
+interface Wanted {
+  boxes: Box[];
+  links: Link[];
+  key: string;
 }
 
 function treeOf(graph: DrawnGraph, collapsed: ReadonlySet<string>, children: ReadonlyMap<string, ChildGraph>, run: string | null, prefix: string): Tree {
@@ -122,7 +137,8 @@ interface PlacedTree {
   kids: Map<string, PlacedTree>;
 }
 
-function sized(tree: Tree, kids: ReadonlyMap<string, PlacedTree>): { boxes: Box[]; links: Link[] } {
+function sized(tree: Tree, kids: ReadonlyMap<string, PlacedTree>): Wanted {
+  if (kids.size === 0 && tree.wanted) return tree.wanted;
   const wanted = forLayout(tree.scene);
   for (const box of wanted.boxes) {
     const inside = kids.get(box.id)?.placed;
@@ -130,7 +146,9 @@ function sized(tree: Tree, kids: ReadonlyMap<string, PlacedTree>): { boxes: Box[
     box.width = Math.max(box.width, inside.width + 2 * INSIDE);
     box.height += inside.height + INSIDE;
   }
-  return wanted;
+  const found = { ...wanted, key: keyOf(wanted) };
+  if (kids.size === 0) tree.wanted = found;
+  return found;
 }
 
 /** The places if all of them are known already. */
@@ -141,7 +159,7 @@ function known(tree: Tree): PlacedTree | null {
     if (found === null) return null;
     kids.set(id, found);
   }
-  const placed = layouts.get(keyOf(sized(tree, kids)));
+  const placed = layouts.get(sized(tree, kids).key);
   return placed === undefined ? null : { tree, placed, kids };
 }
 
@@ -152,9 +170,8 @@ async function place(tree: Tree): Promise<void> {
     const found = known(kid);
     if (found) kids.set(id, found);
   }
-  const wanted = sized(tree, kids);
-  const key = keyOf(wanted);
-  if (!layouts.has(key)) keep(key, await ask(wanted.boxes, wanted.links));
+  const { boxes, links, key } = sized(tree, kids);
+  if (!layouts.has(key)) keep(key, await ask(boxes, links));
 }
 
 // Paths

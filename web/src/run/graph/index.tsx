@@ -23,9 +23,13 @@ export function GraphView({ model }: { model: RunModel }) {
   const selection = useSelection();
   const navigate = useNavigate();
   const key = graphKey(id, at);
+  // Details come behind the first drawing: the run itself says how every node stands.
+  const [drawn, setDrawn] = useState(false);
+  const onDrawn = useCallback(() => setDrawn(true), []);
   const answer = useQuery({
     queryKey: key,
     queryFn: () => fetchGraph(id, at === null ? {} : { at }),
+    enabled: drawn,
     staleTime: at === null ? 0 : Infinity,
     placeholderData: keepPreviousData,
   });
@@ -109,6 +113,7 @@ export function GraphView({ model }: { model: RunModel }) {
       onClear={() => select({ node: null })}
       onToggleChild={toggleChild}
       onPick={pick}
+      onDrawn={onDrawn}
       label={`Graph of ${run.workflow}`}
     />
   );
@@ -150,10 +155,11 @@ interface DrawnProps {
   onClear?: () => void;
   onToggleChild?: (box: string, child: string | undefined) => void;
   onPick?: (loop: string, pass: number | null) => void;
+  onDrawn?: () => void;
   label: string;
 }
 
-function Drawn({ graph, hasRun, selected, start, pass, childGraphs, onSelect, onClear, onToggleChild = nothing, onPick = nothing, label }: DrawnProps) {
+function Drawn({ graph, hasRun, selected, start, pass, childGraphs, onSelect, onClear, onToggleChild = nothing, onPick = nothing, onDrawn = nothing, label }: DrawnProps) {
   const large = graph.nodes.length > LARGE;
   // Loops of large graphs are collapsed, others open; these ones are the other way round.
   const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
@@ -163,6 +169,10 @@ function Drawn({ graph, hasRun, selected, start, pass, childGraphs, onSelect, on
     return new Set([...(large ? ids.filter((id) => !toggled.has(id)) : []), ...[...toggled].filter((id) => !large || !ids.includes(id))]);
   }, [loops, large, toggled]);
   const drawing = useDrawing(graph, collapsed, childGraphs);
+  const isDrawn = drawing !== null;
+  useEffect(() => {
+    if (isDrawn) onDrawn();
+  }, [isDrawn, onDrawn]);
   const chosen = useMemo(() => {
     if (selected === null || drawing === null || drawing.byId.has(selected)) return selected;
     return drawing.boxes.find((each) => each.box.run === null && each.box.members?.some((member) => member.id === selected))?.box.id ?? selected;

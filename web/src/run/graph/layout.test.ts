@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { dagreLayout, inversions } from "./dagre-layout";
-import { layered, nearest, ranks, type Box, type Link, type Placed } from "./layout";
+import { layered, nearest, packed, ranks, unpacked, type Box, type Link, type Placed } from "./layout";
 
 const box = (id: string): Box => ({ id, width: 180, height: 52 });
 const link = (from: string, to: string, back = false): Link => ({ from, to, back, label: 0 });
@@ -85,4 +85,13 @@ test("nearest keeps order and distance", () => {
 test("inversions", () => {
   expect(inversions([0, 1, 2])).toBe(0);
   expect(inversions([2, 1, 0])).toBe(3);
+});
+
+test("places pass between page and worker as numbers", () => {
+  const { boxes, links } = web(6, 4);
+  links.push(link("5-0", "0-0", true));
+  for (const lay of [layered, dagreLayout]) {
+    const placed = lay(boxes, links.map((each) => ({ ...each, label: each.back ? 0 : 40 })));
+    expect(unpacked(boxes, packed(boxes, placed))).toEqual(placed);
+  }
 });

@@ -42,6 +42,52 @@ export interface Placed {
   links: PlacedLink[];
 }
 
+/** Places as plain numbers: they pass between page and worker at no cost, unlike many objects. */
+export interface PackedPlaces {
+  width: number;
+  height: number;
+  /** Left and top of every box. */
+  boxes: Float64Array<ArrayBuffer>;
+  /** The number of points of every link. */
+  counts: Uint32Array<ArrayBuffer>;
+  points: Float64Array<ArrayBuffer>;
+  /** The place of every label; NaN for none. */
+  labels: Float64Array<ArrayBuffer>;
+}
+
+export function packed(boxes: readonly Box[], placed: Placed): PackedPlaces {
+  const places = new Float64Array(2 * boxes.length);
+  boxes.forEach(({ id }, number) => {
+    const { x, y } = placed.boxes.get(id) as PlacedBox;
+    places.set([x, y], 2 * number);
+  });
+  const counts = Uint32Array.from(placed.links, (link) => link.points.length);
+  const points = new Float64Array(2 * counts.reduce((sum, count) => sum + count, 0));
+  const labels = new Float64Array(2 * placed.links.length).fill(NaN);
+  let at = 0;
+  placed.links.forEach((link, number) => {
+    for (const { x, y } of link.points) {
+      points[at++] = x;
+      points[at++] = y;
+    }
+    if (link.label) labels.set([link.label.x, link.label.y], 2 * number);
+  });
+  return { width: placed.width, height: placed.height, boxes: places, counts, points, labels };
+}
+
+export function unpacked(boxes: readonly Box[], packed: PackedPlaces): Placed {
+  const { width, height, points, labels } = packed;
+  const places = new Map(boxes.map((box, number): [string, PlacedBox] => [box.id, { ...box, x: packed.boxes[2 * number] as number, y: packed.boxes[2 * number + 1] as number }]));
+  let at = 0;
+  const links = Array.from(packed.counts, (count, number): PlacedLink => {
+    const own: Point[] = [];
+    for (let point = 0; point < count; point++) own.push({ x: points[at++] as number, y: points[at++] as number });
+    const x = labels[2 * number] as number;
+    return { points: own, label: Number.isNaN(x) ? null : { x, y: labels[2 * number + 1] as number } };
+  });
+  return { width, height, boxes: places, links };
+}
+
 export const BOX_GAP = 28;
 export const RANK_GAP = 48;
 const LABEL_GAP = 22;

@@ -1,6 +1,6 @@
 /** Lays graphs out beside the page, so that it stays responsive. */
 import { dagreLayout } from "./dagre-layout";
-import { layered, type Box, type Link, type Placed } from "./layout";
+import { layered, packed, type Box, type Link, type PackedPlaces, type Placed } from "./layout";
 import { LARGE } from "./scene";
 
 export interface LayoutRequest {
@@ -11,18 +11,17 @@ export interface LayoutRequest {
 
 export interface LayoutAnswer {
   id: number;
-  placed: Placed | null;
-  took: number;
+  places: PackedPlaces;
 }
 
-self.onmessage = ({ data }: MessageEvent<LayoutRequest>) => {
-  const begun = performance.now();
-  let placed: Placed | null = null;
+self.onmessage = ({ data: { id, boxes, links } }: MessageEvent<LayoutRequest>) => {
+  let placed: Placed;
   try {
-    placed = data.boxes.length > LARGE ? layered(data.boxes, data.links) : dagreLayout(data.boxes, data.links);
+    placed = boxes.length > LARGE ? layered(boxes, links) : dagreLayout(boxes, links);
   } catch {
-    placed = layered(data.boxes, data.links);
+    placed = layered(boxes, links);
   }
-  const answer: LayoutAnswer = { id: data.id, placed, took: performance.now() - begun };
-  self.postMessage(answer);
+  const answer: LayoutAnswer = { id, places: packed(boxes, placed) };
+  const { places } = answer;
+  self.postMessage(answer, { transfer: [places.boxes.buffer, places.counts.buffer, places.points.buffer, places.labels.buffer] });
 };
