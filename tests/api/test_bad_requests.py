@@ -51,6 +51,9 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
          "headers": {"Content-Type": "application/json", "Idempotency-Key": "x" * 201}},
         422, "run_key_invalid",
     ),
+    "an integer of 5,000 digits": (
+        send("/runs", b'{"workflow": "asleep", "inputs": {"n": ' + b"9" * 5_000 + b"}}"), 400, "body_malformed",
+    ),
     "no JSON at all": (send("/runs", b"\xff\xfe"), 400, "body_malformed"),
     "another content type": (send("/runs", b'{"workflow": "asleep"}', "text/plain"), 415, "content_type_unsupported"),
     "a form": (send("/runs", b"workflow=asleep", "application/x-www-form-urlencoded"), 415, "content_type_unsupported"),

@@ -510,3 +510,10 @@ def test_terms_of_other_lists_are_checked_too(mill: Tidemill) -> None:
         (problem,) = refused.value.problems
         assert (problem.code, problem.path) == ("query_term_unknown", "/terms/0")
         assert problem.hint.startswith("did you mean")
+
+
+@pytest.mark.parametrize("config", [10**5_000, {10**5_000: 1}, {1: 1}], ids=["integer", "key", "small key"])
+def test_a_document_that_is_not_json_is_refused(config: object) -> None:
+    with tidemill.open("memory://") as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish({"name": "w", "nodes": [{"id": "a", "type": "value", "config": config}]})
+    assert refused.value.code == "not_json"

@@ -154,8 +154,10 @@ async def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, message, hint = "request_invalid", str(error.detail), "the paths are listed at /api/v1/openapi.json"
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        # FastAPI says so of bytes that are no text.
+        # FastAPI says so of bytes that are no text, and of an integer that Python does not read.
         code, message, hint = "body_malformed", "the body is not JSON", "send a JSON object, in UTF-8"
+        if "int_max_str_digits" in str(error.__cause__):
+            message, hint = "an integer of the body has more than 4,300 digits", "write it as a string"
     elif error.status_code == HTTPStatus.NOT_FOUND:
         code, message = "path_unknown", "there is nothing at this path"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

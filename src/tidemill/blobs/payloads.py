@@ -46,7 +46,8 @@ def encode_text(value: Any) -> bytes:
     except UnicodeEncodeError as error:
         raise NotJson(f"a string is not valid Unicode: {error.reason}") from None
     except (TypeError, ValueError, msgspec.EncodeError) as error:
-        raise NotJson(f"the value is not JSON: {error}") from None
+        reason = "an integer has more than 4,300 digits" if "int_max_str_digits" in str(error) else error
+        raise NotJson(f"the value is not JSON: {reason}") from None
 
 
 def check_text(value: Any, text: bytes) -> None:

@@ -124,7 +124,11 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             items -= len(each)
             if items < 0:
                 return False
-            text -= sum(map(len, each))
+            try:
+                text -= sum(map(len, each))
+            except TypeError:
+                # A key that is no string; whoever reads the value refuses it.
+                return False
             if text < 0:
                 return False
             waiting.extend(each.values())

@@ -71,8 +71,10 @@ def test_lone_surrogates_are_refused(half: str, place: str) -> None:
 
 
 def test_integers_are_exact_whatever_their_size() -> None:
-    for number in (2**53 + 1, 2**64, -(2**200), 10**400):
+    for number in (2**53 + 1, 2**64, -(2**200), 10**400, 10**4_300 - 1):
         assert decode_value(encode_value({"n": number})) == {"n": number}
+    with pytest.raises(NotJson, match=r"an integer has more than 4,300 digits$"):
+        encode_value({"n": 10**4_300})
 
 
 def test_the_place_of_what_is_refused_is_named() -> None:

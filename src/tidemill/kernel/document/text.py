@@ -174,6 +174,8 @@ _CONSTANTS: dict[str, Json] = {
 }
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
+_SURELY_WRITABLE = 3_500
+"""Characters of an integer in any base that has fewer than 4,300 decimal digits."""
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _MAY_BE_TYPED = frozenset("-+.0123456789~nNtTfF")
 """First characters of plain scalars that may not be strings; most scalars need no further check."""
@@ -297,7 +299,10 @@ class _Composer:
             return _CONSTANTS[text]
         if _INTEGER.fullmatch(text):
             try:
-                return int(text, 0)
+                number = int(text, 0)
+                if len(text) > _SURELY_WRITABLE:
+                    str(number)  # Python reads a longer one in these bases than it writes.
+                return number
             except ValueError:
                 self._report("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
                 return None

@@ -17,8 +17,10 @@ from tidemill.kernel.model import Json
 DEPTH_MAX = 100
 CONTAINERS_MAX = 10_000_000
 
-LEAVES = frozenset((int, bool, type(None)))
-"""Types that need no check; most values are one of these or a string."""
+LEAVES = frozenset((bool, type(None)))
+"""Types that need no check."""
+TOO_LONG = 10**4_300
+"""The first integer that Python neither writes nor reads."""
 
 Trail = tuple["Trail | None", "str | int"]
 """The path to a value as linked steps; it becomes a pointer only for a problem."""
@@ -69,12 +71,16 @@ class _Walk:
             steps = value.items()
             for key in value:
                 if not isinstance(key, str) or (not key.isascii() and has_lone_surrogate(key)):
-                    message = f"the key {key!r:.60} is not a string of characters"
+                    named = f"the key {key!r:.60}" if isinstance(key, str) else f"a key of type {type(key).__name__}"
+                    message = f"{named} is not a string of characters"
                     self._report("not_json", trail, message, "quote the key")
         deepest = 0
         for step, child in steps:
             kind = type(child)
-            if kind not in LEAVES and (kind is not str or not child.isascii()):
+            if kind is int:
+                if not -TOO_LONG < child < TOO_LONG:
+                    self._leaf(child, (trail, step))
+            elif kind not in LEAVES and (kind is not str or not child.isascii()):
                 deepest = max(deepest, self.visit(child, (trail, step), depth + 1))
         self._known[id(value)] = _Extent(before - self.left, deepest + 1)
         return deepest + 1
@@ -91,6 +97,9 @@ class _Walk:
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:
             self._report("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
+        elif isinstance(value, int):
+            if not -TOO_LONG < value < TOO_LONG:
+                self._report("not_json", trail, "an integer has more than 4,300 digits", "write it as a string")
         elif isinstance(value, float):
             if not isfinite(value):
                 self._report("not_json", trail, f"{value} is not a JSON number", "use null, or a string")

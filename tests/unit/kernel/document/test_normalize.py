@@ -178,6 +178,33 @@ def test_what_is_refused(code: str, path: str, given: Any) -> None:
     assert [(problem.code, problem.path) for problem in refused.value.problems] == [(code, path)]
 
 
+LONG = 10**4_300
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/nodes/0/config", document({"id": "a", "type": "value", "config": LONG})),
+        ("/nodes/0/config/x/0", document({"id": "a", "type": "value", "config": {"x": [-LONG]}})),
+        ("/nodes/0/priority", document({"id": "a", "type": "value", "config": 1, "priority": LONG})),
+        ("/name", {"name": LONG}),
+        ("", LONG),
+        ("/nodes/0", document({"id": "a", "type": "value", LONG: 1})),
+        ("/nodes/0/config", document({"id": "a", "type": "value", "config": {1: 2}})),
+    ],
+    ids=["config", "list", "priority", "name", "document", "key", "small key"],
+)
+def test_what_cannot_be_written_is_refused(path: str, given: Any) -> None:
+    with pytest.raises(Rejected) as refused:
+        compile_document(given, TYPES)
+    assert [(problem.code, problem.path) for problem in refused.value.problems] == [("not_json", path)]
+
+
+def test_the_longest_integer_is_kept() -> None:
+    compiled = compile_document(document({"id": "a", "type": "value", "config": LONG - 1}), TYPES)
+    assert compiled.workflow.by_id["a"].config == LONG - 1
+
+
 def test_what_is_read() -> None:
     assert compiled().retention == Retention()
     assert compiled(retention={"days": 7}).retention == Retention(days=7.0)

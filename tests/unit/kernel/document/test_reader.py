@@ -101,6 +101,11 @@ def test_faults_that_are_not_syntax_are_all_reported() -> None:
     ]
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "0x" + "f" * 5_000, "0o" + "7" * 5_000])
+def test_an_integer_that_could_not_be_written_is_refused(number: str) -> None:
+    assert [(each.code, each.path) for each in problems(f"a: [1, {number}]", "yaml")] == [("not_json", "/a/1")]
+
+
 def test_a_fault_far_behind_is_reported_without_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemill.kernel.document.text.TOKENS_MAX", 3)
     text = '{"a": [1, NaN, 1e999, {"b": 1, "b": 2}]}'
