@@ -27,7 +27,7 @@ from tidemill.errors import Unavailable
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Wait
-from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec, ignore_text
+from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec
 from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
@@ -45,6 +45,8 @@ REPAIRS_MAX = 2
 """How often the model is told what is wrong with its answer."""
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
+TURN_BREAK = "\n\n"
+"""A part of a stream of its own, between what a model says in one turn and in the next."""
 MARK, FILES_MAX = "$blob", 1_000
 CONFIRMED = "confirm"
 """The stage of a call that waits for a person before its tool is called."""
@@ -104,6 +106,8 @@ class AgentLoop:
         self._child_files: list[dict[str, str]] = []
         """Files in the outputs of a child run, which this run knows from then on."""
         self._day_keys = 0
+        self._speaks_in = -1
+        """The turn of the latest streamed text."""
 
     async def run(self) -> HandlerOutcome:
         if not self._conversation.begun:
@@ -296,7 +300,13 @@ class AgentLoop:
         )
 
     def _on_text(self, part: str) -> None:
-        (self._context.stream if self._config.stream else ignore_text)(part)
+        if not self._config.stream:
+            return
+        turn = self._conversation.replies
+        if self._speaks_in not in (-1, turn):
+            self._context.stream(TURN_BREAK)
+        self._speaks_in = turn
+        self._context.stream(part)
 
     def _request_digest(self) -> str:
         """What the model was asked, in short: the prefix and all messages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.agent_tools import BENCH, OTHER
 from tests.fixtures.servers.web import json_reply, redirect, web
 from tests.unit.agents.test_hostile_model import CALLED, CORPUS, add, not_listed, patch, tools, wipe, with_url
+from tidemill.agents.loop import TURN_BREAK
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected
@@ -142,6 +143,22 @@ async def test_a_person_who_agrees_has_to_choose_one_of_the_options() -> None:
         await made.decide(run_id, "agent", "approve", actor="bob", form={"answer": "Oslo"})
         view = await until(made, run_id, "agent", "COMPLETED", "FAILED")
         assert view.nodes["agent"]["output"]["text"] == "Done."
+
+
+async def test_the_texts_of_two_turns_are_parted_in_the_stream() -> None:
+    search = {**turn(("search_tools", {"query": "invoices"})), "text": "I look."}
+    async with engine() as made:
+        await made.publish(with_agent([search, "Nothing there."], ["search_tools"], stream=True))
+        async with aclosing(made.follow("one", live=True, awaited=True)) as events:
+            # It is followed before it starts: no part is missed.
+            first = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            await made.start("bench", key="one")
+            event, parts = await first, []
+            while (event["type"], event.get("node")) != ("NodeCompleted", "agent"):
+                event = await anext(events)
+                parts += [event["value"]] if event["type"] == "NodeStreamed" else []
+        assert "".join(parts) == f"I look.{TURN_BREAK}Nothing there."
 
 
 async def test_an_agent_of_another_system_that_never_calls_back_is_a_result_for_the_model() -> None:

@@ -26,6 +26,8 @@ BUSY: frozenset[Phase] = frozenset({"ACTIVE", "RETRYING", "WAITING"})
 ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED", "UNREACHED"})
 
 RECENT_MAX = 40
+SAID_MAX = 60
+"""The end of what an agent is saying, in its row."""
 WAITS = {"human": "a decision", "signal": "signal", "child": "a child run"}
 """What visits wait for, where another word is plainer."""
 NOT_REACHED = "upstream_failed"
@@ -71,6 +73,7 @@ class RunProgress:
     def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
         self.rows = {node.id: NodeProgress(number, node.id) for number, node in enumerate(workflow.nodes)}
+        self.agents = frozenset(node.id for node in workflow.nodes if node.type.partition("@")[0] == "agent")
         self._ordered = list(self.rows.values())
         for node in workflow.nodes:
             if node.loop is not None:
@@ -105,6 +108,8 @@ class RunProgress:
             row = self.rows.get(event["node"])
             if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
                 row.progress, row.said = event["fraction"], event["message"]
+            elif row is not None and row.name in self.agents and isinstance(event["value"], str):
+                row.said = (row.said + event["value"])[-SAID_MAX:]
             return None
         self.seq = event["seq"]
         kind: str = event["type"]
@@ -170,6 +175,10 @@ class RunProgress:
                 self._move(row, "WAITING")
             case "ApprovalRequested" | "ApprovalVoted" | "ApprovalEscalated":
                 self._ask(row, kind, event)
+            case "NodeAppended":
+                # A turn or a call has ended; the text of the next one begins empty.
+                row.said = ""
+                return False
             case "NodeCompleted":
                 self._end(row, "COMPLETED", event)
             case "NodeOverridden" if event["status"] != "QUEUED":

@@ -5,15 +5,17 @@ Much of this text comes from handlers, so everything is sanitised before it reac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
+from tidemill.agents.loop import TURN_BREAK
 from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration
-from tidemill.cli.render.progress import QuietWatcher
+from tidemill.cli.render.progress import AgentTurns, QuietWatcher, Told
 from tidemill.cli.render.runs import step_name
 from tidemill.cli.render.tables import Column, dotted, error_words, iso, names, print_rows, snippet
 from tidemill.cli.render.terminal import (
@@ -318,7 +320,10 @@ class LogPrinter:
 
 
 class StreamPrinter(QuietWatcher):
-    """Watches a run, and prints the parts of one node's results as they come: texts as they are, others as JSON."""
+    """Watches a run, and prints the parts of one node's results as they come: texts as they are, others as JSON.
+
+    Turns of an agent are kept apart: each ends its line, and its header and its calls go to standard error.
+    """
 
     def __init__(self, board: RunProgress, node: str, out: TextIO) -> None:
         super().__init__(board)
@@ -327,30 +332,76 @@ class StreamPrinter(QuietWatcher):
             raise rejected("node_unknown", message, hint=offered(node, board.rows))
         self._node, self._out = node, out
         self._number, self._unfinished = 0, False
+        self._turns, self._paint = AgentTurns(), Styler(sys.stderr)
+        self._agents = board.agents
+        self._said = ""
+        """What the agent has said in this turn, as far as it is printed."""
+        self._late = ""
+        """What is printed already, because its record came before its parts."""
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Print a part, or end the line when the attempt is over."""
+        """Print a part, or end the line when the turn or the attempt is over."""
         super().see(event)
         if event.get("node") != self._node:
             return
         if event["type"] == "NodeStreamed":
-            self._print(event["number"], event["value"])
+            self._print(event)
+        elif event["type"] == "NodeAppended":
+            self._see_record(event)
         elif event["type"] in _OVER:
-            self._number = 0
+            self._number, self._late = 0, ""
             self._end_line()
 
-    def _print(self, number: int, value: Any) -> None:
+    def _print(self, event: Mapping[str, Any]) -> None:
+        number, value = event["number"], event["value"]
+        if self._node in self._agents and isinstance(value, str):
+            self._number = number
+            self._say_part(event, value)
+            return
         if number > self._number + 1:
             self._end_line()
             self.say(f"{number - self._number - 1} parts were missed here; the whole result is kept")
         self._number = number
-        text = sanitize(value) if isinstance(value, str) else msgspec.json.encode(value).decode() + "\n"
+        self._write(sanitize(value) if isinstance(value, str) else msgspec.json.encode(value).decode() + "\n")
+
+    def _say_part(self, event: Mapping[str, Any], part: str) -> None:
+        """Print a part of what an agent says, unless its record has come before it."""
+        if self._late:
+            known = min(len(self._late), len(part))
+            if self._late[:known] == part[:known]:
+                self._late, part = self._late[known:], part[known:]
+        if part and part != TURN_BREAK:
+            self._header(event)
+            self._said += part
+            self._write(sanitize(part))
+
+    def _see_record(self, event: Mapping[str, Any]) -> None:
+        record = event["value"] if isinstance(event["value"], dict) else {}
+        if record.get("t") == "reply":
+            text = record["text"]
+            rest = text[len(self._said) :] if text.startswith(self._said) else ""
+            self._header(event)
+            self._write(sanitize(rest))
+            self._late += rest
+        if record.get("t") in ("reply", "failed"):
+            self._said = ""
+        self._end_line()
+        self._tell(self._turns.see(event, text=False))
+
+    def _header(self, event: Mapping[str, Any]) -> None:
+        if not self._said:
+            self._end_line()
+            self._tell([self._turns.header(event)])
+
+    def _tell(self, told: Iterable[Told]) -> None:
+        for text, style in told:
+            print(self._paint(text, style), file=sys.stderr, flush=True)
+
+    def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
-        self._unfinished = bool(text) and not text.endswith("\n")
+        self._unfinished = not text.endswith("\n") if text else self._unfinished
 
     def _end_line(self) -> None:
         if self._unfinished:
-            self._out.write("\n")
-            self._out.flush()
-            self._unfinished = False
+            self._write("\n")

@@ -18,7 +18,8 @@ from rich.live import Live
 from rich.text import Text
 
 from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration
-from tidemill.cli.render.terminal import sanitize
+from tidemill.cli.render.progress import AgentTurns
+from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, sanitize
 from tidemill.observability.capture import OutputCapture
 
 ROWS_MAX = 25
@@ -41,6 +42,8 @@ STYLES: dict[Phase, str] = {
     "UNREACHED": "dim",
 }
 
+TOLD_STYLES = {BOLD: "bold", CYAN: "cyan", DIM: "dim", GREEN: "green", RED: "red", YELLOW: "yellow"}
+
 COUNTED: tuple[Phase, ...] = (
     "ACTIVE", "RETRYING", "WAITING", "FAILED", "TOLERATED", "UNREACHED", "CANCELLED", "SKIPPED",
 )  # fmt: skip
@@ -52,7 +55,7 @@ class Display:
 
     def __init__(self, board: RunProgress, console: Console) -> None:
         self._board, self._console = board, console
-        self._lock = threading.Lock()
+        self._lock, self._turns = threading.Lock(), AgentTurns()
         self._capture = OutputCapture()
         self._live = Live(
             console=console,
@@ -75,6 +78,9 @@ class Display:
     def see(self, event: Mapping[str, Any]) -> None:
         with self._lock:
             self._board.apply(event)
+        if told := self._turns.see(event):
+            lines = (Text(said.text, style=TOLD_STYLES.get(said.style, "")) for said in told)
+            self._console.print(Text("\n").join(lines), soft_wrap=True)
 
     def say(self, text: str) -> None:
         self._console.print(Text(sanitize(text)), soft_wrap=True)

@@ -1,17 +1,116 @@
-"""Watchers of a run that draw nothing: `Lines` prints one line per node that ends or is retried, `Silence` none.
+"""Watchers of a run that draw nothing, and the words for the turns of its agents.
 
-The live display of a terminal is in `live_display`, which imports rich; this module must not.
+`Lines` prints one line per node that ends or is retried, and the turns of agents; `QuietWatcher` prints nothing. The
+live display of a terminal is in `live_display`, which imports rich; this module must not.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+import msgspec
 
 from tidemill.cli.render.board import SIGNS, NodeProgress, RunProgress, detail, duration, passes
-from tidemill.cli.render.terminal import sanitize
+from tidemill.cli.render.tables import dotted, snippet
+from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, Styler, columns, sanitize
+
+TEXT_LINES_MAX = 12
+"""Lines of what a model said in a turn; the transcript has all."""
+
+
+class Told(NamedTuple):
+    text: str
+    style: str = ""
+
+
+class AgentTurns:
+    """Tells the turns of the agents of a run by the records in its events: a header, its text, its calls, results."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[str, int, int], int] = {}
+        self._calls: dict[tuple[str, int, int], list[str]] = {}
+
+    def turn_of(self, event: Mapping[str, Any]) -> int:
+        """The turn that the agent of an event is in or begins, from 1."""
+        return self._turns.get(_place(event), 0) + 1
+
+    def header(self, event: Mapping[str, Any], *facts: str) -> Told:
+        item = f"[{event['index']}]" if event.get("index", -1) >= 0 else ""
+        return Told(dotted(sanitize(event["node"]) + item, f"turn {self.turn_of(event)}", *facts), BOLD)
+
+    def see(self, event: Mapping[str, Any], *, text: bool = True) -> list[Told]:
+        """What to say about an event; without `text` not what the model said, which is printed as it comes."""
+        record = event.get("value") if event["type"] == "NodeAppended" else None
+        if not isinstance(record, dict):
+            return []
+        match record.get("t"):
+            case "reply":
+                return list(self._reply(event, record, text=text))
+            case "tool":
+                return [self._result(event, record)]
+            case "failed":
+                return [Told(f"  ✗ {dotted('model', _words(record))}", RED)]
+            case "note":
+                return [Told(f"  ! {snippet(record.get('text', ''), columns() - 4)}", YELLOW)]
+        return []
+
+    def _reply(self, event: Mapping[str, Any], record: Mapping[str, Any], *, text: bool) -> Iterator[Told]:
+        if text:
+            yield self.header(event, sanitize(record.get("model", "")), duration(record.get("ms", 0)))
+            lines = sanitize(record.get("text", "")).strip().splitlines()
+            for line in lines[:TEXT_LINES_MAX]:
+                yield Told(f"  {line}".rstrip())
+            if len(lines) > TEXT_LINES_MAX:
+                yield Told(f"  … {len(lines) - TEXT_LINES_MAX} more lines", DIM)
+        calls = record.get("calls", ())
+        for _, name, arguments in calls:
+            shown = sanitize(name)
+            yield Told(f"  → {shown}  {snippet(arguments, max(20, columns() - len(shown) - 6))}", CYAN)
+        self._turns[_place(event)] = self.turn_of(event)
+        self._calls[_place(event)] = [name for _, name, _ in calls]
+
+    def _result(self, event: Mapping[str, Any], record: Mapping[str, Any]) -> Told:
+        """The result of a call; it names its tool where there are several."""
+        calls, number = self._calls.get(_place(event), []), record.get("n", 0)
+        name = sanitize(calls[number]) if len(calls) > 1 and number < len(calls) else ""
+        if record.get("error"):
+            return Told(f"    ✗ {dotted(name, _words(_error_in(record)))}", RED)
+        width = max(20, columns() - len(name) - 24)
+        said = _preview(record) or snippet(record.get("text", ""), width)
+        return Told(f"    ✓ {dotted(name, said, duration(record.get('ms', 0)))}", GREEN)
+
+
+def _place(event: Mapping[str, Any]) -> tuple[str, int, int]:
+    return event["node"], event["visit"], event.get("index", -1)
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    return snippet(f"{error.get('code', '')}: {error.get('message', '')}", columns() - 8)
+
+
+def _decoded(text: Any) -> Any:
+    try:
+        return msgspec.json.decode(text) if isinstance(text, str) else None
+    except msgspec.DecodeError:
+        return None
+
+
+def _error_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    said = _decoded(record.get("text"))
+    error = said.get("error") if isinstance(said, dict) else None
+    return error if isinstance(error, dict) else {"code": record["error"]}
+
+
+def _preview(record: Mapping[str, Any]) -> str:
+    """A result that is stored, by its kind and size."""
+    preview = _decoded(record.get("preview"))
+    if not isinstance(preview, dict):
+        return ""
+    rows = preview.get("row_count", 0)
+    return f"{preview.get('type', 'value')} of {rows:,} row{'' if rows == 1 else 's'}"
 
 
 class QuietWatcher:
@@ -40,10 +139,11 @@ class QuietWatcher:
 
 
 class Lines(QuietWatcher):
-    """Prints one line per node that ends or is retried."""
+    """Prints one line per node that ends or is retried, and the turns of agents."""
 
     def __init__(self, board: RunProgress) -> None:
         super().__init__(board)
+        self._turns, self._paint = AgentTurns(), Styler()
         self._width = min(32, max((len(name) for name in board.rows), default=0))
 
     def __enter__(self) -> Self:
@@ -52,6 +152,8 @@ class Lines(QuietWatcher):
 
     def see(self, event: Mapping[str, Any]) -> None:
         row = self._board.apply(event)
+        for said in self._turns.see(event):
+            print(self._paint(said.text, said.style), flush=True)
         # A visit that ended only to begin another pass gets the line of that pass.
         goes_round = (event.get("route") or {}).get("again") and not event.get("taken")
         if row is not None and not goes_round:

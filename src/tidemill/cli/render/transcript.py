@@ -35,6 +35,7 @@ def _facts(transcript: Transcript) -> Iterator[tuple[str, str]]:
     yield "status", transcript.status
     if transcript.error is not None:
         yield "error", f"{transcript.error['code']}: {transcript.error['message']}"
+        yield "hint", transcript.error.get("hint", "")
     yield "turns", dotted(str(len(transcript.turns)), f"{transcript.tool_calls} calls of tools")
     if usage:
         cached = f"{usage['cached_tokens']:,} cached ({cached_share(usage):.0%})" if usage.get("cached_tokens") else ""

@@ -89,6 +89,9 @@ def _short(text: str) -> str:
     return shorten(" ".join(truncate(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
 
 
+_OUTAGE = "allow more attempts with `retry`, or name `fallbacks` that are asked instead"
+
+
 def _fault(status: int, words: str) -> Fault:
     if status in (401, 403):
         return Fault("auth_failed", hint="see `api_key`: it is missing, wrong or may not use this model")
@@ -97,7 +100,7 @@ def _fault(status: int, words: str) -> Fault:
     if status == 429 or (not status and _OVERLOADED.search(words)):
         return Fault("rate_limited", True, "ask less often, e.g. with `limits.max_parallel`, or allow more attempts")
     if status >= 500 or status in (408, 409, 425):
-        return Fault("provider_unavailable", True)
+        return Fault("provider_unavailable", True, _OUTAGE)
     if status == 413 or _TOO_LONG.search(words):
         return Fault("context_too_long", hint="shorten the messages, or use a model with a longer context")
     if _REFUSED.search(words):
@@ -105,7 +108,7 @@ def _fault(status: int, words: str) -> Fault:
     if _NO_MODEL.search(words):
         return Fault("model_unknown", hint="see `model`: the provider has none of this name")
     if not status:
-        return Fault("provider_unavailable", True)
+        return Fault("provider_unavailable", True, _OUTAGE)
     wrong_place = status == 404 or status < 400
     hint = "see `base_url`: it mostly ends with /v1, and redirects are not followed" if wrong_place else ""
     return Fault("provider_refused", hint=hint)
@@ -304,6 +307,14 @@ def endpoint_provider(wire: WireFormat, fetcher: Fetcher, now_ms: Callable[[], i
     return _Endpoint(wire, fetcher, now_ms).ask
 
 
+def _unreachable(settings: Settings, cause: str) -> str:
+    """What to look at when no model answers at an address."""
+    configured = "`base_url` of the node" if settings.base_url else f"the address of `provider: {settings.provider}`"
+    what = f"no model answers at {shown(settings.url)}, {configured}: see that it runs there and is reachable from here"
+    more = "correct `base_url`, or name `fallbacks` that are asked instead"
+    return "; ".join(part for part in (what, more, cause) if part)
+
+
 class _Endpoint:
     def __init__(self, wire: WireFormat, fetcher: Fetcher, now_ms: Callable[[], int]) -> None:
         self._wire, self._fetcher, self._now_ms = wire, fetcher, now_ms
@@ -317,7 +328,10 @@ class _Endpoint:
         try:
             return await self._timed(question, on_text)
         except CallFailed as error:
-            raise failure(error) from error
+            failed = failure(error)
+            if error.code in ("connection_failed", "host_unreachable"):
+                failed.hint = _unreachable(question.settings, failed.hint)
+            raise failed from error
         except ProviderRefused as error:
             raise refusal(error.status, error.body, error.headers, self._now_ms(), error.text) from error
         except BrokenOff as error:

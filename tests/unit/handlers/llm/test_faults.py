@@ -84,6 +84,16 @@ async def test_every_refusal_has_a_code(script: Script, code: str, retryable: bo
         assert (failed.code, failed.retryable) == (code, retryable)
 
 
+async def test_no_model_at_the_address_says_where_it_was_sought_and_what_to_do() -> None:
+    async with endpoint(says("never")) as model:
+        config = model.config(prompt="?") | {"base_url": "http://127.0.0.1:9/v1"}
+        failed = await failure(llm_handler(model.providers), config)
+    assert (failed.code, failed.retryable) == ("connection_failed", True)
+    for word in ("http://127.0.0.1:9/v1", "`base_url`", "`fallbacks`"):
+        assert word in failed.hint
+    assert "`fallbacks`" in refusal(503, "busy", {}, NOW_MS).hint
+
+
 async def test_a_failure_quotes_the_provider_and_keeps_its_cause() -> None:
     async with endpoint(refuses(429, "Rate limit\n  reached " + "x" * 5_000)) as model:
         failed = await fails(model)
