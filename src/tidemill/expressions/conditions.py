@@ -127,7 +127,7 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             try:
                 text -= sum(map(len, each))
             except TypeError:
-                # A key that is no string; whoever reads the value refuses it.
+                # A key that is no string; the reader of the value refuses it.
                 return False
             if text < 0:
                 return False

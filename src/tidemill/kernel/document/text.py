@@ -299,10 +299,10 @@ class _Composer:
             return _CONSTANTS[text]
         if _INTEGER.fullmatch(text):
             try:
-                number = int(text, 0)
+                whole = int(text, 0)
                 if len(text) > _SURELY_WRITABLE:
-                    str(number)  # Python reads a longer one in these bases than it writes.
-                return number
+                    str(whole)  # Python reads a longer one in these bases than it writes.
+                return whole
             except ValueError:
                 self._report("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
                 return None
