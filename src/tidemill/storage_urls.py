@@ -275,7 +275,8 @@ def without_password(url: str) -> str:
 
 
 def _unknown(url: str) -> Rejected:
-    return rejected("store_unknown", f"no store is known for {without_password(url)!r}", hint=f"use {SCHEMES}")
+    hint = f"use {SCHEMES}" if "://" in url or not url else f"write sqlite:///{url}, or use {SCHEMES}"
+    return rejected("store_unknown", f"no store is known for {without_password(url)!r}", hint=hint)
 
 
 FORMS = "write dir:///FOLDER or s3://BUCKET/PREFIX"

@@ -135,7 +135,10 @@ class Schema:
                     hint = meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=hint)
             case ValidationErrorKind.Required(key):
-                yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
+                at = self._at(error.schema_path[:-1])
+                wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
+                hint = f"it takes {_wanted(wanted)}" if isinstance(wanted, dict) else ""
+                yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
                 value = error.instance
                 message = f"{choices([value])} is not one of {choices(options)}"

@@ -488,6 +488,7 @@ _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LE
 _ALERT = b"\x15\x03"
 """Start of a TLS alert, which a TLS server sends in reply to plain HTTP."""
 _NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
+_NOT_LISTENING = "see whether the service runs there, and the port"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
@@ -504,7 +505,10 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
     if isinstance(error, httpcore2.TimeoutException):
         return CallFailed("timeout", f"{host} did not answer in time", retryable=True, hint=TOO_SLOW)
     if isinstance(error, httpcore2.ConnectError):
-        return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
+        message, hint = f"{host} cannot be reached: {error}", ""
+        if isinstance(cause, ConnectionRefusedError):
+            message, hint = f"{host} refuses connections: {error}", _NOT_LISTENING
+        return CallFailed("connection_failed", message, retryable=True, unsent=True, hint=hint)
     if isinstance(error, httpcore2.LocalProtocolError):
         return CallFailed("request_invalid", f"the request cannot be sent: {error}")
     if getattr(cause, "error_status_hint", 0) == 431:

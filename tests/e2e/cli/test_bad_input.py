@@ -124,3 +124,36 @@ def test_hostile_text_cannot_reach_the_terminal(inside: InProcessCli, tmp_path: 
         ended = inside(command, path)
         assert ended.code == main.REFUSED
         assert {"\x1b", "\x07"}.isdisjoint(ended.out + ended.err)
+
+
+HINTED: dict[str, tuple[str, list[str], str]] = {
+    "a missing input": (FLOW, [], "it takes an integer"),
+    "inputs of the command line": (FLOW, [], "give inputs with -i NAME=VALUE"),
+    "a store without a scheme": (FLOW, ["-i", "n=1", "--store", "runs.db"], "write sqlite:///runs.db"),
+    "a sign of another language": (
+        "name: f\nnodes: [{id: a, type: value, when: 'inputs.n >> 2'}]",
+        [],
+        "a comparison is written with one sign",
+    ),
+    "a port where nothing listens": (
+        "name: f\nnodes: [{id: a, type: http, retry: {max_attempts: 1}, config: {url: 'http://127.0.0.1:1/'}}]",
+        [],
+        "see whether the service runs there",
+    ),
+    "a module without what it imports": (
+        "name: f\nnodes: [{id: a, type: python, config: {function: 'needs_more:f'}}]",
+        [],
+        "needs_more.py, line 1 imports it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HINTED)
+def test_a_mistake_is_told_with_what_to_write(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    document, arguments, hint = HINTED[case]
+    (tmp_path / "needs_more.py").write_text("import surely_nowhere\n")
+    monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:1")
+    done = inside("run", *file(document)(tmp_path), *arguments)
+    assert done.code != main.OK and hint in " ".join((done.out + done.err).split())

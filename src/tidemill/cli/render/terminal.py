@@ -247,6 +247,8 @@ def print_refusal(problems: Sequence[Problem]) -> None:
     """Print to stderr what is wrong with what the caller gave."""
     if len(problems) > 1 or problems[0].path:
         print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
+        if any((each.code, each.path) == ("inputs_invalid", "/inputs") for each in problems):
+            print("  give inputs with -i NAME=VALUE", file=sys.stderr)
         return
     (only,) = problems
     paint = Styler(sys.stderr)

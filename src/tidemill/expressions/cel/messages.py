@@ -104,6 +104,7 @@ _COMMON_MISTAKES = tuple(
         (r"[=!]=@=", "equality is written ==, the opposite !="),
         (r"[^=!<>]@=(?!=)", "equality is written =="),
         (r"<@>", "the opposite of == is !="),
+        (r">@>|<@<", "numbers are not shifted; a comparison is written with one sign: x > 1"),
         (r"\bnot\s+@", "not is written !: !(x > 1)"),
         (r"@(?:and\b|&(?!&))", "and is written &&"),
         (r"@(?:or\b|\|(?!\|))", "or is written ||"),

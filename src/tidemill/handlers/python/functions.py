@@ -16,6 +16,7 @@ import inspect
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
@@ -110,6 +111,11 @@ def imported(name: str) -> Function:
         raise CapabilityMissing("function_unknown", message, hint="correct that line") from None
     except (ImportError, ValueError) as error:
         hint = "modules are looked for beside the document, in the current folder and among what is installed"
+        if isinstance(error, ImportError) and not f"{module_name}.".startswith(f"{error.name}."):
+            # The module was found: what it imports itself is missing.
+            frames = traceback.extract_tb(error.__traceback__)
+            last = next((each for each in reversed(frames) if not each.filename.startswith("<frozen ")), frames[-1])
+            hint = f"install it for the worker: {last.filename}, line {last.lineno} imports it"
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
