@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.composite_tools import CompositeToolService
@@ -31,6 +31,9 @@ from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
 P = ParamSpec("P")
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
@@ -48,6 +51,7 @@ def aopen(
     archive: str | None = None,
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
+    tracer_provider: TracerProvider | None = None,
     tenant: str = OPERATOR_TENANT,
 ) -> AsyncTidemill:
     """An engine in the caller's event loop: `async with tidemill.aopen() as mill`, or `mill = await tidemill.aopen()`.
@@ -66,6 +70,7 @@ def aopen(
         archive=archive,
         retention_days=retention_days,
         settings=settings,
+        tracer_provider=tracer_provider,
         tenant=tenant,
     )
     return AsyncTidemill(engine, url)

@@ -50,6 +50,7 @@ from tidemill.kernel.spending import Budget
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
 from tidemill.observability.metrics import Metrics
+from tidemill.observability.tracing import Tracing, tracing_of
 from tidemill.security.grants import ANY
 from tidemill.security.identity import OPERATOR_TENANT, check_tenant_name
 from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, GrantedSecrets
@@ -58,6 +59,8 @@ from tidemill.storage_urls import DEFAULT_URL, REDIS, archive_at, as_sqlite, fil
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from tidemill.engine.engine import Engine
     from tidemill.engine.maintenance.approval_webhook import ApprovalWebhook
     from tidemill.stores.contract import Store
@@ -284,13 +287,15 @@ def engine_at(
     settings: Settings | None = None,
     read_only: bool = False,
     metrics: bool = False,
+    tracer_provider: TracerProvider | None = None,
     tenant: str = OPERATOR_TENANT,
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are by default those of the file and the environment; without imports in them, any is allowed.
+    `settings` are by default those of the file and the environment; without imports in them, any is allowed. Spans go
+    to the `tracer_provider`, else where the settings and the environment say.
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
@@ -327,11 +332,21 @@ def engine_at(
         secrets=_secrets_of(settings),
         functions=registry,
         metrics=Metrics() if metrics else None,
+        tracing=_tracing(settings, tracer_provider, work=work),
         tenant_handlers=_tenant_handlers(types, registry, processes, storage.store, settings),
         approval_webhook=_approval_webhook(storage.store, settings),
     )
     serve_schedules(engine)
     return engine
+
+
+def _tracing(settings: Settings, provider: TracerProvider | None, *, work: bool) -> Tracing | None:
+    wanted = settings.tracing
+    tracing = tracing_of(provider, enabled=wanted.enabled, content=wanted.content)
+    if tracing is not None and work:
+        # A worker loads OpenTelemetry before it has work; another process only if it ends something.
+        tracing.open()
+    return tracing
 
 
 def _limits_of(settings: Settings) -> dict[str, Any]:

@@ -45,6 +45,8 @@ from tidemill.storage_urls import DEFAULT_URL, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from tidemill.engine.maintenance.doctor import Diagnosis
 
 LOG = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     archive: str | None = None,
     retention_days: float | None = RETENTION_BY_STORE,
     settings: Settings | None = None,
+    tracer_provider: TracerProvider | None = None,
     tenant: str = OPERATOR_TENANT,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
@@ -102,7 +105,8 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     that one and its children, and a caller that waits for it learns when the store gives out no work. Runs that ended
     `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`.
     `settings` are what the operator grants, by default from `tidemill.toml` and the environment
-    (`tidemill.settings.read_settings`). `tenant` is whose workflows and runs are meant, if there are
+    (`tidemill.settings.read_settings`). Spans go to the `tracer_provider` of OpenTelemetry, else where the settings and
+    the environment say. `tenant` is whose workflows and runs are meant, if there are
     several. Close it, or use it in a `with`.
     """
     engine = engine_at(
@@ -116,6 +120,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         archive=archive,
         retention_days=retention_days,
         settings=settings,
+        tracer_provider=tracer_provider,
         tenant=tenant,
     )
     opened = Tidemill(engine, url)

@@ -76,6 +76,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In the currency of the prices."""
 
 
+class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """OpenTelemetry. Where spans go, its own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, …)."""
+
+    enabled: bool | None = None
+    """None: if those variables are set."""
+    content: bool = False
+    """Spans also hold what models, tools and errors said."""
+
+
 class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: bool | None = None
     tables: dict[str, tuple[str, ...]] = {}
@@ -130,6 +139,7 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mcp: dict[str, McpServerGrant] = {}
     server: _ServerTable = _ServerTable()
     tenants: dict[str, _TenantTable] = {}
+    tracing: TracingSettings = TracingSettings()
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +195,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Mapping[str, TenantGrants] = {}
     functions: tuple[str, ...] | None = None
     """Names of registered functions that `python` nodes may call; None: all. Only of a tenant."""
+    tracing: TracingSettings = TracingSettings()
     source: Path | None = None
     """The configuration file that was read."""
 
@@ -289,6 +300,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         tenants={
             name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
         },
+        tracing=file.tracing,
         source=path,
     )
     problems.refuse()

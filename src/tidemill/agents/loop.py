@@ -245,7 +245,8 @@ class AgentLoop:
                 reply = await self._limited(self._model(self._question(), self._on_text))
             except Fail as failed:
                 spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
-                await self._add(_failed_record(failed, spent) | {"ms": ms}, spent=spent)
+                asked = [self._asked_settings().provider, self._asked_settings().model]
+                await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
                 await self._settle_day(day_key, spent)
                 delay_ms = self._delay_ms(failed, tries)
                 if delay_ms is None:
@@ -265,6 +266,8 @@ class AgentLoop:
                 await self._settle_day(day_key, spent)
                 raise many
             record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
+            model = self._chain[min(reply.position, len(self._chain) - 1)].model
+            record |= {"asked": model} if model and model != reply.model else {}
             await self._add(record, spent=spent)
             await self._settle_day(day_key, spent)
             return None
@@ -405,6 +408,8 @@ class AgentLoop:
     async def _record_result(self, call: Call, ended: ToolResult, ms: int) -> None:
         record: Record = {"t": "tool", "n": call.position, "text": ended.text, "ms": ms}
         more = {
+            "name": call.call.name,
+            "id": call.call.id,
             "error": ended.error,
             "ref": ended.reference,
             "preview": "" if ended.preview is None else packed(ended.preview),

@@ -223,7 +223,7 @@ class ChildRunMessenger:
             labels=check_labels(ask.labels),
             submitted_by=state.submitted_by,
             correlation_id=state.correlation_id,
-            trace=state.trace,
+            trace=self._trace(stream, state, where),
             tag_used=ask.workflow,
             parent=(stream.key, *where),
             close=wait.close,
@@ -240,6 +240,11 @@ class ChildRunMessenger:
         if entry is None:
             raise Unavailable(f"run {child.key} was started, but cannot be read")
         return entry
+
+    def _trace(self, stream: Stream, state: State, where: tuple[str, int, int]) -> str:
+        """The trace of a child: that of its parent, below the attempt that asked for it if there are spans."""
+        spans, act = self._turns.spans, _activation(state, *where)
+        return state.trace if spans is None or act is None else spans.traceparent(stream, state, *where, act.attempt)
 
     async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
         """Retry a child that failed or was cancelled, once per attempt of the parent."""

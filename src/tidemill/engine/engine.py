@@ -52,6 +52,7 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
+from tidemill.engine.worker.spans import RunSpans
 from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
@@ -60,6 +61,7 @@ from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.kernel.spending import NO_BUDGET, Budget
 from tidemill.observability.metrics import Metrics
+from tidemill.observability.tracing import Tracing
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
@@ -215,13 +217,14 @@ class Engine:
         ownership: BlobPlaceOwnership | None = None,
         functions: dict[str, Function] | None = None,
         metrics: Metrics | None = None,
+        tracing: Tracing | None = None,
         tenant_handlers: Mapping[str, Sequence[Handler]] = {},
         approval_webhook: ApprovalWebhook | None = None,
         day_budget: Budget = NO_BUDGET,
     ) -> None:
         store = store if metrics is None else measured(store, metrics, ambient)
-        self._store, self._blobs, self._ownership = store, blobs, ownership
-        self._approval_webhook = approval_webhook
+        self.spans = None if tracing is None else RunSpans(tracing, blobs)
+        self._store, self._blobs, self._ownership, self._approval_webhook = store, blobs, ownership, approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
         self._published: dict[Workflow[..., Any], str] = {}
         """Versions of workflows written in Python that this engine has published."""
@@ -237,7 +240,7 @@ class Engine:
             store, blobs, ambient, self.catalog, self.run_cache, self.turns, tenant, input_bytes_max, isolation, limits
         )
         self.metrics = None if metrics is None else Instrumentation(metrics, store, ambient, tenant)
-        self.turns.metrics = self.metrics
+        self.turns.metrics, self.turns.spans = self.metrics, self.spans
         self.context.stream_kinds.update({**STREAM_KINDS, **TOOL_STREAM_KINDS})
         self.workers = WorkerService(dataclasses.replace(self.context, tenant=fleet or tenant))
         self._shared = SharedParts(
@@ -254,7 +257,8 @@ class Engine:
         self._tenants[tenant, False] = own
         another, broadcaster = self.workers.another_may_have, OutputBroadcaster(store, ambient)
         self.agents = AgentHost(AgentAccounts(store, day_budget))
-        self._runtime = ProcessRuntime(another, isolation, secrets or ChainedSecrets(), broadcaster, agents=self.agents)
+        read = secrets or ChainedSecrets()
+        self._runtime = ProcessRuntime(another, isolation, read, broadcaster, agents=self.agents, spans=self.spans)
         self.agents.port = self._agent_port
         if worker is not None:
             self._add_worker(
@@ -401,12 +405,14 @@ class Engine:
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
         **arguments: Any,
     ) -> str:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
+        Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
         A workflow written in Python is published first, and takes its inputs by name too: `start(report, n=3)`.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
@@ -425,6 +431,7 @@ class Engine:
             submitted_by=submitted_by,
             correlation_id=correlation_id,
             deadline_seconds=deadline_seconds,
+            traceparent=traceparent,
         )
 
     async def run(
@@ -501,7 +508,7 @@ class Engine:
     async def close(self) -> None:
         self.drain()
         parts = (self.schedule, self.worker, self._approval_webhook, self._runtime, self.registry)
-        for part in (*parts, self.turns, self._blobs, self._store):
+        for part in (*parts, self.turns, self.spans, self._blobs, self._store):
             if part is not None:
                 await part.close()
 

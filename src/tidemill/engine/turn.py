@@ -37,6 +37,7 @@ from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import HandoverPolicy
+from tidemill.engine.worker.spans import RunSpans
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
 from tidemill.kernel.commands import AnyCommand
@@ -128,6 +129,8 @@ class TurnLoop:
         self.limits: JobLimits | None = None
         self.metrics: Instrumentation | None = None
         """Set where metrics are wanted."""
+        self.spans: RunSpans | None = None
+        """Set where spans are wanted."""
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -502,6 +505,9 @@ class TurnLoop:
                     entry.since_snapshot = 0
                 patched = decision.after.digest != entry.digest
                 flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
+                if self.spans is not None:
+                    # While the state before the commit is still there.
+                    self.spans.committed(plan.stream, entry.flow.workflow, entry.state, decision.after, decision.events)
                 entry.apply_committed(decision, commit.expected, flows)
                 self.commits += 1
                 self.gathered += len(plan.commands) - 1

@@ -32,6 +32,7 @@ from tidemill.engine.services.runs import LAST, RunPage, RunService
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
+from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
 from tidemill.remote.requests import (
     BATCH,
@@ -83,6 +84,11 @@ def _moment(moment: Moment) -> str:
     return f"-{moment}" if moment[:1].isdecimal() and moment[-1:].isalpha() and "T" not in moment else moment
 
 
+def _trace_header(traceparent: str) -> dict[str, str]:
+    trace = traceparent_of(traceparent) or current_traceparent()
+    return {"traceparent": trace} if trace else {}
+
+
 class RemoteRuns(RemoteService):
     SERVICE = RunService
     ROUTES: ClassVar[Mapping[str, Route]] = {
@@ -102,6 +108,7 @@ class RemoteRuns(RemoteService):
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
     ) -> str:
         body = {
             "workflow": workflow,
@@ -110,7 +117,7 @@ class RemoteRuns(RemoteService):
             "correlation_id": correlation_id,
             "deadline_seconds": deadline_seconds,
         }
-        headers = {"Idempotency-Key": uuid4().hex if key is None else key}
+        headers = {"Idempotency-Key": uuid4().hex if key is None else key, **_trace_header(traceparent)}
         started = await self._ask(Route("POST", "/runs"), body, headers)
         return str(started["run_id"])
 
@@ -124,6 +131,7 @@ class RemoteRuns(RemoteService):
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
     ) -> list[str]:
         given = list(inputs)
         named = [uuid4().hex for _ in given] if keys is None else list(keys)
@@ -137,13 +145,14 @@ class RemoteRuns(RemoteService):
             "deadline_seconds": deadline_seconds,
         }
         run_ids: list[str] = []
+        headers = _trace_header(traceparent)
         for at in range(0, len(given), BATCH):
             pairs = enumerate(zip(given[at : at + BATCH], named[at : at + BATCH], strict=True), at)
             runs = [
                 {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
                 for number, (value, key) in pairs
             ]
-            answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs})
+            answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs}, headers)
             run_ids += [each["run_id"] for each in answer["runs"]]
         return run_ids
 

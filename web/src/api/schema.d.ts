@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 10c7a4d928ad41e3.
+// Made by `make web-types` from the OpenAPI document fb41a907240760aa.
 
 export interface paths {
     "/livez": {
@@ -4230,6 +4230,8 @@ export interface operations {
             header?: {
                 /** @description Makes it safe to send the request again. */
                 "Idempotency-Key"?: string | null;
+                /** @description The trace that the spans of the run belong to (W3C). */
+                traceparent?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -4272,7 +4274,10 @@ export interface operations {
     startRuns: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The trace that the spans of the run belong to (W3C). */
+                traceparent?: string | null;
+            };
             path?: never;
             cookie?: never;
         };

@@ -47,6 +47,7 @@ At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", description="Makes it safe to send the request again.")
 ]
+Traceparent = Annotated[str | None, Header(description="The trace that the spans of the run belong to (W3C).")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The id of the last frame you have.")]
 
 EVENT: dict[str, Any] = {
@@ -153,7 +154,11 @@ def need(caller: Caller, permission: str, what: str) -> None:
     description="With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.",
 )
 async def start_run(
-    request: Request, caller: CurrentCaller, body: StartRun, idempotency_key: IdempotencyKey = None
+    request: Request,
+    caller: CurrentCaller,
+    body: StartRun,
+    idempotency_key: IdempotencyKey = None,
+    traceparent: Traceparent = None,
 ) -> Response:
     runs, asked = caller.services.runs, body.model_dump()
     if (body.workflow is None) is (body.document is None):
@@ -166,6 +171,7 @@ async def start_run(
         "correlation_id": body.correlation_id,
         "deadline_seconds": body.deadline_seconds,
         "submitted_by": caller.actor,
+        "traceparent": traceparent or "",
     }
     if idempotency_key is None:
         run_id = await runs.start(await _workflow(caller, body), body.inputs, **options)
@@ -198,7 +204,7 @@ async def _workflow(caller: Caller, body: StartRun) -> str:
     operation_id="startRuns",
     description="All inputs are checked first; if one is refused, no run is started.",
 )
-async def start_runs(caller: CurrentCaller, body: StartBatch) -> Response:
+async def start_runs(caller: CurrentCaller, body: StartBatch, traceparent: Traceparent = None) -> Response:
     services, given = caller.services, [item.inputs for item in body.runs]
     shared = body.model_dump(exclude={"runs"})
     options: dict[str, Any] = {
@@ -206,6 +212,7 @@ async def start_runs(caller: CurrentCaller, body: StartBatch) -> Response:
         "correlation_id": body.correlation_id,
         "deadline_seconds": body.deadline_seconds,
         "submitted_by": caller.actor,
+        "traceparent": traceparent or "",
     }
     if not any(item.key for item in body.runs):
         run_ids = await services.runs.start_many(body.workflow, given, **options)

@@ -290,7 +290,7 @@ class Attempt:
         task = self.task
         place = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
-        return context_of(
+        context = context_of(
             self._flow.workflow,
             self._state,
             self._node,
@@ -304,6 +304,13 @@ class Attempt:
             checkpoint=self._checkpoint,
             read=lambda described: self._files().read(described),
         )
+        spans = self._tools.runtime.spans
+        if spans is not None:
+            stream, activation = self.lease.stream, (task.node, task.visit, task.index)
+            context.traceparent = spans.traceparent(stream, self._state, *activation, self.number)
+        elif self._state.trace:
+            context.traceparent = self._state.trace
+        return context
 
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)

@@ -189,6 +189,8 @@ class HandlerHost:
         self._opened: dict[str, asyncio.Task[BaseException | None]] = {}
         self._handlers: list[Handler] = []
         self._schemas: dict[tuple[str, str], Schema] = {}
+        self.enter_span: Callable[[str], None] | None = None
+        """Makes the span of an attempt the current one of its handler, where spans are wanted."""
 
     def schema(self, handler: Handler) -> Schema:
         """The config schema of the handler's type, compiled once."""
@@ -215,6 +217,8 @@ class HandlerHost:
             _check(schema, dict(context.upstream), "input_invalid", message)
         call_context = copy_context()
         call_context.run(OUTPUT_SINK.set, sink)
+        if self.enter_span is not None:
+            call_context.run(self.enter_span, context.traceparent)
         if handler.has_lifecycle:
             return call_context, self._call_with_lifecycle(handler, context)
         if handler.close is not None and handler not in self._handlers:

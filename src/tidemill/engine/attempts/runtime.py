@@ -18,6 +18,7 @@ from tidemill.engine.attempts.invocation import HandlerHost
 from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.worker.leases import REST_MS_MAX
+from tidemill.engine.worker.spans import RunSpans
 from tidemill.expressions.sandbox.pool import Isolation
 from tidemill.handlers.contract import NodeContext, enable_node_log
 from tidemill.kernel.events import Error
@@ -141,12 +142,15 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
     capture: OutputCapture = msgspec.field(default_factory=OutputCapture)
     missing: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
     agents: AgentServices | None = None
+    spans: RunSpans | None = None
 
     def open(self) -> None:
         """Start capturing output, in the running loop."""
         enable_node_log()
         self.broadcaster.open()
         self.capture.install()
+        if self.spans is not None:
+            self.handler_host.enter_span = self.spans.enter
 
     async def leave(self, digest: str, task: JobBody, error: Error, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""

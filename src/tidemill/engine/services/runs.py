@@ -45,6 +45,7 @@ from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import AnyCommand, Start
 from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
 TOLD_WITHIN_S = 0.25
@@ -106,14 +107,18 @@ class RunService(RunActions):
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
     ) -> str:
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
+        Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
         """
         keys = None if key is None else [key]
-        starts = await self._starts(workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds)
+        starts = await self._starts(
+            workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds, traceparent
+        )
         await self._start(starts)
         (run_id,) = starts.commands
         if key is not None:
@@ -130,6 +135,7 @@ class RunService(RunActions):
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
 
@@ -140,7 +146,9 @@ class RunService(RunActions):
         if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
             raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
-        starts = await self._starts(workflow, given, named, labels, submitted_by, correlation_id, deadline_seconds)
+        starts = await self._starts(
+            workflow, given, named, labels, submitted_by, correlation_id, deadline_seconds, traceparent
+        )
         await self._start(starts)
         run_ids = list(starts.commands)
         if named is not None:
@@ -159,6 +167,7 @@ class RunService(RunActions):
         submitted_by: str = "",
         correlation_id: str = "",
         deadline_seconds: float | None = None,
+        traceparent: str = "",
     ) -> list[bool]:
         """Start runs under ids that follow from the keys of requests, and answer which of them are new.
 
@@ -180,6 +189,7 @@ class RunService(RunActions):
                 submitted_by,
                 correlation_id,
                 deadline_seconds,
+                traceparent,
                 [requests[number] for number in new],
             )
             try:
@@ -205,13 +215,14 @@ class RunService(RunActions):
         submitted_by: str,
         correlation_id: str,
         deadline_seconds: float | None,
+        traceparent: str,
         requests: Sequence[str] | None = None,
     ) -> _Starts:
         context = self._context
         context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
-        deadline_ms = check_deadline(deadline_seconds)
+        deadline_ms, trace = check_deadline(deadline_seconds), traceparent_of(traceparent) or current_traceparent()
         run_ids = [context.ambient.new_id() for _ in inputs] if keys is None else keys
         # If several versions share a tag, the id of a run decides which of them it gets.
         versions = await context.catalog.resolve_each(context.tenant, workflow, run_ids)
@@ -242,6 +253,7 @@ class RunService(RunActions):
                 submitted_by=submitted_by,
                 actor=submitted_by or None,
                 correlation_id=correlation_id,
+                trace=trace,
                 tag_used=workflow,
                 deadline_ms=deadline_ms,
             )

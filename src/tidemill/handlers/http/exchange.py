@@ -158,6 +158,8 @@ async def call_of(context: NodeContext) -> Call:
     keyed = bool(named) and method not in ("GET", "HEAD", "OPTIONS")
     if keyed:
         headers[named.lower()] = quote(context.effect_key, safe="/:@-._~")
+    if context.traceparent:
+        headers["traceparent"] = context.traceparent
     headers |= {name.lower(): value for name, value in (config.get("headers") or {}).items()}
     return Call(
         url=with_query(config["url"], config.get("query") or {}),
