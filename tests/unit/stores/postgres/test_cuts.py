@@ -219,9 +219,10 @@ async def test_work_under_way_waits_for_an_operator(
 async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
     """Chains of jobs on several streams while connections are cut at random: each step happens once, none expires."""
     dice, steps = random.Random(7), 25
-    streams = [run(f"s{number}") for number in range(6)]
+    streams, calls = [run(f"s{number}") for number in range(6)], 0
 
     async def chain(stream: Stream) -> None:
+        nonlocal calls
         done = 0
         while done < steps or await store.jobs(stream):
             # Any worker may take the job of any stream; this one takes what there is.
@@ -232,11 +233,16 @@ async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
                 fields = {"records": (lease.key.encode(),), "acks": (ack(lease),), "jobs": after}
                 (result,) = await store.commit([Commit(stream=lease.stream, expected=number - 1, **fields)])  # type: ignore[arg-type]
                 assert isinstance(result, Committed)
+                calls += 1
             done = (await store.load({stream: 0}))[0].version
+            calls += 1
 
     async def storm() -> None:
         while True:
-            await asyncio.sleep(0.4 * dice.random())
+            # Some calls succeed between two faults, however slow the machine is.
+            until = calls + dice.randint(2, 12)
+            while calls < until:
+                await asyncio.sleep(0.002)
             if dice.random() < 0.3:
                 proxy.cut_all()
             else:
@@ -245,7 +251,7 @@ async def test_a_storm_of_cuts(store: PostgresStore, proxy: Proxy) -> None:
     await store.commit([Commit(stream=stream, expected=0, jobs=(job("1"),)) for stream in streams])
     weather = asyncio.create_task(storm())
     try:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(500):
             await asyncio.gather(*(chain(stream) for stream in streams))
     finally:
         weather.cancel()
