@@ -333,6 +333,11 @@ class Workflow(Recordable[P, R]):
         """The inputs of a run as JSON: a mapping, or arguments by name."""
         if arguments and inputs is not None:
             raise rejected("inputs_invalid", "inputs are given as a mapping and by name", hint="use one of the two")
+        known = self._build()[0].get("inputs") if inputs is not None else None
+        names = list(known.get("properties", ())) if isinstance(known, dict) else []
+        if names and isinstance(inputs, (str, int, float, list, tuple)):
+            message, hint = f"the inputs of {self.name} are given by name", f"write {names[0]}={inputs!r:.60}"
+            raise rejected("inputs_invalid", message, path="/inputs", hint=hint)
         try:
             return to_json(dict(arguments) if arguments else inputs)
         except ConversionError as error:

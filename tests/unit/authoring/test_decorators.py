@@ -129,6 +129,8 @@ def test_inputs_are_checked_by_the_parameters() -> None:
                 mill.run(report, inputs)
         with pytest.raises(tidemill.Rejected, match="use one of the two"):
             mill.run(report, {"n": 1}, n=2)
+        with pytest.raises(tidemill.Rejected, match="write n=3"):
+            mill.run(report, 3)
         with pytest.raises(TypeError, match="unexpected keyword argument 'n'"):
             mill.run("report", n=2)
 

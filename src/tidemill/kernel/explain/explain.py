@@ -120,6 +120,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What lets an ended run go on; a live run has it in each blocker."""
     command: str = ""
 
+    def __str__(self) -> str:
+        """For `print`: the headline, what the run waits for, and what lets it go on."""
+        roots = [each for each in self.blockers if each.root] or self.blockers
+        waits = (": ".join(filter(None, (each.node, each.words, each.unblock))) for each in roots)
+        return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, self.unblock)))
+
 
 def explain(
     workflow: Workflow,

@@ -165,6 +165,7 @@ async def test_why_knows_the_queues_of_all_workers(mill: Cluster) -> None:
     (found,) = (await worker.engine.why(run_id)).blockers
     assert (found.kind, found.node, getattr(found, "need", None)) == ("worker", "b", "no_queue")
     assert "no worker on queue gpu" in found.words
+    assert f"  b: {found.words}" in str(await worker.engine.why(run_id))
     onlooker = await mill.process("w2", work=False)
     (found,) = (await onlooker.engine.why(run_id)).blockers
     assert (getattr(found, "need", None), getattr(found, "alive", None)) == ("no_queue", ("w1",))
@@ -193,6 +194,7 @@ async def test_why_a_run_failed_and_what_runs_now(mill: Cluster, ledger: Ledger)
     assert found.status == "FAILED" and found.first_cause is not None
     assert (found.first_cause.node, found.dead_letters) == ("f", 1)
     assert found.command
+    assert str(found).splitlines() == [found.headline, f"  {found.unblock}"]
     running = await worker.start(document(call("w", args={"seconds": 50})))
     await mill.until(lambda: ledger.running == 1)
     found = await worker.engine.why(running)
