@@ -334,15 +334,20 @@ def serve_command(
     multiple=True,
     about="Offer only this workflow, also as a tool of its own with the schema of its inputs. Repeatable.",
 )
+@options.option(
+    "--http",
+    metavar="HOST:PORT",
+    about="Serve HTTP at /mcp, with a key in each request; :8200 is for this machine only.",
+)
 @options.on_store()
-def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...]) -> int:
-    """Serve workflows to a program with a language model, over MCP on standard input and output.
+def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
+    """Serve workflows to a program with a language model, over MCP on standard input and output, or over HTTP.
 
-    With --server, the tools are those that the key permits. Runs need a worker, or a server that has one.
+    With --server or --http, the tools are those that the key permits. Runs need a worker, or a server that has one.
     """
     from tidemill.cli.commands.serve import serve_mcp
 
-    return serve_mcp(session, read_only=read_only, workflows=workflows)
+    return serve_mcp(session, read_only=read_only, workflows=workflows, http=http)
 
 
 @app.command("migrate")

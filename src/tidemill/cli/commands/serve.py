@@ -12,17 +12,17 @@ import ipaddress
 import os
 import signal
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.async_client import AsyncTidemill
 from tidemill.bootstrap import engine_at
 from tidemill.cli import main
 from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, log_lines, opened
@@ -33,7 +33,8 @@ from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.demo import sample_runs as demo
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
-from tidemill.remote.remote_engine import remote_engine
+from tidemill.observability.metrics import read_address
+from tidemill.remote.remote_engine import RemoteEngine, remote_engine
 from tidemill.security.grants import ImportGrants
 from tidemill.security.identity import JwtVerifier, Sessions
 from tidemill.settings import Settings, read_settings
@@ -42,6 +43,11 @@ from tidemill.storage_urls import require_store_exists, without_password
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from tidemill.api.auth import Access
+    from tidemill.mcp_server import Offer, WorkflowTools
 
 WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
 RESTART_SECONDS = 1.0
@@ -120,23 +126,66 @@ def _require_extra() -> None:
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
 
 
-def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, ...]) -> int:
+def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, ...], http: str | None = None) -> int:
     """`tidemill mcp`: the tools of an MCP server over a store, or over a server with its key."""
     try:
         try:
-            from tidemill.mcp_server import serve_workflows
+            from tidemill.mcp_server import Offer, serve_on_streams
         except ImportError as error:
             message = f"MCP needs {error.name}, which is not installed"
             raise rejected("extra_missing", message, hint="pip install 'tidemill[mcp]'") from None
         if not is_server(session.store):
             require_store_exists(session.store)
-        remote = remote_engine(session.store, None) if is_server(session.store) else None
-        mill = AsyncTidemill(remote or engine_at(session.store, work=False), session.store)
-        permissions = None if remote is None else remote.permissions
-        asyncio.run(serve_workflows(mill, permissions, read_only=read_only, workflows=workflows))
+        offer = Offer(read_only, workflows)
+        if http is not None:
+            host, port = read_address(http)
+            _require_extra()
+            in_loop(_serve_mcp_over_http(session.store, offer, host, port))
+        elif is_server(session.store):
+            remote = remote_engine(session.store, None)
+            asyncio.run(serve_on_streams(remote, offer, remote.permissions))
+        else:
+            asyncio.run(serve_on_streams(engine_at(session.store, work=False), offer))
     except Rejected as refusal:
         return session.refused(refusal)
     return main.OK
+
+
+async def _serve_mcp_over_http(store: str, offer: Offer, host: str, port: int) -> None:
+    """Every request has a credential of its own, as those to `tidemill serve`, and sees the tools that it permits."""
+    from tidemill.mcp_server import KeysOfServer, WorkflowTools, http_app
+
+    async with AsyncExitStack() as opened_parts:
+        if is_server(store):
+            keys = KeysOfServer(partial(RemoteEngine, store), offer, anonymous=is_loopback(host))
+            opened_parts.push_async_callback(keys.close)
+            tools_of = keys.tools_of
+        else:
+            settings = read_settings()
+            engine = await opened_parts.enter_async_context(engine_at(store, work=False, settings=settings))
+            # A workflow that does not exist is refused before a client connects.
+            await WorkflowTools(engine, offer).tools()
+            access = await _access(engine, settings, host)
+
+            async def tools_of(request: Request) -> WorkflowTools:
+                caller = await access.caller(request)
+                who = caller.principal
+                return WorkflowTools(
+                    caller.services, offer, permissions=who.permissions, actor=who.name, roles=who.roles
+                )
+
+        server = _server(http_app(tools_of, host), host, port, lifespan="on")
+
+        def on_signal() -> None:
+            server.force_exit, server.should_exit = server.should_exit, True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        serving = asyncio.create_task(server.serve())
+        await _started(server, serving)
+        words = f"MCP at {_address(server)}/mcp · {without_password(store)}"
+        print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
+        await serving
 
 
 def _engine(options: ServeOptions, settings: Settings) -> Engine:
@@ -182,7 +231,7 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
     playing: asyncio.Task[None] | None = None
     try:
         app = await _app(engine, options, settings)
-        server = _server(app, options)
+        server = _server(app, options.host, options.port, grace_s=options.grace_s)
         if options.demo:
             await demo.fill(engine)
             playing = asyncio.create_task(demo.keep_going(engine))
@@ -215,21 +264,41 @@ async def _serve(engine: Engine, options: ServeOptions, settings: Settings, stat
     print(f"{Styler()('✓', GREEN)} stopped", flush=True)
 
 
-async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:
+async def _access(
+    engine: Engine,
+    settings: Settings,
+    host: str,
+    *,
+    roles: tuple[str, ...] = ("admin",),
+    without: bool = False,
+    hint: str = "create a key with `tidemill keys create`",
+) -> Access:
+    """Who may come in; without any credential everyone on this machine, and `without` authentication everyone."""
     # Imported here, because FastAPI is an extra and large.
-    from tidemill.api.app import create_app
     from tidemill.api.auth import Access
 
     server = settings.server
     access = Access(engine, jwt=_verifier(settings), sessions=Sessions(server.secret, server.session_hours))
-    if not await access.is_configured():
-        if not is_loopback(options.host) and not options.without_authentication:
-            message = f"{options.host} is not a loopback address, and no authentication is configured"
-            hint = "create a key with `tidemill keys create`, or say --without-authentication"
-            raise rejected("authentication_missing", message, hint=hint)
-        roles = demo.ROLES if options.demo else ("admin",)
-        hosts = _hosts(options.host, server.public_url)
-        access = Access.open(engine, hosts=hosts, sessions=access.sessions, roles=roles)
+    if await access.is_configured():
+        return access
+    if not is_loopback(host) and not without:
+        message = f"{host} is not a loopback address, and no authentication is configured"
+        raise rejected("authentication_missing", message, hint=hint)
+    return Access.open(engine, hosts=_hosts(host, server.public_url), sessions=access.sessions, roles=roles)
+
+
+async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> FastAPI:
+    from tidemill.api.app import create_app
+
+    server = settings.server
+    access = await _access(
+        engine,
+        settings,
+        options.host,
+        roles=demo.ROLES if options.demo else ("admin",),
+        without=options.without_authentication,
+        hint="create a key with `tidemill keys create`, or say --without-authentication",
+    )
     return create_app(
         engine,
         access=access,
@@ -253,7 +322,9 @@ def _verifier(settings: Settings) -> JwtVerifier | None:
     return None if rules is None else JwtVerifier(rules, None if key_set is None else key_set.read_bytes)
 
 
-def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
+def _server(
+    app: ASGIApp, host: str, port: int, *, grace_s: float = 0, lifespan: Literal["on", "off"] = "off"
+) -> uvicorn.Server:
     import uvicorn
 
     from tidemill.api.connections import BoundedConnection
@@ -265,16 +336,16 @@ def _server(app: FastAPI, options: ServeOptions) -> uvicorn.Server:
 
     config = uvicorn.Config(
         app,
-        host=options.host,
-        port=options.port,
+        host=host,
+        port=port,
         log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=True,
-        lifespan="off",
+        lifespan=lifespan,
         http=BoundedConnection,
-        timeout_graceful_shutdown=round(options.grace_s) + 1,
+        timeout_graceful_shutdown=round(grace_s) + 1,
     )
     return Server(config)
 
@@ -290,15 +361,18 @@ async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         await asyncio.sleep(0.01)
 
 
-def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
+def _address(server: uvicorn.Server) -> str:
     host, port = server.servers[0].sockets[0].getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
     if options.workers is None:
         work = "one worker in this process"
     else:
         work = f"{counted(options.workers, 'worker process')}" if options.workers else "no worker"
     store = "a demo in a temporary folder" if options.demo else without_password(options.store)
-    words = f"listening on http://{shown}:{port} · {store} · {work}"
+    words = f"listening on {_address(server)} · {store} · {work}"
     print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
 
 
