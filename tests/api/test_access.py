@@ -17,6 +17,7 @@ from tidemill.api import auth
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
 from tidemill.engine.maintenance.audit_chain import chain_stream
+from tidemill.engine.services import access
 from tidemill.security.identity import CSRF_HEADER, SESSION_COOKIE, JwtRules, JwtVerifier, Sessions
 from tidemill.stores.contract import Commit, Store
 
@@ -209,6 +210,36 @@ async def test_a_session_lets_a_browser_in_and_changes_need_its_csrf_token(serve
     assert problem(await server.http.get("/me")) == (401, "unauthenticated")
 
 
+async def test_a_copied_cookie_is_worthless_after_sign_out(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "KNOWN_FOR_MS", 0)
+    begun = await server.http.post("/session", headers=bearer(await key_of(server, "admin")))
+    csrf, copied = begun.json()["csrf_token"], {"Cookie": f"{SESSION_COOKIE}={server.http.cookies[SESSION_COOKIE]}"}
+    again = await server.http.post("/session", headers={CSRF_HEADER: csrf})
+    assert problem(again) == (401, "unauthenticated"), "a second session would outlive the first"
+    async with api_server(sqlite_url(tmp_path), access=strict, work=False) as other:
+        for each in (server, other):
+            assert (await each.http.get("/me", headers=copied)).status_code == 200
+        assert (await server.http.delete("/session", headers={CSRF_HEADER: csrf})).status_code == 204
+        for each in (server, other):
+            assert problem(await each.http.get("/me", headers=copied)) == (401, "session_invalid")
+            used = await each.http.post("/keys", json={}, headers={**copied, CSRF_HEADER: csrf})
+            assert problem(used) == (401, "session_invalid")
+    (entry,) = (await server.engine.audit.find(action="sessions.end"))[0]
+    assert entry.actor == "key:default-admin"
+
+
+async def test_an_ended_session_is_forgotten_when_its_time_is_over(server: ApiServer) -> None:
+    credentials, store = server.engine.credentials, server.engine.context.store
+    now_ms = store.now_ms()
+    for number, expires_ms in enumerate((now_ms - 2, now_ms - 1, now_ms + 60_000)):
+        await credentials.end_session("default", f"session-{number}", expires_ms, actor="ann")
+    kept = await store.find("default", access.SESSION, limit=10)
+    assert [row.key for row in kept.rows] == ["session-2"]
+    assert [stream.key for stream in await store.streams(access.SESSION, limit=10)] == ["session-2"]
+
+
 async def test_behind_tls_the_cookie_is_secure(server: ApiServer) -> None:
     headers = {**bearer(await key_of(server, "viewer")), "x-forwarded-proto": "https"}
     begun = await server.http.post("/session", headers=headers)
@@ -253,6 +284,35 @@ async def test_what_is_changed_over_http_is_audited(server: ApiServer) -> None:
     broken = (await server.http.get("/audit/verify", headers=admin)).json()
     assert not broken["intact"] and broken["broken_seq"] == 2
     assert problem(await server.http.get("/audit", headers=bearer(token(roles=["operator"])))) == (403, "not_allowed")
+
+
+async def test_blobs_and_links_are_audited(tmp_path: Path) -> None:
+    ask = {"id": "ask", "type": "human", "config": {"title": "ok?", "approvers": ["role:approver"]}}
+    async with api_server(sqlite_url(tmp_path), access=strict, secret=SECRET) as server:
+        admin, approver = bearer(await key_of(server, "admin")), bearer(await key_of(server, "approver"))
+        digests = []
+        for _ in range(2):
+            stored = await server.http.post("/blobs", content=b"bytes", params={"keep": "true"}, headers=admin)
+            digests.append(stored.json()["$blob"])
+        await server.publish({"name": "order", "nodes": [ask]})
+        run_id = await server.engine.start("order")
+        items: list[dict[str, Any]] = []
+        while not items:
+            items = (await server.http.get("/approvals", headers=approver)).json()["items"]
+        made = await server.http.post(f"/approvals/{items[0]['approval_id']}/links", json={}, headers=approver)
+        assert (await server.http.post(made.json()["url"], json={"decision": "approve"})).status_code == 200
+        found = (await server.http.get("/audit", headers=admin)).json()["items"]
+        told = [(each["actor"], each["action"], each["subject"], each["detail"]) for each in reversed(found)]
+        assert [each for each in told if not each[1].startswith("keys.")] == [
+            ("key:default-admin", "blobs.put", digests[0], "5 bytes, kept for good"),
+            ("key:default-admin", "blobs.put", digests[1], "5 bytes, kept for good"),
+            ("key:default-approver", "runs.create_link", run_id, "ask for key:default-approver"),
+            ("key:default-approver", "runs.decide", run_id, ""),
+            ("key:default-approver", "runs.use_link", run_id, "ask"),
+        ]
+        created, used = [each for each in found if each["action"].endswith("_link")]
+        assert created["digest"] == used["digest"], "it shows by which link the decision was made"
+        assert (await server.http.get("/audit/verify", headers=admin)).json()["intact"]
 
 
 async def _tamper(store: Store) -> None:

@@ -112,9 +112,17 @@ class Access:
             raise rejected("unauthenticated", "the request carries no credential", hint=hint)
         principal = self.sessions.principal(session, self._engine.context.store.now_ms())
         await self._engine.credentials.check(principal)
+        await self._engine.credentials.check_session(principal.tenant, self.sessions.id_of(session))
         if request.method not in SAFE_METHODS:
             self.sessions.check_csrf(session, request.headers.get(CSRF_HEADER, ""))
         return self._caller(principal, session)
+
+    async def end(self, caller: Caller) -> None:
+        """Void the session that a request came with, also for those who have a copy of its cookie."""
+        if caller.session:
+            principal, session_id = caller.principal, self.sessions.id_of(caller.session)
+            expires_ms = principal.expires_ms or self._engine.context.store.now_ms()
+            await self._engine.credentials.end_session(principal.tenant, session_id, expires_ms, actor=principal.name)
 
     async def _look_for_keys(self) -> None:
         """Ask for credentials from now on if a key was made since."""

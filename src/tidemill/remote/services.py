@@ -194,7 +194,9 @@ class RemoteBlobs(RemoteService):
         media_type: str = "application/octet-stream",
         name: str = "",
         keep: bool = False,
+        actor: str = "",
     ) -> dict[str, Any]:
+        # The server knows the actor from the credential.
         if isinstance(data, Path):
             name, data = name or data.name, await asyncio.to_thread(_read, data)
         asked: dict[str, Any] = {

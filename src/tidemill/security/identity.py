@@ -342,8 +342,9 @@ _SESSION = msgspec.json.Decoder(_SessionBody)
 class Sessions:
     """Signed tokens for an HttpOnly cookie, each with a CSRF token for the headers of requests that change something.
 
-    Nothing is stored. Servers that share a `secret` know each other's sessions; without one, those of a process end
-    with it. A session does not outlive its credential, and its key is looked up at every request.
+    Servers that share a `secret` know each other's sessions; without one, those of a process end with it. A session
+    does not outlive its credential, and its key is looked up at every request. Only those that are ended before their
+    time are stored, by their ids.
     """
 
     def __init__(self, secret: str = "", hours: float = SESSION_HOURS) -> None:
@@ -368,6 +369,10 @@ class Sessions:
         return Principal(
             tenant=body.tenant, name=body.name, roles=body.roles, key_id=body.key_id, expires_ms=body.expires_ms
         )
+
+    @staticmethod
+    def id_of(token: str) -> str:
+        return hashlib.sha256(token.encode()).hexdigest()[:32]
 
     def csrf_token(self, token: str) -> str:
         return _encoded(self._signature("csrf", token))

@@ -12,6 +12,7 @@ from tidemill.api.auth import Access, Caller, CurrentCaller, Router
 from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
 from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
+from tidemill.errors import rejected
 from tidemill.security.identity import ANYONE, SESSION_COOKIE, Role
 
 router = Router()
@@ -60,6 +61,9 @@ async def me(request: Request, caller: CurrentCaller) -> Response:
 async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     """Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token."""
     access: Access = request.app.state.access
+    if caller.session:
+        # It would live on when this one is ended.
+        raise rejected("unauthenticated", "a session begins no other one", hint="send `Authorization: Bearer KEY`")
     now_ms = caller.services.context.store.now_ms()
     token = access.sessions.issue(caller.principal, now_ms)
     issued = access.sessions.principal(token, now_ms)
@@ -80,7 +84,9 @@ async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     summary="End the session of a browser",
     operation_id="endSession",
 )
-async def end_session(caller: CurrentCaller) -> Response:
+async def end_session(request: Request, caller: CurrentCaller) -> Response:
+    """Every server refuses the cookie within five seconds, also a copy of it."""
+    await request.app.state.access.end(caller)
     found = Response(status_code=204)
     found.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
     return found

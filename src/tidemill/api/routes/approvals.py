@@ -278,8 +278,18 @@ async def create_link(approval_id: str, body: LinkBody, request: Request, caller
         caller.principal.key_id if own else "",
     )
     base = request.app.state.public_url or str(request.base_url).rstrip("/")
-    url = f"{base}/api/v1/decisions/{links.issue(link)}"
+    token = links.issue(link)
+    await _enter(caller.services, link, token, "create_link", caller.actor, f"for {person}")
+    url = f"{base}/api/v1/decisions/{token}"
     return answer(DecisionUrl(url=url, person=person, expires_ms=link.expires_ms), 201)
+
+
+async def _enter(
+    services: TenantServices, link: DecisionLink, token: str, command: str, actor: str, detail: str = ""
+) -> None:
+    """Enter a link in the audit. The digest of its token shows which link it was, and lets no one use it."""
+    stream, detail = services.context.stream(link.run_id), f"{link.node} {detail}".strip()
+    await services.context.enter(stream, token.encode(), actor=actor, command=command, detail=detail)
 
 
 async def _admit(request: Request) -> None:
@@ -350,4 +360,6 @@ async def show_link(token: str, request: Request) -> Response:
 async def decide_by_link(token: str, body: DecideBody, request: Request) -> Response:
     """The same decision again gets the same answer; any other is refused with 409, as the link is used up."""
     link, place, services = await _followed(request)
-    return await _decide(services.approvals, place, body, link.person, link.roles)
+    decided = await _decide(services.approvals, place, body, link.person, link.roles)
+    await _enter(services, link, token, "use_link", link.person)
+    return decided

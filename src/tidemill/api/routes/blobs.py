@@ -61,7 +61,9 @@ async def put(
     """Without `keep` the bytes are collected after a day or so, unless a run or workflow refers to them by then."""
     media_type = request.headers.get("content-type") or OCTETS
     try:
-        described = await caller.services.blobs.put(request.stream(), media_type=media_type, name=name, keep=keep)
+        described = await caller.services.blobs.put(
+            request.stream(), media_type=media_type, name=name, keep=keep, actor=caller.actor
+        )
     except ClientDisconnect:
         raise rejected("body_malformed", "the body was cut off", hint="send the whole request again") from None
     return answer(described, 201)

@@ -249,7 +249,7 @@ class EngineAgentPort:
     async def put_blob(self, value: Any, *, name: str = "") -> Stored:
         # What a service answers may repeat a secret that it was sent.
         body = encoded(value, self._mask())
-        reference = await self._services.blobs.put(body, media_type="application/json", name=name)
+        reference = await self._services.blobs.put(body, media_type="application/json", name=name, actor=self._actor)
         self._made.add(reference["$blob"])
         return Stored(reference=reference, preview=preview_of(decode_value(body)))
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.corruption import require_intact
-from tidemill.engine.maintenance.audit_chain import AUDIT, AuditChain, AuditEntry, ChainCheck, read_entry
+from tidemill.engine.maintenance.audit_chain import AUDIT, AuditChain, AuditEntry, ChainCheck, read_entry, waiting_row
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_query import Moment, read_query
 from tidemill.engine.services.context import ServiceContext
@@ -37,6 +37,9 @@ from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
 
 KEY = "key"
 TENANT = "tenant"
+SESSION = "session"
+ENDED_AT_ONCE = 100
+"""Sessions whose time is over that one sign-out forgets."""
 ACCESS_FORMAT = 1
 KNOWN_FOR_MS = 4_000
 """How long a process relies on what it has read of a key or a tenant."""
@@ -48,7 +51,7 @@ RACES_MAX = 16
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 KeyState = Literal["live", "expired", "revoked"]
-StoredT = TypeVar("StoredT", bound="StoredKey | StoredTenant")
+StoredT = TypeVar("StoredT", bound="StoredKey | StoredTenant | EndedSession")
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +101,14 @@ class StoredTenant(msgspec.Struct, frozen=True, kw_only=True):
     v: int = ACCESS_FORMAT
 
 
+class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that was ended before its time; forgotten once that is over."""
+
+    id: str
+    expires_ms: int
+    v: int = ACCESS_FORMAT
+
+
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: Literal["live", "disabled"]
@@ -135,6 +146,7 @@ class CredentialDirectory:
         self._store, self._ambient = store, ambient
         self._keys: dict[str, _KnownKey] = {}
         self._tenants: dict[str, tuple[bool, float]] = {}
+        self._ended: dict[str, tuple[bool, float]] = {}
 
     async def principal_of_key(self, text: str) -> Principal:
         """Who a key belongs to. Raises Rejected: only the holder of the secret learns why it is refused."""
@@ -161,6 +173,28 @@ class CredentialDirectory:
         if not is_open:
             raise _disabled(principal.tenant)
         return principal
+
+    async def check_session(self, tenant: str, session_id: str) -> None:
+        """Refuse a session that was ended. Raises Rejected (`session_invalid`)."""
+        now_ms = self._ambient.monotonic_ms()
+        is_ended, until_ms = self._ended.get(session_id, (False, 0.0))
+        if now_ms >= until_ms:
+            is_ended = (await _stored(self._store, Stream(tenant, SESSION, session_id), EndedSession))[0] is not None
+            _bounded(self._ended)[session_id] = is_ended, now_ms + KNOWN_FOR_MS
+        if is_ended:
+            raise rejected("session_invalid", "the session was ended", hint="sign in again")
+
+    async def end_session(self, tenant: str, session_id: str, expires_ms: int, *, actor: str) -> None:
+        """Refuse a session from now on; in every process within five seconds. Idempotent."""
+        stream, now_ms = Stream(tenant, SESSION, session_id), self._store.now_ms()
+        body = _ENCODE(EndedSession(id=session_id, expires_ms=expires_ms))
+        audit = waiting_row(stream, 1, body, actor=actor, command="end", at_ms=now_ms)
+        await self._store.commit([Commit(stream=stream, expected=0, records=(body,), rows=(_session_row(body), audit))])
+        self._ended.pop(session_id, None)
+        for row in (await self._store.find(tenant, SESSION, limit=ENDED_AT_ONCE)).rows:
+            if -row.sort <= now_ms:
+                gone = msgspec.structs.replace(row, deleted=True)
+                await self._store.forget(Stream(tenant, SESSION, row.key), rows=(gone,))
 
     async def is_open(self, tenant: str, *, fresh: bool = False) -> bool:
         """Whether a tenant is there and not disabled; `fresh` reads it again."""
@@ -426,6 +460,12 @@ def _key_row(body: bytes) -> Row:
     return Row(kind=KEY, key=stored.id, sort=stored.created_ms, terms=(f"label:{stored.label}",), body=body)
 
 
+def _session_row(body: bytes) -> Row:
+    ended = msgspec.msgpack.decode(body, type=EndedSession)
+    # Stores walk downwards, and the first that is over is wanted first.
+    return Row(kind=SESSION, key=ended.id, sort=-ended.expires_ms, body=body)
+
+
 def _tenant_row(body: bytes) -> Row:
     stored = msgspec.msgpack.decode(body, type=StoredTenant)
     return Row(kind=TENANT, key=stored.name, sort=stored.created_ms, body=body)
@@ -434,8 +474,9 @@ def _tenant_row(body: bytes) -> Row:
 STREAM_KINDS: Mapping[str, Callable[[Tail], Sequence[Row]]] = {
     KEY: lambda tail: [_key_row(record) for record in tail.records[-1:]],
     TENANT: lambda tail: [_tenant_row(record) for record in tail.records[-1:]],
+    SESSION: lambda tail: [_session_row(record) for record in tail.records[-1:]],
 }
-"""The rows that the records of keys and tenants call for."""
+"""The rows that the records of keys, tenants and ended sessions call for."""
 
 
 def _read_key(row: Row) -> StoredKey:

@@ -16,6 +16,7 @@ from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
+from tidemill.stores.contract import Stream
 
 DIGEST_HINT = "a digest is sha256: and 64 digits"
 GRACE_S_MAX = 100 * 365 * 86_400
@@ -37,17 +38,26 @@ class BlobService:
         media_type: str = "application/octet-stream",
         name: str = "",
         keep: bool = False,
+        actor: str = "",
     ) -> dict[str, Any]:
         """Store bytes, a file or a stream, and answer their description, which may be an input of a run.
 
         Without `keep` they are collected after a day or so, unless a run or workflow refers to them by then.
         """
+        context = self._context
+        context.check_actor(actor)
         try:
-            return await described(self._context.blobs, self._context.tenant, Blob(data, media_type, name, keep=keep))
+            stored = await described(context.blobs, context.tenant, Blob(data, media_type, name, keep=keep))
         except Fail as error:
             if error.code == UNREADABLE:
                 raise rejected(error.code, error.message, hint="name a file that can be read") from None
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
+        digest = str(stored["$blob"])
+        detail = f"{stored['size']} bytes{', kept for good' if keep else ''}"
+        await context.enter(
+            Stream(context.tenant, "blob", digest), digest.encode(), actor=actor, command="put", detail=detail
+        )
+        return stored
 
     async def show(self, digest: str) -> BlobInfo:
         """Size, state and age of a blob."""

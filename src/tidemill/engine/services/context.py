@@ -35,7 +35,7 @@ from tidemill.kernel.events import AnyEvent, BlobRef, Payload
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, peek_at
 from tidemill.security.secrets import RedactedSecrets
-from tidemill.stores.contract import Page, Row, Store, Stream, Tail, cursor_at, place_of
+from tidemill.stores.contract import Commit, Page, Row, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
 
@@ -109,6 +109,14 @@ class ServiceContext:
             return ()
         words = {"actor": require_actor(actor), "command": command, "detail": detail}
         return (waiting_row(stream, version, record, at_ms=at_ms, **words),)
+
+    async def enter(self, stream: Stream, record: bytes, *, actor: str, command: str, detail: str = "") -> None:
+        """Enter in the audit what writes no record of its subject, dated by the moment; durable when this returns."""
+        now_ms = self.store.now_ms()
+        for row in self.audit_rows(stream, now_ms, record, actor=actor, command=command, at_ms=now_ms, detail=detail):
+            # Of one moment there may be several.
+            unique = msgspec.structs.replace(row, key=f"{row.key}/{self.ambient.new_id()}")
+            await self.store.commit([Commit(stream=stream, expected=None, rows=(unique,))])
 
     async def check_parent(self, run_id: str) -> None:
         """Refuse to reopen a child that its parent no longer waits for: it would be closed again at once."""
