@@ -383,7 +383,7 @@ def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | Non
         server.approval_webhook,
         server.approval_webhook_keys,
         server.public_url,
-        DecisionLinks(server.secret),
+        DecisionLinks(server.secret, server.link_hours),
     )
 
 

@@ -32,7 +32,7 @@ from tidemill.security.grants import (
     read_secret_grants,
 )
 from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
-from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
+from tidemill.security.signing import KEYS_MAX, LINK_HOURS, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 CONFIG_NAME = "tidemill.toml"
@@ -104,6 +104,7 @@ class _JwtTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _ApprovalsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook: str = ""
     secret: tuple[str, ...] | str = ()
+    link_hours: Annotated[float, msgspec.Meta(gt=0, le=LINK_HOURS)] = LINK_HOURS
 
 
 class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,6 +155,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     approval_webhook: str = ""
     """The URL that is told about approvals."""
     approval_webhook_keys: tuple[str, ...] = ()
+    link_hours: float = LINK_HOURS
+    """How long a link to a decision holds at most."""
     jwt: JwtRules | None = None
     """Which tokens are accepted; None: none."""
     jwks: Path | None = None
@@ -328,6 +331,7 @@ def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSetti
         limits=table.limits,
         approval_webhook=table.approvals.webhook,
         approval_webhook_keys=keys,
+        link_hours=table.approvals.link_hours,
         jwt=rules,
         jwks=jwks,
         session_hours=table.session_hours,

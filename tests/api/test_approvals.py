@@ -14,6 +14,7 @@ from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.approvers import human, signal
 from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.engine.views import activation_id
+from tidemill.security.signing import DecisionLinks
 
 ALICE, BOB = as_caller("alice", "approver"), as_caller("bob", "approver")
 ADMIN, CLERK = as_caller("root", "admin"), as_caller("carl", "approver", "clerk")
@@ -297,6 +298,29 @@ async def test_a_link_that_is_forged_expired_or_of_an_earlier_request_decides_no
     gone = await server.http.get(short)
     assert (gone.status_code, gone.json()["code"]) == (410, "link_expired")
     assert (await server.engine.approval("run/1", "ask")).status == "pending"
+
+
+async def test_a_link_ends_with_its_approval_and_after_a_week_at_most(tmp_path: Path) -> None:
+    asks = asking(approvers=["user:alice"], timeout_seconds=3_600)
+    async with api_server(sqlite_url(tmp_path), access=TestAccess, link_hours=0.5) as server:
+        approval_id, now_ms = await asked(server, asks), server.engine.context.store.now_ms()
+        made = (await link(server, approval_id, ALICE, expires_in_seconds=7 * 86_400)).json()
+        assert now_ms < made["expires_ms"] <= server.engine.context.store.now_ms() + 1_800_000
+        server.app.state.decision_links = DecisionLinks(SECRET)
+        made = (await link(server, approval_id, ALICE, expires_in_seconds=7 * 86_400)).json()
+        assert made["expires_ms"] == (await server.engine.approval("run/1", "ask")).approval.expires_ms
+        longer = await link(server, approval_id, ALICE, expires_in_seconds=7 * 86_400 + 1)
+        assert (longer.status_code, longer.json()["path"]) == (422, "/expires_in_seconds")
+
+
+async def test_a_link_begins_with_an_address_that_the_client_does_not_choose(server: ApiServer) -> None:
+    approval_id = await asked(server, asking(approvers=["user:alice"]))
+    for header in ("Host", "X-Forwarded-Host", "Forwarded"):
+        made = await link(server, approval_id, {**ALICE, header: "evil.example"})
+        assert made.json()["url"].startswith(f"http://127.0.0.1:{server.port}/api/v1/decisions/")
+    server.app.state.public_url = "https://mill.example"
+    made = await link(server, approval_id, {**ALICE, "Host": "evil.example"})
+    assert made.json()["url"].startswith("https://mill.example/api/v1/decisions/")
 
 
 async def test_links_of_another_secret_are_not_believed(tmp_path: Path) -> None:

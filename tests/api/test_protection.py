@@ -18,7 +18,7 @@ from tidemill.api import auth, connections
 from tidemill.api.auth import Access
 from tidemill.api.protection import STARTING, LoadGuard
 from tidemill.api.server_limits import ServerLimits
-from tidemill.errors import Rejected
+from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable
 from tidemill.security.identity import Principal
 from tidemill.stores.contract import Commit, Job, Stream
 
@@ -156,6 +156,40 @@ async def test_a_caller_that_asks_too_often_is_told_when_to_ask_again(tmp_path: 
             assert 200 in answered and 429 in answered
         # What one tenant uses up is nothing to another.
         assert 200 in await asked("tom", tenant="other")
+
+
+async def test_reads_of_thousands_of_rows_count_for_more(tmp_path: Path) -> None:
+    limits = ServerLimits(key_requests_per_second=0, tenant_requests_per_second=50)
+    async with api_server(sqlite_url(tmp_path), work=False, access=TestAccess, limits=limits) as server:
+        guard: LoadGuard = server.app.state.load_guard
+        # A minute, so that the windows do not change under the test.
+        guard._rates = [("tenant", RateLimitItemPerMinute(50))]
+        for number, path in enumerate(("/runs/count", "/runs/summary", "/runs/failures", "/usage", "/audit/verify")):
+            who = as_caller("ann", "admin", tenant=f"tenant-{number}")
+            paths = [path, path, *["/workflows"] * 11, path]
+            answers = [await server.http.get(each, headers=who) for each in paths]
+            # Two times 20, and ten are left for what is cheap.
+            assert [each.status_code for each in answers] == [200] * 12 + [429] * 2, path
+            assert "counts as 20" in answers[-1].json()["detail"]
+
+
+async def test_what_the_store_says_of_itself_is_not_told_to_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "postgresql://db-7.internal:5432/mill cannot be reached: connection refused"
+    problem = Problem(code="store_read_only", message=secret, hint="see db-7.internal")
+    async with api_server(sqlite_url(tmp_path), work=False) as server:
+        for error in (Unavailable(secret), StoreUnusable(problem), DiskFull(secret)):
+
+            async def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
+                raise error
+
+            server.engine.context.store.find = broken  # type: ignore[method-assign]
+            answer = await server.http.get("/workflows")
+            assert (answer.status_code, "db-7" in answer.text) == (503, False), answer.text
+            assert answer.json()["hint"] and answer.headers["retry-after"] == "1"
+            assert secret in caplog.text, "the operator is told"
+            caplog.clear()
 
 
 async def test_an_address_that_sends_many_wrong_keys_has_to_wait(

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.errors import Rejected
 from tidemill.security.grants import ImportGrants, SecretGrant
-from tidemill.settings import Settings, ignored_config, read_settings
+from tidemill.settings import ServerSettings, Settings, ignored_config, read_settings
 
 FULL = """
 imports = ["shop.tasks", "shop.billing:charge"]
@@ -336,10 +336,12 @@ body_bytes = 4096
 [server.approvals]
 webhook = "https://chat.example.com/hook"
 secret = ["{key}"]
+link_hours = 2
 """
     found = read_settings(written(tmp_path / "tidemill.toml", text)).server
     assert (found.public_url, found.limits.body_bytes) == ("https://mill.example.com", 4096)
     assert (found.approval_webhook, found.approval_webhook_keys) == ("https://chat.example.com/hook", (key,))
+    assert (found.link_hours, ServerSettings().link_hours) == (2, 168)
     monkeypatch.setenv("TIDEMILL_APPROVALS_SECRET", f"{key} {key}")
     assert read_settings(tmp_path / "tidemill.toml").server.approval_webhook_keys == (key, key)
 
@@ -354,6 +356,7 @@ bytes = 1
 [server.approvals]
 webhook = "https://"
 secret = "whsec_short"
+link_hours = 169
 """
     file = written(tmp_path / "tidemill.toml", text)
     assert {(code, path.removeprefix(f"{file}: ")) for code, path in problems(file)} == {
@@ -361,6 +364,7 @@ secret = "whsec_short"
         ("setting_invalid", "server.limits.body_bytes"),
         ("setting_invalid", "server.limits.bytes"),
         ("setting_invalid", "server.approvals.webhook"),
+        ("setting_invalid", "server.approvals.link_hours"),
         ("signing_key_invalid", "server.approvals.secret"),
     }
     file.write_text('[server.approvals]\nwebhook = "https://chat.example.com"\n')

@@ -33,7 +33,7 @@ from tidemill.api.streams import LiveStreams
 from tidemill.api.web_files import add_web_files
 from tidemill.engine.engine import Engine
 from tidemill.security.identity import SESSION_COOKIE
-from tidemill.security.signing import DecisionLinks
+from tidemill.security.signing import LINK_HOURS, DecisionLinks
 from tidemill.version import __version__
 
 PREFIX = "/api/v1"
@@ -63,12 +63,14 @@ def create_app(
     limits: ServerLimits | None = None,
     secret: str = "",
     public_url: str = "",
+    link_hours: float = LINK_HOURS,
 ) -> FastAPI:
     """The API of an engine that its caller opens and closes.
 
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
     own, or serve it on the loopback address. `secret` signs the links by which people decide, and `public_url` is what
-    those links begin with; by default a link ends with the process, and begins as the request for it did.
+    those links begin with; by default a link ends with the process, and begins with the address that the server
+    listens on. No link holds for longer than `link_hours`.
     """
     app = FastAPI(
         title="Tidemill",
@@ -82,7 +84,7 @@ def create_app(
     app.state.closing = asyncio.Event()
     """Set when the server stops: open streams end with the place to resume from."""
     limits = limits or ServerLimits()
-    app.state.load_guard, app.state.decision_links = LoadGuard(engine, limits), DecisionLinks(secret)
+    app.state.load_guard, app.state.decision_links = LoadGuard(engine, limits), DecisionLinks(secret, link_hours)
     app.state.public_url = public_url.rstrip("/")
     app.state.durability = health.Durability(engine.context.store)
     documents = frozenset({f"{PREFIX}/workflows", f"{PREFIX}/workflows/validate"})

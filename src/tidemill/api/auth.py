@@ -175,14 +175,14 @@ def _authority(origin: str) -> str:
     return origin.partition("://")[2]
 
 
-def require(permission: str) -> Admission:
+def require(permission: str, weight: int = 1) -> Admission:
     """Refuses callers without a permission."""
 
     async def check(request: Request) -> None:
         access: Access = request.app.state.access
         caller = await access.caller(request)
         guard: LoadGuard = request.app.state.load_guard
-        await guard.admit(caller.principal, permission)
+        await guard.admit(caller.principal, permission, weight)
         if not caller.principal.may(permission):
             message = f"{caller.actor} lacks the permission {permission}"
             raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
@@ -257,14 +257,16 @@ class Router(APIRouter):
         status: int = 200,
         media_type: str = JSON,
         consumes: str | None = JSON,
+        weight: int = 1,
         **options: Any,
     ) -> Callable[[EndpointT], EndpointT]:
         """Add a route: `@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))`.
 
-        A body of another media type than `consumes` is refused; None takes any.
+        A body of another media type than `consumes` is refused; None takes any. `weight` is as how many requests one
+        of this route counts.
         """
         extra = {"x-permission": may, **options.pop("openapi_extra", {})}
-        declared = Declared(may, answers, status, media_type, require(may), consumes)
+        declared = Declared(may, answers, status, media_type, require(may, weight), consumes)
         return self.declared(method, path, declared, openapi_extra=extra, **options)
 
     def declared(self, method: str, path: str, declared: Declared, **options: Any) -> Callable[[EndpointT], EndpointT]:

@@ -119,11 +119,16 @@ async def _rejected(_: Request, error: Exception) -> Response:
     return problem_answer(error.problems, headers=headers)
 
 
-async def _unavailable(_: Request, error: Exception) -> Response:
-    problem = error.problem if isinstance(error, StoreUnusable) else None
-    if problem is None:
-        hint = "free space on the disk of the store" if isinstance(error, DiskFull) else "send the same request again"
-        problem = Problem(code="unavailable", message=str(error), hint=hint)
+async def _unavailable(request: Request, error: Exception) -> Response:
+    # The error names the host or the file of the store: that is for the log of the operator.
+    LOG.warning("%s %s: %s", request.method, request.url.path, error)
+    code, message, hint = "unavailable", "the service cannot do this now", "send the same request again"
+    if isinstance(error, StoreUnusable):
+        code, message = error.problem.code, "the store cannot be used until its operator has mended something"
+        hint = "the log of the server says what"
+    elif isinstance(error, DiskFull):
+        message, hint = "the disk of the store is full", "free space on it"
+    problem = Problem(code=code, message=message, hint=hint)
     return problem_answer([problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 

@@ -243,6 +243,8 @@ WINDOW_MS = 10_000
 COMMITS_MIN = 5
 JUDGED_FOR_MS = 200
 """How often the times of commits are looked at."""
+EXPENSIVE = 20
+"""As how many requests one counts that reads thousands of rows."""
 STARTING = "runs:start"
 """The permission of requests that bring new work."""
 
@@ -274,12 +276,14 @@ class LoadGuard:
         self._backlog: list[Backlog] = []
         self._reading = asyncio.Lock()
 
-    async def admit(self, principal: Principal, permission: str) -> None:
-        """Raises Rejected (`rate_limited`, `backlog_full`, `store_slow`)."""
+    async def admit(self, principal: Principal, permission: str, weight: int = 1) -> None:
+        """Raises Rejected (`rate_limited`, `backlog_full`, `store_slow`). It counts as `weight` requests."""
         who = {"key": principal.key_id or principal.name, "tenant": principal.tenant}
         for kind, rate in self._rates:
-            if not self._windows.hit(rate, kind, principal.tenant, who[kind]):
+            # What counts for more than a second has can be asked once in it.
+            if not self._windows.hit(rate, kind, principal.tenant, who[kind], cost=min(weight, rate.amount)):
                 message = f"more than {rate.amount} requests of the {kind} in a second"
+                message += f"; this one counts as {weight}" if weight > 1 else ""
                 raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
         if permission == STARTING:
             self._check_commits()

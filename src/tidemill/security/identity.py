@@ -190,6 +190,8 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
 RESERVED_NAMES = ("key:", "schedule:", "system:")
 """Names of actors begin with these that are no subjects of tokens."""
 NAME_LENGTH_MAX = 200
+EXPIRES_S_MAX = 253_402_300_799
+"""The last second that `exp` of a token may name: that of the year 9999."""
 ROLES_MAX = 50
 REREAD_MS = 5_000
 """A key set is read again for an unknown key, but not more often than this."""
@@ -258,9 +260,11 @@ class JwtVerifier:
             )
         except jwt.ExpiredSignatureError:
             raise credential_invalid("the token has expired", code="token_expired") from None
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             # Which check failed is told to no one who cannot sign.
             raise credential_invalid() from None
+        if not isinstance(claims["exp"], (int, float)) or not claims["exp"] <= EXPIRES_S_MAX:
+            raise credential_invalid("the token does not say when it expires")
         return claims
 
     def _key_for(self, token: str, now_ms: float) -> tuple[Any, tuple[str, ...]]:

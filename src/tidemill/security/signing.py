@@ -73,6 +73,8 @@ def _unverified(message: str) -> Rejected:
 # Decision links
 
 LINK_LENGTH_MAX = 4_096
+LINK_HOURS = 168.0
+"""How long a link holds at most, unless the operator says less."""
 
 
 class DecisionLink(msgspec.Struct, frozen=True, array_like=True):
@@ -103,10 +105,15 @@ class DecisionLinks:
     Processes that share a `secret` accept each other's tokens; without one, those of a process end with it.
     """
 
-    def __init__(self, secret: str = "") -> None:
+    def __init__(self, secret: str = "", hours: float = LINK_HOURS) -> None:
+        self._ms = int(hours * 3_600_000)
         self.lasting = bool(secret)
         """Whether tokens outlive this process."""
         self._key = hmac.digest(secret.encode() or secrets.token_bytes(32), b"tidemill decision link", hashlib.sha256)
+
+    def end(self, now_ms: int, *ends_ms: int | None) -> int:
+        """When a link that is made now ends: at the earliest of these moments, such as the end of its approval."""
+        return min([now_ms + self._ms, *(each for each in ends_ms if each is not None)])
 
     def issue(self, link: DecisionLink) -> str:
         text = _unpadded(msgspec.json.encode(link))

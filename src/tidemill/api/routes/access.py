@@ -9,6 +9,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import Field
 
 from tidemill.api.auth import Access, Caller, CurrentCaller, Router
+from tidemill.api.protection import EXPENSIVE
 from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
 from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
@@ -237,6 +238,7 @@ async def list_audit(
     "GET",
     "/audit/verify",
     may="audit:read",
+    weight=EXPENSIVE,
     answers=ChainCheck,
     summary="Whether an entry was changed",
     operation_id="verifyAudit",

@@ -24,13 +24,13 @@ from tidemill.errors import rejected
 from tidemill.kernel.activation import ApprovalStatus
 from tidemill.kernel.decide.approvals import as_user
 from tidemill.security.identity import Principal
-from tidemill.security.signing import DecisionLink, DecisionLinks
+from tidemill.security.signing import LINK_HOURS, DecisionLink, DecisionLinks
 
 LOG = logging.getLogger(__name__)
 
 router = Router()
 
-LINK_SECONDS, LINK_SECONDS_MAX = 86_400, 30 * 86_400
+LINK_SECONDS = 86_400
 
 Decision = Literal["approve", "reject", "changes"]
 
@@ -240,7 +240,9 @@ class LinkBody(Body):
         examples=["user:alice"],
         max_length=200,
     )
-    expires_in_seconds: int = Field(LINK_SECONDS, ge=1, le=LINK_SECONDS_MAX)
+    expires_in_seconds: int = Field(
+        LINK_SECONDS, ge=1, le=int(LINK_HOURS * 3_600), description="It never outlives the approval."
+    )
 
 
 @router.on(
@@ -265,6 +267,7 @@ async def create_link(approval_id: str, body: LinkBody, request: Request, caller
     if not links.lasting:
         LOG.warning("links to decisions end with this process: there is no `secret` under [server]")
     context = caller.services.context
+    now_ms, base = context.store.now_ms(), _base(request)
     link = DecisionLink(
         context.tenant,
         view.run_id,
@@ -274,14 +277,25 @@ async def create_link(approval_id: str, body: LinkBody, request: Request, caller
         view.approval.requested_ms,
         person,
         roles,
-        context.store.now_ms() + body.expires_in_seconds * 1_000,
+        links.end(now_ms, now_ms + body.expires_in_seconds * 1_000, view.approval.expires_ms),
         caller.principal.key_id if own else "",
     )
-    base = request.app.state.public_url or str(request.base_url).rstrip("/")
     token = links.issue(link)
     await _enter(caller.services, link, token, "create_link", caller.actor, f"for {person}")
     url = f"{base}/api/v1/decisions/{token}"
     return answer(DecisionUrl(url=url, person=person, expires_ms=link.expires_ms), 201)
+
+
+def _base(request: Request) -> str:
+    """What links begin with: without `public_url` our own address, not the header Host, which the client chooses."""
+    if request.app.state.public_url:
+        return str(request.app.state.public_url)
+    host, port = request.scope.get("server") or ("", None)
+    if not host or port is None:
+        message = "the server does not know under which address people reach it"
+        raise rejected("public_url_missing", message, hint="set `public_url` under [server]")
+    root = str(request.scope.get("app_root_path", request.scope.get("root_path", ""))).rstrip("/")
+    return f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{port}{root}"
 
 
 async def _enter(

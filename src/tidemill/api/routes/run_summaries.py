@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Query, Response
 
 from tidemill.api.auth import CurrentCaller, Router
+from tidemill.api.protection import EXPENSIVE
 from tidemill.api.routes.runs import RunQueryText
 from tidemill.api.schemas import answer
 from tidemill.engine.maintenance.usage import UsageReport
@@ -29,7 +30,15 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
-@router.on("GET", "/runs/count", may="runs:read", answers=RunCount, summary="Count runs", operation_id="countRuns")
+@router.on(
+    "GET",
+    "/runs/count",
+    may="runs:read",
+    weight=EXPENSIVE,
+    answers=RunCount,
+    summary="Count runs",
+    operation_id="countRuns",
+)
 async def count_runs(
     caller: CurrentCaller,
     query: RunQueryText = "",
@@ -42,6 +51,7 @@ async def count_runs(
     "GET",
     "/runs/summary",
     may="runs:read",
+    weight=EXPENSIVE,
     answers=RunSummary,
     summary="Facets, a histogram of starts, and groups of failures of the runs that a query finds",
     operation_id="summariseRuns",
@@ -59,6 +69,7 @@ async def summarise_runs(
     "GET",
     "/runs/failures",
     may="runs:read",
+    weight=EXPENSIVE,
     answers=FailureGroups,
     summary="The failed runs that a query finds, grouped by how they failed",
     operation_id="groupFailures",
@@ -86,6 +97,7 @@ async def resolve_run(caller: CurrentCaller, text: str) -> Response:
     "GET",
     "/usage",
     may="usage:read",
+    weight=EXPENSIVE,
     answers=UsageReport,
     summary="Runs, node-seconds, events, bytes and tokens by day and workflow",
     operation_id="getUsage",

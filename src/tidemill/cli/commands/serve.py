@@ -306,6 +306,7 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
         limits=server.limits,
         secret=server.secret,
         public_url=server.public_url,
+        link_hours=server.link_hours,
     )
 
 

@@ -39,8 +39,6 @@ ATTEMPTS_MAX = 32
 """About a day of attempts."""
 FAILURES_MAX = 3
 """After so many failures in a row a sweep ends: the service does not answer."""
-LINK_MS_MAX = 7 * 86_400_000
-"""How long the link in a message holds; less if the approval ends earlier."""
 TIMEOUT_MS = 10_000
 
 
@@ -130,7 +128,7 @@ class ApprovalWebhook:
         if self._public_url:
             data["approval_url"] = f"{base}/approvals/{approval_id}"
         if self._public_url and self._links.lasting and what == "requested":
-            expires_ms = min(now_ms + LINK_MS_MAX, row.expires_ms or now_ms + LINK_MS_MAX)
+            expires_ms = self._links.end(now_ms, row.expires_ms)
             people = sorted({*row.approvers, *(to for _, to in row.delegated)})
             data["decision_urls"] = {
                 person: f"{base}/decisions/{self._links.issue(_link(tenant, row, person, expires_ms))}"
