@@ -7,12 +7,15 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tests.fixtures.api_world import operations
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
+from tidemill.errors import Rejected
 from tidemill.security.identity import Principal
 
 DOUBLE = """
@@ -273,6 +276,42 @@ async def test_many_requests_with_one_key_start_one_run(server: ApiServer) -> No
     batch = {"workflow": "double", "runs": [{"inputs": {"n": 1}, "key": each} for each in ("b1", "b2")]}
     batches = await asyncio.gather(*(server.post("/runs/batch", batch) for _ in range(5)))
     assert sum(each["created"] for started in batches for each in started["runs"]) == 2
+
+
+async def test_every_route_reaches_a_run_whose_id_has_slashes_and_escapes(server: ApiServer) -> None:
+    ids = {"plain": "plain", "slashes": "team/a/1", "escapes": "50%2F 1?x=y#z &\u00e9/../%25", "dots": "../x"}
+    await server.publish(DOUBLE)
+    for run_id in ids.values():
+        await server.engine.start("double", {"n": 2}, key=run_id)
+        await server.engine.result(run_id, timeout=30)
+    bodies = {"rewind": {"node": "b"}, "override": {"node": "b", "skip": True}, "signal": {"name": "x"}}
+    bodies |= {"relabel": {"set": {"a": "b"}}, "rehearse": {"action": "cancel"}, "fork": {"node": "b"}}
+    told: dict[str, dict[str, tuple[int, str]]] = {}
+    for method, path, operation in operations(server.app.openapi()):
+        if "{run_id}" not in path or path.endswith("/stream"):
+            continue
+        for name, run_id in ids.items():
+            values = {"run_id": run_id, "other_id": run_id, "node": "b"}
+            url = server.url + "/".join(
+                quote(values[part[1:-1]], safe="") if part.startswith("{") else part for part in path.split("/")
+            )
+            body = {"json": bodies.get(path.rpartition("/")[2], {})} if "requestBody" in operation else {}
+            answer = await server.http.request(method, url, **body)
+            code = answer.json().get("code", "") if answer.status_code >= 400 else ""
+            assert code not in ("path_unknown", "run_unknown", "method_not_allowed"), (method, path, run_id)
+            told.setdefault(f"{method} {path}", {})[name] = answer.status_code, code
+    assert len(told) > 25
+    assert [route for route, answers in told.items() if len(set(answers.values())) > 1] == []
+    shown = await server.get(f"/runs/{quote(ids['escapes'], safe='')}")
+    assert shown["run_id"] == ids["escapes"]
+
+
+@pytest.mark.parametrize("run_id", [".", "..", "count", "batch"])
+async def test_a_run_cannot_have_the_address_of_something_else(server: ApiServer, run_id: str) -> None:
+    await server.publish(DOUBLE)
+    with pytest.raises(Rejected) as refused:
+        await server.engine.start("double", {"n": 2}, key=run_id)
+    assert refused.value.code == "run_key_invalid" and refused.value.problems[0].hint
 
 
 async def test_a_document_can_be_started_at_once(server: ApiServer) -> None:

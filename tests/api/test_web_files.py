@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +59,28 @@ async def test_pages_are_the_index_and_anything_else_is_a_problem(folder: Path) 
         assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
         posted = await http.post("/runs", json={})
         assert posted.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_browser_with_a_wrong_address_is_shown_a_page(folder: Path) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with asking(app_with(folder)) as http:
+        for path in ("/runz", "/run/018f-1", "/assets/gone.js"):
+            page = await http.get(path, headers=browser)
+            assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8"), path
+            assert "<script" in page.text and "nonce-" in page.headers["content-security-policy"]
+        for path in ("/api/v1/runz", "/api/v1", "/api"):
+            missing = await http.get(path, headers=browser)
+            assert (missing.status_code, missing.json()["code"]) == (404, "path_unknown"), path
+
+
+async def test_a_file_that_was_deleted_under_the_server_is_not_found(folder: Path) -> None:
+    app = app_with(folder)
+    shutil.rmtree(folder)
+    async with asking(app) as http:
+        for path in (f"/{SCRIPT}", "/theme.js", "/nothing"):
+            for headers in ({}, {"Accept": "text/html"}, {"Accept-Encoding": "br"}):
+                missing = await http.get(path, headers=headers)
+                assert (missing.status_code, missing.json()["code"]) == (404, "path_unknown"), path
 
 
 async def test_the_policy_allows_files_of_the_server_only(folder: Path) -> None:

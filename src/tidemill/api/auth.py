@@ -16,7 +16,7 @@ from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
-from tidemill.api.protection import LoadGuard, TooMany
+from tidemill.api.protection import ESCAPED, LoadGuard, TooMany, unescaped
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
@@ -232,6 +232,8 @@ class GuardedRoute(APIRoute):
         assert isinstance(declared, Declared)
 
         async def admitted(request: Request) -> Response:
+            if ESCAPED in request.scope:
+                request.scope["path_params"] = unescaped(request.path_params)
             await declared.admit(request)
             if declared.consumes is not None and request.method not in SAFE_METHODS:
                 _check_type(request, declared.consumes)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
@@ -59,6 +60,7 @@ class Protection:
             await self._app(scope, receive, send)
             return
 
+        scope = _with_whole_segments(scope)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         is_whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         checked: Receive | None = None
@@ -141,6 +143,24 @@ class Protection:
         if max(accumulate(steps, initial=0)) > depth_max:
             message = f"the body is nested more than {depth_max} levels deep"
             raise rejected("body_too_complex", message, hint="flatten the data")
+
+
+ESCAPED = "tidemill.escaped"
+"""In the scope of a request whose path has segments with escapes: those that the client has escaped."""
+
+
+def _with_whole_segments(scope: Scope) -> Scope:
+    """A scope in which a slash that was sent as %2F, of the id of a run, separates no segments."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower():
+        return scope
+    path = "/".join(unquote(part).replace("%", "%25").replace("/", "%2F") for part in raw.decode("latin-1").split("/"))
+    return {**scope, "path": path, ESCAPED: True}
+
+
+def unescaped(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of such a path."""
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def _check_characters(body: bytes) -> None:

@@ -2,13 +2,15 @@
 
 `index.html` is answered for the addresses of pages only, with the path under which the application is reached and a
 nonce for style elements; other files have their content's hash in their names, so browsers keep them for good. What is
-not known stays the API's problem. Nothing in these files is secret, so no credential is asked for.
+not known stays the API's problem, but a browser that was given a wrong address is shown the page that says so. Nothing
+in these files is secret, so no credential is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import html
+import logging
 import mimetypes
 import re
 import secrets
@@ -22,10 +24,14 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+LOG = logging.getLogger(__name__)
+
 FOLDER = Path(__file__).with_name("web")
 """Where the build puts the files; a released package contains them."""
 INDEX = "index.html"
 IMMUTABLE = "assets/"
+API = "api"
+"""What is below it is for programs."""
 PAGES = frozenset(
     {"", "approvals", "dead-letters", "decide", "runs", "sign-in", "start", "workers", "workflows"}
 )  # fmt: skip
@@ -98,13 +104,20 @@ class WebFiles:
     async def answer(self, name: str, base: str, headers: Mapping[str, str]) -> Response | None:
         """The answer to a path below the root of the application; None if there is none."""
         name = name.strip("/")
-        if name in self._files and name != INDEX:
-            return await self._file(name, headers)
-        if name.partition("/")[0] not in PAGES:
-            return None
-        return await self._index(base) if self.is_built else PlainTextResponse(NOT_BUILT)
+        first = name.partition("/")[0]
+        try:
+            if name in self._files and name != INDEX:
+                return await self._file(name, headers)
+            if first in PAGES:
+                return await self._index(base) if self.is_built else PlainTextResponse(NOT_BUILT)
+            if first != API and self.is_built and "text/html" in headers.get("accept", ""):
+                return await self._index(base, status=404)
+        except OSError as error:
+            # It was there when the server started: another build has replaced it.
+            LOG.warning("a file of the web page cannot be read: %s; restart the server", error)
+        return None
 
-    async def _index(self, base: str) -> Response:
+    async def _index(self, base: str, status: int = 200) -> Response:
         nonce = secrets.token_urlsafe(16)
         text = (await self._body(self._files[INDEX].path)).decode()
         # A function: backslashes of a replacement would be read as groups.
@@ -113,6 +126,7 @@ class WebFiles:
         # Not kept: the nonce of a copy would not be that of the policy.
         return Response(
             text,
+            status,
             media_type="text/html",
             headers={"Content-Security-Policy": policy(nonce), "Cache-Control": "no-store"},
         )

@@ -132,6 +132,8 @@ async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) 
 
 
 RUN_ID_BYTES_MAX = 200
+RESERVED_RUN_IDS = frozenset({".", "..", "batch", "bulk", "count", "failures", "resolve", "summary"})
+"""What follows `/runs/` in addresses that are those of no run."""
 WORDS_MAX = 2_000
 LABELS_MAX = 100
 LABEL_LENGTH_MAX = 200
@@ -149,6 +151,9 @@ def check_run_id(run_id: Any) -> None:
             "use an id of your own request, e.g. an order number",
         )
         raise rejected("run_key_invalid", message, hint=hint)
+    if run_id in RESERVED_RUN_IDS:
+        message = f"the address of a run with the key {run_id} would mean something else"
+        raise rejected("run_key_invalid", message, hint=f"choose another one, such as {run_id.strip('.') or 'run'}-1")
 
 
 def check_deadline(seconds: Any) -> int | None:

@@ -65,6 +65,8 @@ class Schedule(ScheduleSpec, frozen=True, kw_only=True):
     last_error: Problem | None = None
     """Why the last start failed; None once one has succeeded."""
     last_error_ms: int | None = None
+    updated_by: str = ""
+    """Who has set it up as it is: under four eyes, that is who submits its runs."""
     next_times: tuple[int, ...] = ()
     """The next due times; only `show` fills it in."""
     v: int = RECORD_FORMAT
@@ -146,8 +148,16 @@ def evolve_schedule(name: str, schedule: Schedule | None, record: Record) -> Sch
         times: dict[str, Any] = {"updated_ms": record.at_ms, "cursor_ms": record.cursor_ms, "next_ms": record.next_ms}
         spec = {field: getattr(record.spec, field) for field in _SPEC}
         if schedule is not None and schedule.status != "deleted":
-            return msgspec.structs.replace(schedule, status=status, **times, **spec)
-        return Schedule(name=name, status=status, created_ms=record.at_ms, created_by=record.actor, **times, **spec)
+            return msgspec.structs.replace(schedule, status=status, updated_by=record.actor, **times, **spec)
+        return Schedule(
+            name=name,
+            status=status,
+            created_ms=record.at_ms,
+            created_by=record.actor,
+            updated_by=record.actor,
+            **times,
+            **spec,
+        )
     if schedule is None:
         raise ValueError("the first record of a schedule does not create it")
     match record:

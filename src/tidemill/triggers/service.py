@@ -387,7 +387,7 @@ async def start_run(
             with_time(schedule.inputs, flow.workflow.inputs, scheduled_ms),
             key=run_id,
             labels={**schedule.labels, SCHEDULE: schedule.name, SCHEDULED_AT: utc_text(scheduled_ms)},
-            submitted_by=submitted_by or f"schedule:{schedule.name}",
+            submitted_by=submitted_by or schedule.updated_by or schedule.created_by or f"schedule:{schedule.name}",
         )
     except Rejected as refusal:
         if refusal.code != "key_reused" or key is None:

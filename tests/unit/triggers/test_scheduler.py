@@ -12,6 +12,7 @@ from tests.fixtures.cluster import TENANT, Cluster, Process, dying_after, dying_
 from tests.fixtures.kernel.authoring import document, node
 from tests.unit.triggers.test_service import FLOW, served
 from tidemill.engine.index_rows import SCHEDULE
+from tidemill.errors import Rejected
 from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX
 from tidemill.stores.contract import Commit, Row
 from tidemill.testing.faulty_store import lose_reply, refuse
@@ -38,6 +39,24 @@ def expected(made: Schedule, until_ms: int) -> list[str]:
 async def passed(mill: Cluster, seconds: float) -> None:
     """Let time pass, and runs that have started be recorded."""
     await asyncio.sleep(seconds)
+
+
+@simulated
+async def test_who_set_up_a_schedule_may_not_approve_its_runs_under_four_eyes(mill: Cluster) -> None:
+    process, schedules = await served(mill)
+    asks = {"title": "pay?", "four_eyes": True}
+    await process.publish(document(node("ask", type="human", config=asks), name="paid"))
+    await schedules.create("often", "paid", every="1m", end_at=None, actor="ann")
+    await passed(mill, 65)
+    await schedules.update("often", description="changed", actor="bob")
+    await passed(mill, 60)
+    rows = sorted(await mill.rows(f"label:{SCHEDULE}=often"), key=lambda row: row.labels[SCHEDULED_AT])
+    assert [row.submitted_by for row in rows] == ["ann", "bob"]
+    for row, starter, other in zip(rows, ("ann", "bob"), ("bob", "ann"), strict=True):
+        with pytest.raises(Rejected) as refused:
+            await process.engine.decide(row.run_id, "ask", "approve", actor=starter)
+        assert refused.value.code == "four_eyes"
+        await process.engine.decide(row.run_id, "ask", "approve", actor=other)
 
 
 @simulated

@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document fb41a907240760aa.
+// Made by `make web-types` from the OpenAPI document 4bde740fe021dc34.
 
 export interface paths {
     "/livez": {
@@ -1586,7 +1586,10 @@ export interface paths {
          * @description Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token.
          */
         post: operations["beginSession"];
-        /** End the session of a browser */
+        /**
+         * End the session of a browser
+         * @description Every server refuses the cookie within five seconds, also a copy of it.
+         */
         delete: operations["endSession"];
         options?: never;
         head?: never;
@@ -1981,6 +1984,7 @@ export interface components {
             person?: string | null;
             /**
              * Expires In Seconds
+             * @description It never outlives the approval.
              * @default 86400
              */
             expires_in_seconds: number;
@@ -3773,6 +3777,7 @@ export interface components {
             last_started_ms: number | null;
             last_error: components["schemas"]["Problem"] | null;
             last_error_ms: number | null;
+            updated_by: string;
             next_times: number[];
         };
         /** @description Who asks, as the credential of the request has proved it. */
