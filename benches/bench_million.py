@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from benches.figures import Figure, Note
 from benches.filling import MEETINGS, RUNS_PER_CUSTOMER, VIPS, fill, open_engine
 from benches.tape import folder
+from tests.fixtures.api_server import api_server
 from tests.fixtures.servers.postgres_server import running
 from tidemill.engine.engine import Engine
 from tidemill.stores.contract import Claim, Commit, Job, Stream
@@ -115,6 +116,22 @@ async def all_pages(engine: Engine, terms: tuple[str, ...]) -> tuple[list[float]
             return took, found
 
 
+async def over_http(url: str, cursor: str | None) -> AsyncIterator[Figure | Note]:
+    """The same pages as a client of the API gets them: with request, encoding and answer."""
+    async with api_server(url, work=False) as server:
+        asked = {name: {"query": " ".join(terms)} for name, terms in SEARCHES.items()}
+        asked[f"page {RUNS // 100 + 1:,}"] = {"after": cursor or ""}
+        for name, params in asked.items():
+            took: list[float] = []
+            for _ in range(ROUNDS):
+                begun = time.perf_counter()
+                answer = await server.http.get("/runs", params={"limit": 50, **params})
+                took.append((time.perf_counter() - begun) * 1000)
+                assert answer.status_code == 200 and answer.json()["items"], answer.text
+            yield Figure(f"over HTTP, {name}", statistics.median(took), "ms", PAGE_MUST_MS)
+            yield Figure(f"over HTTP, {name}: the worst of {ROUNDS}", max(took), "ms")
+
+
 async def filled(engine: Engine, runs: int) -> AsyncIterator[Figure | Note]:
     """Fill a store, and see that what was written is what the engine would have written."""
     begun = time.perf_counter()
@@ -153,6 +170,8 @@ async def measure(urls: tuple[str, str]) -> AsyncIterator[Figure | Note]:
         cursors = {small: await cursor_behind(small, 20), large: await cursor_behind(large, RUNS // 100)}
         ratio, ms = await times_small(small, large, deep_page(cursors))
         yield Figure(f"page {RUNS // 100 + 1:,}: times a page of {SMALL:,}", ratio, "×", TIMES_MUST)
+        async for figure in over_http(urls[1], cursors[large]):
+            yield figure
         took, found = await all_pages(large, RARELY_MEET)
         assert found >= MEETINGS, found
         yield Note(f"two large terms that meet in {found} runs only: {len(took)} pages")

@@ -220,8 +220,15 @@ class TenantFuzz:
         return text
 
 
-async def fuzz_tenants(folder: Path, *, requests: int, seed: int) -> None:
-    """Each of two tenants asks half of the requests about the other; nothing is told, and nothing of it changes."""
+class FuzzOutcome(NamedTuple):
+    sent: int
+    wrong: list[str]
+    """Where something of another tenant was told or changed."""
+
+
+async def fuzz_tenants(folder: Path, *, requests: int, seed: int) -> FuzzOutcome:
+    """Each of two tenants asks half of the requests about the other, of which nothing shall be told or changed."""
+    sent, wrong = 0, list[str]()
     worlds = await furnished(folder, "acme", "globex")
     pairs = [(worlds["acme"], worlds["globex"]), (worlds["globex"], worlds["acme"])]
     for own, other in pairs:
@@ -229,7 +236,9 @@ async def fuzz_tenants(folder: Path, *, requests: int, seed: int) -> None:
             before = stored(folder / "store.db", other.tenant)
             fuzz = TenantFuzz(server, own, other, seed)
             await fuzz.run(requests // len(pairs))
-            assert not fuzz.wrong, "\n\n".join(fuzz.wrong)
-            assert stored(folder / "store.db", other.tenant) == before, "what another tenant has was changed"
+            sent, wrong = sent + sum(fuzz.statuses.values()), [*wrong, *fuzz.wrong]
+            if stored(folder / "store.db", other.tenant) != before:
+                wrong.append(f"what {other.tenant} has was changed")
         assert {*fuzz.statuses} >= {200, 201, 401, 404, 422}, fuzz.statuses
         assert len(fuzz.asked) > 80 and fuzz.compared > requests // 10, "too little was asked"
+    return FuzzOutcome(sent, wrong)

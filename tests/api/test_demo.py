@@ -91,8 +91,9 @@ async def test_further_runs_come(server: ApiServer) -> None:
     before = len((await server.get("/runs", limit=200))["items"])
     playing = asyncio.create_task(sample_runs.keep_going(server.engine, 0.001))
     wanted = before + len(sample_runs.LATER)
-    await until(lambda: server.get("/runs", limit=200), lambda page: len(page["items"]) >= wanted)
+    page = await until(lambda: server.get("/runs", limit=200), lambda page: len(page["items"]) >= wanted)
     playing.cancel()
+    assert len(page["items"]) >= wanted > before
 
 
 def test_a_demo_stays_in_a_folder_of_its_own(tmp_path: Path) -> None:

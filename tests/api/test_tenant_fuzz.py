@@ -9,7 +9,8 @@ from tests.fixtures.api_world import World, furnished, world_server
 
 
 async def test_nothing_of_another_tenant_is_told(tmp_path: Path) -> None:
-    await fuzz_tenants(tmp_path, requests=300, seed=1)
+    outcome = await fuzz_tenants(tmp_path, requests=300, seed=1)
+    assert outcome.wrong == [] and outcome.sent >= 300
 
 
 async def test_the_fuzz_sees_what_is_told_and_what_is_changed(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_nothing_is_wrong_with_a_calm_day(folder: Path) -> None:
 
 @pytest.mark.parametrize("store", SERVED)
 def test_nor_is_it_on_a_server(store: str, tmp_path: Path) -> None:
-    live(replace(DISTURBANCE, store=store), tmp_path / "kept")
+    chaos_run = live(replace(DISTURBANCE, store=store), tmp_path / "kept")
+    assert (chaos_run.disturbance.store, chaos_run.kills) == (store, 0), "it was no calm day"
+    assert not (tmp_path / "kept").exists(), "files are kept of what broke"
 
 
 def repeated(entries: list[Entry], key: str) -> list[Entry]:

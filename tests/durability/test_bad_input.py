@@ -118,7 +118,8 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def refused(ended: Ended, code: str, words: str) -> None:
+def refused(ended: Ended, code: str, words: str) -> bool:
+    """True for a command that was refused as it must be; the assertion that fails says what is wrong."""
     assert ended.code == main.REFUSED, ended
     assert ended.out == ""
     first, *hints = ended.err.splitlines()
@@ -126,6 +127,7 @@ def refused(ended: Ended, code: str, words: str) -> None:
     assert words in ended.err
     assert len(hints) == 1 and hints[0].strip().startswith("→"), "what to do is not said in one line"
     assert "Traceback" not in ended.err
+    return True
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -323,7 +325,7 @@ def test_a_worker_that_may_not_write_does_not_begin(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     ours(path)
     path.chmod(0o444)
-    refused(bound("worker", "--store", f"sqlite:///{path}"), "store_read_only", "cannot be")
+    assert refused(bound("worker", "--store", f"sqlite:///{path}"), "store_read_only", "cannot be")
 
 
 def bound(*arguments: str) -> Ended:
@@ -374,7 +376,7 @@ def test_a_file_that_may_not_be_read(reachable: Path, tmp_path: Path) -> None:
     path = reachable / "a.db"
     ours(path)
     path.chmod(0o000)
-    refused(as_nobody(tmp_path, path, *LOOKING), "store_unusable", "cannot be opened")
+    assert refused(as_nobody(tmp_path, path, *LOOKING), "store_unusable", "cannot be opened")
 
 
 def test_a_directory_that_may_not_be_written_to(reachable: Path, tmp_path: Path) -> None:

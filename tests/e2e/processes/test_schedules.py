@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
+from tests.fixtures.servers import redis_server
 from tests.fixtures.servers.postgres_server import running
 from tests.fixtures.worker_processes import Place, opened, until
 
@@ -20,10 +21,13 @@ TICK = {"name": "tick", "nodes": [{"id": "a", "type": "value", "config": 1}]}
 Here = tuple[Place, tidemill.Tidemill]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here]:
     if request.param == "sqlite":
         with opened(tmp_path) as found:
+            yield found
+    elif request.param == "redis":
+        with redis_server.running() as server, opened(tmp_path, server.new_store()) as found:
             yield found
     else:
         with running("fsync=off") as server, opened(tmp_path, server.new_store()) as found:
@@ -50,4 +54,30 @@ def test_killed_workers_neither_lose_nor_repeat_a_due_time(store: Here) -> None:
     assert paused.runs <= len(due) <= paused.runs + 1, "a run may have started without its record when it was paused"
     until(lambda: not mill.count("live"), "runs do not end")
     assert {run.status for run in mill.runs(label={"schedule": "often"})} == {"COMPLETED"}
+    assert mill.verify_log().clean
+
+
+def test_a_schedule_from_creation_to_deletion(store: Here) -> None:
+    _, mill = store
+    mill.publish(TICK)
+    made = mill.create_schedule("nightly", "tick", cron="0 2 * * *", timezone="Europe/Berlin", labels={"team": "a"})
+    assert (
+        mill.create_schedule("nightly", "tick", cron="0 2 * * *", timezone="Europe/Berlin", labels={"team": "a"})
+        == made
+    )
+    with pytest.raises(tidemill.Rejected) as refused:
+        mill.create_schedule("nightly", "tick", every="1h")
+    assert refused.value.code == "schedule_exists"
+    changed = mill.update_schedule("nightly", every="15m", description="quarterly")
+    assert (changed.every_ms, changed.cron, changed.labels) == (900_000, "", {"team": "a"})
+    first, *later = mill.schedule("nightly").next_times
+    assert [each - first for each in later] == [900_000 * number for number in range(1, 5)]
+    assert mill.pause_schedule("nightly", reason="holiday").status == "paused"
+    assert mill.schedule_times("nightly") == []
+    run_ids = {mill.trigger_schedule("nightly", key="now") for _ in range(2)}
+    assert [run.run_id for run in mill.runs(label={"schedule": "nightly"})] == [*run_ids]
+    assert mill.resume_schedule("nightly").status == "active"
+    assert [each.name for each in mill.schedules("status:active")] == ["nightly"]
+    mill.delete_schedule("nightly")
+    assert list(mill.schedules()) == []
     assert mill.verify_log().clean

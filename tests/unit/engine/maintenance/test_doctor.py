@@ -277,6 +277,7 @@ def test_a_function_that_all_live_workers_lack(file: StoreFile, worker: Starter)
     file.start(CALLING)
     worker()
     eventually(lambda: file.says("unrunnable_jobs", "no function work"), "no worker says what it lacks")
+    assert file.found("unrunnable_jobs").severity != "ok"
 
 
 def test_a_killed_worker(file: StoreFile, worker: Starter) -> None:
