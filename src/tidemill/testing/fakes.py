@@ -85,7 +85,13 @@ class Fakes:
         self.given = dict(given)
         self.shapes: dict[str, Json] = {}
         """What the workflow reads of each node's output."""
+        self.nodes: set[str] = set()
+        """The nodes of the workflows that were published, also with the name of their workflow."""
         self.effects: list[Effect] = []
+
+    def unknown(self, types: Collection[str]) -> list[str]:
+        """Fakes that are for no node and no node type: misspelt, they would leave the real function in place."""
+        return sorted(self.given.keys() - self.nodes - set(types)) if self.nodes else []
 
     def handlers(self, handlers: Sequence[Handler], reach: Reach) -> list[Handler]:
         """The handlers of one process; `reach` is called at the boundaries of their effects."""

@@ -28,6 +28,7 @@ from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.errors import offered
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
@@ -272,8 +273,13 @@ class SimulatedMill:
         return self._wait(self._cluster.complaints())
 
     def close(self) -> None:
-        """End the simulation; idempotent. Raises AssertionError if a crash that was asked for never happened."""
+        """End the simulation; idempotent.
+
+        Raises AssertionError if a crash that was asked for never happened, or if a fake is for no node that was there.
+        """
         self._end()
+        for name in self._fakes.unknown(self._types.by_name):
+            raise AssertionError(f"there is no node {name} to fake: {offered(name, self._fakes.nodes)}")
         missed = [f"{each.when} {each.kind} of {each.node or 'any node'}" for each in self._planned if each.left > 0]
         if missed:
             raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
@@ -322,6 +328,7 @@ class SimulatedMill:
         published = await engine.publish(document)
         flow = await engine.catalog.flow(engine.context.tenant, published.digest)
         self._fakes.shapes |= read_shapes(flow.workflow)
+        self._fakes.nodes |= {name for node in flow.workflow.by_id for name in (node, f"{flow.workflow.name}.{node}")}
         return published
 
     async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:

@@ -24,7 +24,7 @@ import msgspec
 from tidemill.bootstrap import NodeTypes
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, offered, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
@@ -170,6 +170,7 @@ class Verifier:
         self._document, self._text, self._others, self._real = document, text, others, frozenset(real)
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         self._require_known({*self._real} - {EVERY}, "--real")
+        self._require_faked()
         self._inputs = {**_made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
         self._payloads = _made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
@@ -179,6 +180,26 @@ class Verifier:
         for name in sorted(nodes - self.workflow.by_id.keys()):
             hint = offered(name, list(self.workflow.by_id))
             raise rejected("node_unknown", f"{option} {name}: the workflow has no such node", hint=hint)
+
+    def _require_faked(self) -> None:
+        """Refuse fakes for what is not there: the real thing, or a made value, would be used in silence."""
+        ids = {(self.workflow.name, node) for node in self.workflow.by_id}
+        ids |= {(str(other.get("name")), str(each["id"])) for other in self._others for each in other.get("nodes", ())}
+        nodes = {node for _, node in ids}
+        named = {f"{flow}.{node}" for flow, node in ids}
+        fakes = self._fakes
+        known = (
+            ("nodes", fakes.nodes, nodes | named | self._types.by_name.keys()),
+            ("approvals", fakes.approvals, nodes),
+            ("repeatable", fakes.repeatable, nodes),
+        )
+        problems = [
+            Problem(code="fakes_invalid", message=f"there is no node {name}", path=f"/{key}", hint=offered(name, nodes))
+            for key, given, names in known
+            for name in sorted(set(given) - names)
+        ]
+        if problems:
+            raise Rejected(problems)
 
     @property
     def undisturbed(self) -> History:

@@ -176,6 +176,18 @@ def test_the_nth_time_of_a_node(mill: SimulatedMill) -> None:
     assert len(mill.crashes) == 1 and "/1/1" in mill.crashes[0].about
 
 
+def test_a_fake_of_a_node_that_is_not_there_fails_the_test() -> None:
+    with testing.open(functions={"charge": lambda: 1}) as mill:
+        mill.fake("charge", 7)
+        mill.fake("http", {})
+        assert mill.run(document(calls("charge"))).status == "COMPLETED"
+    mill = testing.open(functions={"charge": lambda: 1})
+    mill.fake("chrage", 7)
+    mill.run(document(calls("charge")))
+    with pytest.raises(AssertionError, match="no node chrage to fake: did you mean `charge`"):
+        mill.close()
+
+
 def test_a_crash_that_never_happens_fails_the_test() -> None:
     mill = testing.open()
     mill.crash("after effect", node="b")

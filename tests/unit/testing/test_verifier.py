@@ -218,6 +218,13 @@ def test_a_broken_law_is_an_error() -> None:
     assert kinds(report) == [("invariant", "error", "")] and not report.ok
 
 
+def test_fakes_for_what_is_not_there_are_refused() -> None:
+    with pytest.raises(Rejected) as refused:
+        fakes = FakesFile(nodes={"x": 1, "http": {}}, approvals={"y": {}}, repeatable=["a", "z"])
+        Verifier(document(calls("a")), functions=FUNCTIONS, fakes=fakes)
+    assert [each.path for each in refused.value.problems] == ["/nodes", "/approvals", "/repeatable"]
+
+
 def test_a_file_of_fakes_is_checked() -> None:
     assert read_fakes({"nodes": {"a": 1}}).nodes == {"a": 1}
     for wrong in ({"node": {}}, {"nodes": []}, [], None):
