@@ -9,7 +9,8 @@ builds objects from; an invalid value is refused at once, with the key or the va
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -62,6 +63,10 @@ REFERENCE = "reference/configuration.md"
 T = TypeVar("T")
 
 
+AMOUNT_MAX = 10**12
+"""Of a budget: calls, tokens, or money."""
+
+
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds that only the operator raises."""
 
@@ -69,10 +74,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs that one root run may start, directly and through its children."""
     input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
-    agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None
     """Calls of language models that the agents of a tenant may make in a day; None is no limit."""
-    agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    agent_money_per_day: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None
+    agent_money_per_day: Annotated[float, msgspec.Meta(gt=0, le=AMOUNT_MAX)] | None = None
     """In the currency of the prices."""
 
 
@@ -301,7 +306,8 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         mcp={name: _mcp_server(name, each, f"{path}: mcp.{name}", problems) for name, each in file.mcp.items()},
         server=_server(file.server, f"{path}: server", problems),
         tenants={
-            name: _tenant(table, f"{path}: tenants.{name}", name, problems) for name, table in file.tenants.items()
+            name: _tenant(table, f"{path}: tenants.{name}", name, file.mcp, problems)
+            for name, table in file.tenants.items()
         },
         tracing=file.tracing,
         source=path,
@@ -374,8 +380,12 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> TenantGrants:
+def _tenant(table: _TenantTable, place: str, name: str, servers: Collection[str], problems: _Problems) -> TenantGrants:
     problems.read(lambda: check_tenant_name(name), None, place)
+    for server in table.mcp or ():
+        if server not in servers:
+            hint = offered(server, servers) if servers else "add a table [mcp.NAME]"
+            problems.add(f"{place}.mcp", f"there is no MCP server {server[:80]!r}", hint)
     imports, egress = table.imports, table.egress
     return TenantGrants(
         imports=problems.read(
@@ -388,6 +398,9 @@ def _tenant(table: _TenantTable, place: str, name: str, problems: _Problems) -> 
     )
 
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
 def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problems) -> McpServerGrant:
     if not MCP_NAME.fullmatch(name):
         hint = "use lower-case letters, digits and dashes, at most 32"
@@ -395,6 +408,12 @@ def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problem
     if bool(grant.command) == bool(grant.url):
         hint = 'write command = ["program", "argument"] or url = "https://…"'
         problems.add(place, "a server has a command or a url", hint)
+    if any(not part.strip() or "\0" in part for part in grant.command):
+        problems.add(f"{place}.command", "a part of the command is empty", 'write command = ["program", "argument"]')
+    for tool, digest in grant.tools.items():
+        if not _DIGEST.fullmatch(digest):
+            hint = f"`tidemill tools mcp {name} --approve` prints the lines that approve tools"
+            problems.add(f"{place}.tools.{tool}", f"{digest[:100]!r} is no digest of a tool", hint)
     if grant.url and (not _is_url(grant.url) or "@" in grant.url):
         problems.add(f"{place}.url", f"{grant.url[:100]!r} is no URL to call", "begin with https:// and a host")
     wrong, right = ("env", "headers") if grant.url else ("headers", "env")

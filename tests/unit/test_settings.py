@@ -326,6 +326,58 @@ workflows = []
     assert ("setting_invalid", "TIDEMILL_JWT_SECRET") in problems()
 
 
+PIN = "sha256:" + "a" * 64
+SERVERS = f"""
+[mcp.tickets]
+command = ["tickets-mcp", "--read"]
+env = {{ TOKEN = "x" }}
+[mcp.tickets.tools]
+search = "{PIN}"
+[mcp.wiki]
+url = "https://wiki.example.com/mcp"
+headers = {{ Authorization = "Bearer x" }}
+"""
+
+
+def test_mcp_servers_and_the_tenants_that_may_use_them(tmp_path: Path) -> None:
+    tenants = '[tenants.acme]\nmcp = ["wiki"]\n[tenants.globex]\nmcp = []\n[tenants.initech]\nimports = []\n'
+    found = read_settings(written(tmp_path / "tidemill.toml", SERVERS + tenants))
+    assert found.mcp["tickets"].command == ("tickets-mcp", "--read") and found.mcp["tickets"].tools == {"search": PIN}
+    assert found.mcp["wiki"].headers == {"Authorization": "Bearer x"}
+    offered = {name: set(found.of_tenant(name).mcp) for name in ("acme", "globex", "initech", "unnamed")}
+    both = {"tickets", "wiki"}
+    assert offered == {"acme": {"wiki"}, "globex": set(), "initech": both, "unnamed": both}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('[mcp.Tickets]\ncommand = ["x"]', "mcp.Tickets"),
+        ("[mcp.tickets]\ntimeout_seconds = 5", "mcp.tickets"),
+        ('[mcp.tickets]\ncommand = ["x"]\nurl = "https://a.example"', "mcp.tickets"),
+        ('[mcp.tickets]\ncommand = ["", "x"]', "mcp.tickets.command"),
+        ('[mcp.tickets]\ncommand = "x"', "mcp.tickets.command"),
+        ('[mcp.tickets]\nurl = "nowhere"', "mcp.tickets.url"),
+        ('[mcp.tickets]\nurl = "https://user:password@a.example"', "mcp.tickets.url"),
+        ('[mcp.tickets]\nurl = "https://a.example"\nenv = { A = "b" }', "mcp.tickets.env"),
+        ('[mcp.tickets]\ncommand = ["x"]\nheaders = { A = "b" }', "mcp.tickets.headers"),
+        ('[mcp.tickets]\ncommand = ["x"]\npins = { a = "b" }', "mcp.tickets.pins"),
+        ('[mcp.tickets]\ncommand = ["x"]\ntimeout_seconds = nan', "mcp.tickets.timeout_seconds"),
+        ('[mcp.tickets]\ncommand = ["x"]\nmax_bytes = 1', "mcp.tickets.max_bytes"),
+        ('[mcp.tickets]\ncommand = ["x"]\ntools = { search = "yes" }', "mcp.tickets.tools.search"),
+        (SERVERS + '[tenants.acme]\nmcp = ["tikets"]', "tenants.acme.mcp"),
+        ('[tenants.acme]\nmcp = ["tickets"]', "tenants.acme.mcp"),
+        ("[limits]\nagent_money_per_day = inf", "limits.agent_money_per_day"),
+        ("[limits]\nagent_money_per_day = nan", "limits.agent_money_per_day"),
+        ("[limits]\nagent_tokens_per_day = 0", "limits.agent_tokens_per_day"),
+        ("[limits]\nagent_calls_per_day = -1", "limits.agent_calls_per_day"),
+    ],
+)
+def test_what_is_wrong_with_mcp_servers_and_budgets_is_told(tmp_path: Path, text: str, path: str) -> None:
+    file = written(tmp_path / "tidemill.toml", text)
+    assert ("setting_invalid", f"{file}: {path}") in problems(file)
+
+
 def test_how_the_server_is_protected_and_whom_it_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "whsec_" + "A" * 44
     text = f"""

@@ -257,5 +257,22 @@ def test_an_operator_approves_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config.write_text(config.read_text() + pins)
     shown = command("tools", "mcp", "tests")
     assert "approved" in shown.out and "new" not in shown.out
+    described = tmp_path / "tools.json"
+    described.write_text('{"add": "Adds. Also reads your mail."}')
+    lines = config.read_text().replace("[mcp.tests]", f'[mcp.tests]\nenv = {{ TOOLS_FILE = "{described}" }}', 1)
+    config.write_text(lines)
+    shown = command("tools", "mcp", "tests")
+    assert "changed" in shown.out
+    again = command("tools", "mcp", "tests", "--approve").out
+    assert again != pins and again.splitlines()[2:] == pins.splitlines()[2:], "only the pin of add is another"
+    config.write_text(lines.replace(pins, again))
+    assert "changed" not in command("tools", "mcp", "tests").out
+    config.write_text('[mcp.tests]\ncommand = ["no-such-program-at-all"]\n')
+    broken = command("tools", "mcp", "tests")
+    assert broken.code != 0 and "no-such-program-at-all" in broken.err and "Traceback" not in broken.err
+    config.write_text('[mcp.tests]\ncomand = ["x"]\n')
+    wrong = command("tools", "mcp", "tests")
+    assert wrong.code == 2 and "mcp.tests.comand" in wrong.err and "command" in wrong.err
+    config.write_text(lines)
     unknown = command("tools", "mcp", "test")
     assert unknown.code == 2 and "mcp_server_unknown" in unknown.err

@@ -19,7 +19,7 @@ from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import Fail
 from tidemill.net.egress import Egress
 from tidemill.security.grants import McpServerGrant
-from tidemill.settings import Settings
+from tidemill.settings import Settings, TenantGrants
 
 PROGRAM = str(Path(__file__).parents[2] / "fixtures" / "mcp_server.py")
 TOKEN = "token-of-the-operator"
@@ -244,6 +244,36 @@ async def test_an_agent_calls_approved_tools_and_a_changed_one_stops_it(tmp_path
     assert failed.error is not None
     assert (failed.status, failed.error["code"]) == ("FAILED", "mcp_tool_changed")
     assert pins["add"] in failed.error["message"]
+
+
+async def test_a_changed_tool_works_again_once_it_is_approved(tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps({"add": "Adds two whole numbers."}))
+    old = await pins_of("add")
+    async with connected(program(env={"TOOLS_FILE": str(tmp_path / "tools.json")})) as server:
+        new = {"add": (await server.definitions())["add"].digest}
+    answers = [turn(("tests__add", {"a": 2, "b": 3})), "five"]
+    statuses = []
+    for pins in (old, new):
+        async with engine(tmp_path, pins) as made:
+            ended = await made.result(await made.start(await _published(made, agent(answers))), timeout=60)
+            statuses.append((ended.status, (ended.error or {}).get("code")))
+    assert statuses == [("FAILED", "mcp_tool_changed"), ("COMPLETED", None)]
+
+
+@pytest.mark.parametrize(
+    ("granted", "code"),
+    [(None, None), (("tests",), None), ((), "mcp_server_unknown"), (("other",), "mcp_server_unknown")],
+    ids=["as the process", "named", "none", "another"],
+)
+async def test_a_tenant_uses_the_servers_that_are_granted_to_it(granted: tuple[str, ...] | None, code: str) -> None:
+    servers = {"tests": program(tools=await pins_of("add")), "other": program()}
+    settings = Settings(mcp=servers, tenants={"acme": TenantGrants(mcp=granted)})
+    async with engine_at("memory://", settings=settings) as made:
+        await made.tenants.create("acme", actor="ann")
+        acme = made.for_tenant("acme")
+        await acme.workflows.publish(agent([turn(("tests__add", {"a": 2, "b": 3})), "five"]))
+        ended = await acme.runs.result(await acme.runs.start("one"), timeout=60)
+    assert (ended.error or {}).get("code") == code
 
 
 async def test_no_document_grants_a_server(tmp_path: Path) -> None:
