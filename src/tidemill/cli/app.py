@@ -163,6 +163,7 @@ def render_command(template: str, scope: str, given: Sequence[str], as_json: boo
 @options.roles
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
+@options.labels
 @options.option("--resume", metavar="RUN", about="Carry on a run: its id, the beginning of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:

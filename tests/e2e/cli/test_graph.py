@@ -171,3 +171,10 @@ def test_every_example_is_drawn(inside: InProcessCli, monkeypatch: pytest.Monkey
         ended = inside("graph", str(file), "--format", "text")
         assert ended.code == main.OK
         assert max(len(line) for line in ended.out.splitlines()) <= 150, file
+
+
+def test_a_picture_of_an_unknown_format_is_refused(cli_store: CliStore, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("name: f\nnodes: [{id: a, type: value}]\n")
+    refused = cli_store("graph", str(tmp_path / "f.yaml"), "-o", str(tmp_path / "x.png"))
+    assert refused.code == main.REFUSED and "no picture is written as .png" in refused.err
+    assert not (tmp_path / "x.png").exists()

@@ -14,6 +14,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import COMMAND, InProcessCli, environment, eventually, process
 from tidemill.cli import main
 
@@ -255,3 +256,10 @@ def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
     events = process("runs", "events", row["run_id"], "--json", cwd=tmp_path).json
     lost = [each for each in events["events"] if each["type"] == "NodeFailed"]
     assert [each["error"]["code"] for each in lost] == ["worker_lost"]
+
+
+def test_a_run_has_the_labels_it_is_given(cli_store: CliStore, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("name: f\nnodes: [{id: a, type: value}]\n")
+    cli_store.fine("run", str(tmp_path / "f.yaml"), "--label", "customer=acme", "--quiet")
+    (row,) = cli_store.json("runs", "list", "label.customer=acme")["runs"]
+    assert row["labels"] == {"customer": "acme"}

@@ -219,8 +219,8 @@ def test_a_broken_law_is_an_error() -> None:
 
 
 def test_fakes_for_what_is_not_there_are_refused() -> None:
+    fakes = FakesFile(nodes={"x": 1, "http": {}}, approvals={"y": {}}, repeatable=["a", "z"])
     with pytest.raises(Rejected) as refused:
-        fakes = FakesFile(nodes={"x": 1, "http": {}}, approvals={"y": {}}, repeatable=["a", "z"])
         Verifier(document(calls("a")), functions=FUNCTIONS, fakes=fakes)
     assert [each.path for each in refused.value.problems] == ["/nodes", "/approvals", "/repeatable"]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self, TextIO
 from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
+from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
@@ -268,6 +268,7 @@ class RunOptions:
     roles: tuple[str, ...]
     as_json: bool
     quiet: bool
+    labels: tuple[str, ...] = ()
     resume: str | None = None
     """A run that was begun earlier and is now carried on."""
     stream: str | None = None
@@ -349,7 +350,7 @@ def _run(
 
     With a server, its workers do the work.
     """
-    run_id = options.resume or RealAmbient().new_id()
+    run_id, labels = options.resume or RealAmbient().new_id(), read_pairs("--label", options.labels)
     app = load_apps(options.apps)
     if remote := is_server(options.store):
         mill = client.connect(options.store)
@@ -367,11 +368,11 @@ def _run(
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         live, events = not (options.as_json or options.quiet), None
         if remote and not options.resume:
-            board.run_id = mill.start(reference, inputs, key=run_id)
+            board.run_id = mill.start(reference, inputs, key=run_id, labels=labels)
         elif not options.resume:
             # It is followed before it starts: no part of a result is missed.
             events = mill.follow(run_id, live=live, awaited=True)
-            mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
+            mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher)
         _watch(mill, board, watcher, prompter, events, live=live)
         return mill.show(board.run_id), board

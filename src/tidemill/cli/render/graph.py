@@ -287,8 +287,12 @@ _FORMS: dict[str, PictureForm] = {
 
 
 def form_of(output: str | None) -> PictureForm | None:
-    """What a file should hold, by the end of its name."""
-    return None if output is None else _FORMS.get(PurePath(output).suffix.lower())
+    """What a file should hold, by the end of its name. Raises Rejected for one that says something else."""
+    suffix = "" if output is None else PurePath(output).suffix.lower()
+    if suffix and suffix not in _FORMS:
+        hint = f"name a file that ends in {', '.join(_FORMS)}, or give --format"
+        raise rejected("format_unknown", f"no picture is written as {suffix}", hint=hint)
+    return _FORMS.get(suffix)
 
 
 def print_picture(picture: str, output: str | None) -> None:

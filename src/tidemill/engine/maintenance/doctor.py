@@ -50,7 +50,17 @@ COMMON = ("default", SYSTEM_QUEUE)
 REASONS_MAX = 5
 NEEDED = ("migrations", "row_security")
 """Findings of a store without which nothing else can be checked."""
-EXTRAS = {"jq": "jq", "postgres": "psycopg", "redis": "hiredis", "s3": "obstore", "sandbox": "pydantic_monty"}
+EXTRAS = {
+    "jq": "jq",
+    "mcp": "mcp",
+    "metrics": "prometheus_client",
+    "otel": "opentelemetry",
+    "postgres": "psycopg",
+    "redis": "hiredis",
+    "s3": "obstore",
+    "sandbox": "pydantic_monty",
+    "server": "fastapi",
+}
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
