@@ -58,6 +58,8 @@ class PatchPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     scopes: tuple[Scope, ...] = ("run",)
     max_nodes_per_patch: int = 5
     max_nodes_per_run: int = 20
+    max_versions_per_run: int = 5
+    """Versions of the workflow that the node publishes in one run."""
     max_fan_out: int = 10
     """Outgoing edges of a node, and items of a map."""
     max_attempts: int = 3
@@ -90,6 +92,7 @@ POLICY_SCHEMA = object_schema(
     scopes={"type": "array", "items": {"enum": ["run", "workflow"]}},
     max_nodes_per_patch=_COUNT,
     max_nodes_per_run=_COUNT,
+    max_versions_per_run=_COUNT,
     max_fan_out=_COUNT,
     max_attempts=_COUNT | {"minimum": 1},
     max_iterations=_COUNT,
@@ -351,6 +354,7 @@ async def _apply(policy: PatchPolicy, context: ToolContext, arguments: dict[str,
         key=context.key,
         message=str(arguments.get("reason", "")),
         tag=str(arguments.get("tag", "")) if arguments.get("tag") in policy.tags else "",
+        versions_max=policy.max_versions_per_run,
     )
     return ToolResult(content=described(applied))
 

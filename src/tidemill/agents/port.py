@@ -136,10 +136,12 @@ class AgentPort(Protocol):
         key: str,
         message: str = "",
         tag: str = "",
+        versions_max: int | None = None,
     ) -> PatchResult:
         """Apply a JSON Patch once per `key`, if the document still has the base digest.
 
-        A patch of the workflow publishes a version and moves no tag except `tag`.
+        A patch of the workflow publishes a version and moves no tag except `tag`. It is refused if this node has
+        published `versions_max` versions in its run already.
         """
 
     async def patched(self, key: str, *, scope: Scope) -> PatchResult | None:

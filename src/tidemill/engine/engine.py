@@ -18,7 +18,7 @@ from tidemill.ambient import Ambient
 from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.agents.accounts import RELEASE_EVERY_MS, AgentAccounts, AgentHost
+from tidemill.engine.agents.accounts import FORGET_OLD_EVERY_MS, RELEASE_EVERY_MS, AgentAccounts, AgentHost
 from tidemill.engine.agents.composite_tools import STREAM_KINDS as TOOL_STREAM_KINDS
 from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.runtime import ProcessRuntime
@@ -330,6 +330,7 @@ class Engine:
         ]
         if self.agents.accounts.has_budget:
             tasks.append(MaintenanceTask("agent-budget", RELEASE_EVERY_MS, self.agents.accounts.release_expired))
+        tasks.append(MaintenanceTask("agent-memory", FORGET_OLD_EVERY_MS, self.agents.accounts.forget_old))
         if not only:
             # It needs the lease of its job; a worker for one run has none.
             tasks.append(MaintenanceTask(ROLL_UP, ROLL_UP_EVERY_MS, UsageRollup(context.store).run))

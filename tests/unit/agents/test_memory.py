@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.fixtures.agents import Model, at_work, of_agent
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tidemill.agents.memory import (
@@ -15,7 +17,10 @@ from tidemill.agents.memory import (
     additions,
     remembered,
 )
-from tidemill.engine.agents.accounts import AgentAccounts
+from tidemill.engine.agents.accounts import DAY, DAYS_KEPT, SESSION, SESSION_DAYS_KEPT, AgentAccounts
+from tidemill.engine.index_rows import DAY_MS
+from tidemill.kernel.spending import Budget, Spend
+from tidemill.stores.memory import MemoryStore
 
 
 def turn(number: int) -> Remembered:
@@ -85,3 +90,33 @@ async def test_a_long_session_is_read_from_its_snapshot(mill: Cluster) -> None:
     (tail,) = await mill.store.load({stream: 0})
     assert tail.snapshot is not None and len(tail.records) <= TURNS_MAX
     assert (await AgentAccounts(mill.store).of("other").session("a session with / and ü")).turns == []
+
+
+async def test_maintenance_forgets_old_days_and_sessions_that_nobody_uses() -> None:
+    clock = [1_000 * DAY_MS]
+    store = MemoryStore(clock=lambda: clock[0])
+    accounts = AgentAccounts(store, Budget(1_000, None, None))
+
+    async def sweep() -> None:
+        cursor, more = dict[str, Any](), True
+        while more:
+            cursor, _, more = await accounts.forget_old(TENANT, cursor)
+
+    async def kept() -> tuple[int, set[str]]:
+        days, sessions = [await store.streams(kind) for kind in (DAY, SESSION)]
+        return len(days), {f"{stream.tenant}/{stream.key}" for stream in sessions}
+
+    for tenant, name in ((TENANT, "old"), (TENANT, "used"), ("other", "old")):
+        await accounts.of(tenant).remember(name, "k1", "question", "answer")
+    await accounts.reserve(TENANT, "k", Spend(1))
+    await sweep()
+    assert await kept() == (1, {f"{TENANT}/old", f"{TENANT}/used", "other/old"})
+    clock[0] += (DAYS_KEPT + 2) * DAY_MS
+    await accounts.of(TENANT).remember("used", "k2", "question", "answer")
+    await sweep()
+    assert await kept() == (0, {f"{TENANT}/old", f"{TENANT}/used", "other/old"})
+    clock[0] += (SESSION_DAYS_KEPT - DAYS_KEPT) * DAY_MS
+    await sweep()
+    assert await kept() == (0, {f"{TENANT}/used", "other/old"}), "what another tenant has is not its business"
+    await accounts.of(TENANT).remember("old", "k1", "question", "answer")
+    assert len((await accounts.of(TENANT).session("old")).turns) == 1

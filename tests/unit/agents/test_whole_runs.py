@@ -126,6 +126,18 @@ async def test_the_one_who_started_the_run_does_not_countersign_under_four_eyes(
         assert (await until(made, run_id, "extra", "COMPLETED", "FAILED")).nodes["extra"]["output"] == "more"
 
 
+async def test_an_agent_publishes_so_many_versions_and_no_more() -> None:
+    policy = {"node_types": ["value"], "scopes": ["workflow"], "countersign": "never", "max_versions_per_run": 2}
+    answers = [turn(patch(add(f"extra{number}"), scope="workflow")) for number in range(4)]
+    async with engine() as made:
+        await made.publish(with_agent([*answers, "Done."], [{"name": "patch_workflow", "policy": policy}]))
+        run_id = await made.start("bench")
+        output = (await until(made, run_id, "agent", "COMPLETED", "FAILED")).nodes["agent"]["output"]
+        errors = [call.get("error") for call in output["tool_calls"]]
+        assert errors == [None, None, "versions_exhausted", "versions_exhausted"]
+        assert len(await made.versions("bench")) == 3
+
+
 async def test_a_person_who_agrees_has_to_choose_one_of_the_options() -> None:
     ask = turn(("ask_human", {"question": "Where to?", "options": ["Rome", "Oslo"]}))
     async with engine() as made:

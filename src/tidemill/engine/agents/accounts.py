@@ -4,6 +4,7 @@ A session is a stream; its snapshot is written with each compaction, so that rea
 is a stream too: an amount is reserved under a key with a time at which it expires, and settled by what was spent.
 Changes of one day that arrive during a commit share the next one, so that many agents of a process make few commits. An
 amount that was reserved and never settled is released by maintenance: its worker was lost, and its run counts the call.
+Maintenance also forgets old days, and sessions that nobody has used for a year.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import msgspec
 from tidemill.agents.memory import Compacted, Memory, Remembered, SessionRecord, additions, remembered
 from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import DAY_MS
-from tidemill.engine.maintenance.schedule import Cursor
+from tidemill.engine.maintenance.schedule import Cursor, TaskResult
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.spending import NO_BUDGET, NOTHING_SPENT, Budget, Spend, cut, exhausted, left_of
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream
+from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream, Tail
 
 SESSION, DAY = "agent_session", "agent_day"
 """Kinds of streams."""
@@ -32,6 +33,12 @@ RACES_MAX = 64
 RESERVED_MS = 900_000
 """After this time a reservation is not settled any more: its worker was lost."""
 RELEASE_EVERY_MS = 60_000
+FORGET_OLD_EVERY_MS = 3_600_000
+FORGOTTEN_MAX = 200
+"""Streams that one call of the maintenance task looks at."""
+DAYS_KEPT = 35
+SESSION_DAYS_KEPT = 365
+"""Days after the last turn of a session."""
 SNAPSHOT_AFTER = 500
 DAYS_KNOWN = 100
 RESERVATIONS_KNOWN = 100_000
@@ -131,10 +138,7 @@ class AgentAccounts:
         """The memory of a session, and the version of its stream."""
         (tail,) = await self._store.load({_session(tenant, name): 0})
         require_intact(tail)
-        memory = Memory() if tail.snapshot is None else _MEMORY.decode(tail.snapshot)
-        for record in tail.records:
-            memory.add(_SESSION_RECORD.decode(record))
-        return memory, tail.version
+        return _memory_of(tail), tail.version
 
     async def remember(self, tenant: str, name: str, turn: Remembered) -> None:
         for _ in range(RACES_MAX):
@@ -192,6 +196,27 @@ class AgentAccounts:
             for day in (today - 1, today):
                 await self._change(Stream(tenant, DAY, str(day)), lambda state, now_ms: (_expired(state, now_ms), ""))
         return cursor
+
+    async def forget_old(self, tenant: str, cursor: Cursor) -> TaskResult:
+        """Remove days and sessions that are too old, as a maintenance task; the cursor goes round all of them."""
+        kind = cursor.get("kind", DAY)
+        found = await self._store.streams(kind, after=Stream(tenant, kind, cursor.get("key", "")), limit=FORGOTTEN_MAX)
+        own = [stream for stream in found if stream.tenant == tenant]
+        for stream in own:
+            (tail,) = await self._store.load({stream: 0})
+            if not tail.damage and self._is_old(tail):
+                # One that was used meanwhile has another version, and stays.
+                await self._store.forget(stream, expected=tail.version)
+        if len(own) == FORGOTTEN_MAX:
+            return TaskResult({"kind": kind, "key": own[-1].key}, more=True)
+        return TaskResult({"kind": SESSION if kind == DAY else DAY}, more=kind == DAY)
+
+    def _is_old(self, tail: Tail) -> bool:
+        now_ms = self._store.now_ms()
+        if tail.stream.kind == DAY:
+            return tail.stream.key.isdecimal() and int(tail.stream.key) < now_ms // DAY_MS - DAYS_KEPT
+        memory = _memory_of(tail)
+        return bool(memory.turns) and memory.turns[-1].at_ms < now_ms - SESSION_DAYS_KEPT * DAY_MS
 
     async def spent_today(self, tenant: str) -> Spend:
         known = await self._load(self._today(tenant))
@@ -275,6 +300,13 @@ class AgentAccounts:
 
 def _expired(day: DayState, now_ms: int) -> list[DayRecord]:
     return [Released(key=key) for key, reserved in day.reservations.items() if reserved.expires_ms <= now_ms]
+
+
+def _memory_of(tail: Tail) -> Memory:
+    memory = Memory() if tail.snapshot is None else _MEMORY.decode(tail.snapshot)
+    for record in tail.records:
+        memory.add(_SESSION_RECORD.decode(record))
+    return memory
 
 
 def _session(tenant: str, name: str) -> Stream:

@@ -132,9 +132,9 @@ class EngineAgentPort:
             if state.commands.get(command_name(Patch, brief(key))) is None:
                 return None
             return _result(await self._services.patches.patch(self._run_id, [], command_id=brief(key)))
-        author = self._author(key)
+        author = f"{self._actor}#{brief(key)}"
         for version in reversed(await context.catalog.versions(context.tenant, state.workflow)):
-            if version.author == author:
+            if version.author in (author, author + self._run_mark):
                 return PatchResult(applied=True, digest=version.digest, version=version.version)
         return None
 
@@ -147,6 +147,7 @@ class EngineAgentPort:
         key: str,
         message: str = "",
         tag: str = "",
+        versions_max: int | None = None,
     ) -> PatchResult:
         if scope == "run":
             outcome = await self._services.patches.patch(
@@ -162,12 +163,14 @@ class EngineAgentPort:
         done = await self.patched(key, scope=scope)
         if done is None:
             name = (await context.entry(self._run_id)).state.workflow
+            if versions_max is not None:
+                await self._check_versions(name, versions_max)
             published = await context.catalog.patch(
                 context.tenant,
                 name,
                 operations,
                 base_digest=base_digest,
-                author=self._author(key),
+                author=f"{self._actor}#{brief(key)}{self._run_mark}",
                 message=message,
                 audited=context.audited,
             )
@@ -179,8 +182,19 @@ class EngineAgentPort:
                 done = msgspec.structs.replace(done, tag=tag)
         return done
 
-    def _author(self, key: str) -> str:
-        return f"{self._actor}#{brief(key)}"
+    async def _check_versions(self, name: str, most: int) -> None:
+        """Refuse to publish without end: a model that never finds its work good would do so."""
+        context = self._context
+        versions = await context.catalog.versions(context.tenant, name)
+        made = sum(version.author.endswith(self._run_mark) for version in versions)
+        if made >= most:
+            message = f"this agent has published {made} versions of {name} in this run, at most {most} are allowed"
+            raise rejected("versions_exhausted", message, hint="finish with the version that you have")
+
+    @property
+    def _run_mark(self) -> str:
+        """The end of the author of a version: in which run the node has published it."""
+        return f"@{brief(f'{self._run_id}/{self._node}')}"
 
     # Workflows and tools
 
