@@ -1,4 +1,7 @@
-"""A standing attack: the rows of `tests/attacks` in a loop on one worker, and runs of others beside it."""
+"""A standing attack: the rows of `tests/attacks` in a loop on one worker, and runs of others beside it.
+
+It ends when every attack has run, which takes some minutes. Notes name the nodes that blocked the worker's loop.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import apsw
 
@@ -24,7 +27,9 @@ from tests.attacks.review import CANARY, ROWS, Answer, Run
 from tests.attacks.test_review import Server, filled
 
 RUNS = [row for row in (*ROWS, *CORPUS) if isinstance(row, Run)]
-SECONDS = 60
+SECONDS_MIN = 60
+SECONDS_MAX = 1_200
+ALONE_SECONDS = 10
 ATTACKS_AT_ONCE = 8
 WAIT_SECONDS = 10
 P99_MS_MUST = 400
@@ -55,22 +60,53 @@ def figures() -> Iterator[Figure | Note]:
             connection.execute(statement)
         connection.close()
         command = [str(Path(sys.executable).with_name("tidemill")), "worker", "--store", store, "--config", str(config)]
-        with _process(command) as worker, tidemill.open(store, work=False) as mill:
+        log = Path(folder, "worker.log")
+        with log.open("wb") as said, _process(command, said) as worker, tidemill.open(store, work=False) as mill:
             mill.publish(PROBE)
-            alone = _latencies(mill, SECONDS / 6)
+            alone = _latencies(mill, lambda seconds: seconds > ALONE_SECONDS)
             attacker = [sys.executable, "-m", "benches.bench_attacks", store, json.dumps(places)]
+            began = time.monotonic()
             with _process(attacker) as attacks:
                 assert attacks.stdout is not None
                 documents = int(attacks.stdout.readline())
-                took = _latencies(mill, SECONDS)
-            runs = len(attacks.stdout.readlines())
+                ended = _Ended(attacks.stdout)
+                took = _latencies(
+                    mill,
+                    lambda seconds: seconds > SECONDS_MAX or (seconds > SECONDS_MIN and len(ended.names) == documents),
+                )
+            lasted = time.monotonic() - began
             memory = _peak_mb(worker.pid)
-    yield Note(f"{documents} attacks, {runs} runs of them in {SECONDS} s, {len(took)} runs beside them")
+        for line in sorted(set(_blockages(log.read_text(errors="replace")))):
+            yield Note(line)
+    done = f"{len(ended.names)} of {documents} attacks, {ended.runs} runs of them"
+    yield Note(f"{done} in {lasted:.0f} s, {len(took)} runs beside them")
     yield Figure("run of one node alone, p99", _p99(alone), "ms")
     yield Figure("run of one node beside a standing attack, p50", sorted(took)[len(took) // 2], "ms")
     yield Figure("run of one node beside a standing attack, p99", _p99(took), "ms", must=P99_MS_MUST)
     yield Figure("run of one node beside a standing attack, longest", max(took), "ms")
     yield Figure("memory of the worker under attack, peak", memory, "MB", must=MEMORY_MB_MUST)
+
+
+class _Ended:
+    """Which attacks have ended, as the attacker tells it."""
+
+    def __init__(self, lines: IO[bytes]) -> None:
+        self.names: set[bytes] = set()
+        self.runs = 0
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: IO[bytes]) -> None:
+        for name in lines:
+            self.names.add(name)
+            self.runs += 1
+
+
+def _blockages(log: str) -> Iterator[str]:
+    """What the watchdog of the worker said, with the innermost frames of each stack."""
+    for part in log.split("the event loop ")[1:]:
+        lines = part.splitlines()
+        frames = [line.strip().removeprefix("File ") for line in lines if line.lstrip().startswith("File ")]
+        yield f"the event loop {lines[0]}: {' < '.join(reversed(frames[-4:]))}"
 
 
 def _answers() -> dict[str, Answer]:
@@ -92,9 +128,11 @@ def _published(mill: Any, places: dict[str, str]) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def _process(command: list[str], log: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose output is read, or written to a log."""
     environment = {**os.environ, "TIDEMILL_SECRET_CRM": CANARY}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    out, err = (subprocess.PIPE, subprocess.DEVNULL) if log is None else (log, log)
+    process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
     try:
         yield process
         assert process.poll() is None, f"{command[1:3]} has ended"
@@ -128,11 +166,11 @@ def attack(store: str, places: dict[str, str]) -> None:
             thread.join()
 
 
-def _latencies(mill: Any, seconds: float) -> list[float]:
-    """Milliseconds from the start of a run to its result, one run after the other."""
-    took = []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def _latencies(mill: Any, ends: Callable[[float], bool]) -> list[float]:
+    """Milliseconds from the start of a run to its result, one run after the other, until it `ends` by its seconds."""
+    took: list[float] = []
+    first = time.monotonic()
+    while not ends(time.monotonic() - first):
         began = time.perf_counter()
         run = mill.result(mill.start("probe"), timeout_s=300)
         took.append((time.perf_counter() - began) * 1000)

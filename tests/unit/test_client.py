@@ -517,3 +517,38 @@ def test_a_document_that_is_not_json_is_refused(config: object) -> None:
     with tidemill.open("memory://") as mill, pytest.raises(tidemill.Rejected) as refused:
         mill.publish({"name": "w", "nodes": [{"id": "a", "type": "value", "config": config}]})
     assert refused.value.code == "not_json"
+
+
+FOREIGN = {"private": "x" * 100_000}
+
+
+def test_a_digest_gives_no_author_a_value_or_a_file_of_another_workflow(tmp_path: Path) -> None:
+    def make() -> dict[str, Any]:
+        return {"value": FOREIGN, "file": tidemill.Blob(b"private" * 100, "text/plain", "x.txt")}
+
+    async def read(context: tidemill.NodeContext) -> str:
+        return (await context.read(context.upstream["a"])).decode()
+
+    with tidemill.open(f"sqlite:///{tmp_path}/mill.db", functions=[make, read]) as mill:
+        made = {"name": "other", "nodes": [{"id": "a", "type": "python", "config": {"function": "make"}}]}
+        file = mill.run({**made, "outputs": "{{ a.output.file }}"}).outputs
+        (value,) = [each.digest for each in mill.blobs()[0] if each.size > 100_000]
+        with pytest.raises(tidemill.Rejected) as refused:
+            mill.publish({"name": "w", "nodes": [{"id": "a", "type": "value", "config_ref": value}]})
+        assert refused.value.code == "config_ref_unreadable" and "belongs to a run" in str(refused.value)
+        nodes = [
+            {"id": "a", "type": "value", "config": "{{ inputs.f }}"},
+            {"id": "b", "type": "python", "dependencies": ["a"], "config": {"function": "read"}},
+        ]
+        for schema in ({"default": file}, {"default": {}, "properties": {"$blob": {"default": file["$blob"]}}}):
+            with pytest.raises(tidemill.Rejected) as refused:
+                mill.run({"name": "w", "nodes": nodes, "inputs": {"properties": {"f": schema}}})
+            assert refused.value.code == "blob_unknown"
+        # The caller may give it, and the operator may keep one for everybody.
+        assert mill.run({"name": "w", "nodes": nodes}, {"f": file}).status == "COMPLETED"
+        kept = mill.put_blob(b"for all", keep=True)
+        defaults = {"properties": {"f": {"default": kept}}}
+        assert mill.run({"name": "w", "nodes": nodes, "inputs": defaults}).outputs == {"b": "for all"}
+        stored = mill.put_blob(b'{"x": 1}')["$blob"]
+        by_reference = {"name": "v", "nodes": [{"id": "a", "type": "value", "config_ref": stored}]}
+        assert mill.run(by_reference).outputs == {"a": {"x": 1}}

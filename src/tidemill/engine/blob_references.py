@@ -25,6 +25,8 @@ from tidemill.kernel.queries import payload_fields, payloads_in
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 BLOB_REFERENCE = "blob_reference"
+REFERRING_MAX = 100
+"""Streams that are looked at to see whether one of them is a run."""
 KINDS = (RUN, WORKFLOW)
 """Every kind of stream whose records may refer to a blob."""
 
@@ -79,6 +81,12 @@ def parts_of(key: str) -> tuple[str, str, str]:
     kind, _, rest = key.partition("/")
     name, _, digest = rest.rpartition("/")
     return kind, name, digest
+
+
+async def run_refers(store: Store, tenant: str, digest: str) -> bool:
+    """Whether a run needs a blob."""
+    page = await store.find(tenant, BLOB_REFERENCE, (digest,), limit=REFERRING_MAX)
+    return page.after is not None or any(parts_of(row.key)[0] == RUN for row in page.rows)
 
 
 # The marker

@@ -17,8 +17,8 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.engine.blob_references import mark_new_tenant, reference_rows, version_references
-from tidemill.engine.compiled import CompiledWorkflow, filled_in, off_loop
+from tidemill.engine.blob_references import mark_new_tenant, reference_rows, run_refers, version_references
+from tidemill.engine.compiled import CONTENT_BYTES_MAX, CompiledWorkflow, filled_in, off_loop
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
@@ -138,12 +138,21 @@ class Catalog:
 
     # Publishing
 
+    async def _content(self, tenant: str, digest: str) -> bytes:
+        """What a document refers to. A value of a run is no content, unless it is kept: a digest is no key."""
+        known = await self._blobs.stat(tenant, digest)
+        if known is not None and known.size > CONTENT_BYTES_MAX:
+            raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
+        if known is not None and not known.kept and await run_refers(self._store, tenant, digest):
+            raise ValueError("it belongs to a run; store it with `tidemill blobs put --keep`")
+        return await self._blobs.get(tenant, digest)
+
     async def compile(self, tenant: str, document: Any) -> Compiled:
         """Compile a document, with all content that it refers to inlined. Nothing is stored."""
         # Imported here, because the compiler is large and only publishing needs it.
         from tidemill.kernel.compile.compiler import compile_document
 
-        filled = await filled_in(document, tenant, self._blobs)
+        filled = await filled_in(document, partial(self._content, tenant))
         compiling = partial(compile_document, filled, unusable_types=self._unusable, of_workers=True)
         types = await self.node_types.union(tenant)
         try:

@@ -7,13 +7,12 @@ collected afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.expressions.conditions import Condition, compiled, is_small
@@ -46,12 +45,16 @@ CONTENT_BYTES_MAX = 8 * 1024 * 1024
 """Limit of content that a document refers to; larger content is data, not schema, code or configuration."""
 
 
-async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
+Content = Callable[[str], Awaitable[bytes]]
+"""The content of a document by its digest. Raises `Unavailable` or ValueError."""
+
+
+async def filled_in(document: Any, content: Content) -> Any:
     """Inline the content that a document refers to; raises Rejected with everything that cannot be read."""
-    return await _with_configs(await _with_conditions(document, tenant, blobs), tenant, blobs)
+    return await _with_configs(await _with_conditions(document, content), content)
 
 
-async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
+async def _with_conditions(document: Any, content: Content) -> Any:
     if not await off_loop(document, borrowed_in, document):
         return document
     copy, problems = await off_loop(document, _copied, document), []
@@ -60,7 +63,7 @@ async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
             problems.append(borrowed.misspelt())
             continue
         try:
-            body = await _content(tenant, borrowed.digest, blobs)
+            body = await content(borrowed.digest)
             borrowed.fill(body.decode() if borrowed.field == "code" else decode_value(body))
         except (Unavailable, ValueError) as error:
             message = f"{borrowed.key} refers to something that cannot be read: {error}"
@@ -78,7 +81,7 @@ def _copied(document: Any) -> Any:
         raise rejected("too_deep", "the document is nested too deep") from None
 
 
-async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
+async def _with_configs(document: Any, content: Content) -> Any:
     nodes = document.get("nodes") if isinstance(document, dict) else None
     each = nodes.values() if isinstance(nodes, dict) else nodes if isinstance(nodes, list) else ()
     if not any(isinstance(node, dict) and "config_ref" in node for node in each):
@@ -91,20 +94,13 @@ async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
         if digest is None:
             continue
         try:
-            node["config"] = decode_value(await _content(tenant, digest, blobs))
+            node["config"] = decode_value(await content(digest))
         except (Unavailable, ValueError) as error:
             message = f"node {node['id']} refers to a configuration that cannot be read: {error}"
             hint = "store the blob first, or write the configuration into the document"
             path = f"/nodes/{number}/config_ref"
             raise rejected("config_ref_unreadable", message, path=path, hint=hint) from None
     return normal
-
-
-async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
-    known = await blobs.stat(tenant, digest)
-    if known is not None and known.size > CONTENT_BYTES_MAX:
-        raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
-    return await blobs.get(tenant, digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import NotJson, encode_given, encode_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
@@ -29,6 +29,8 @@ PROPERTY_BYTES = 256
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, bytes_max: int | None = None) -> Payload:
     """The inputs with the schema's defaults, as a payload; raises `Rejected` with every mismatch."""
     value = with_defaults(inputs, schema)
+    if value is not inputs:
+        await _check_defaults(tenant, value, inputs, blobs)
     if schema is not None:
         problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
         if problems:
@@ -43,6 +45,22 @@ def with_defaults(inputs: Any, schema: Any) -> Any:
     if inputs is None:
         inputs = schema.get("default", {})
     return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema, DefaultsBudget())
+
+
+async def _check_defaults(tenant: str, value: Any, inputs: Any, blobs: Blobs) -> None:
+    """Refuse defaults that describe a file which is not kept: its author could read the file of another workflow."""
+    try:
+        text = encode_text(value)
+        added = set(files_in(text)) - set(files_in(encode_text(inputs))) if MARKED in text else ()
+    except NotJson:
+        # `packed` says why.
+        return
+    for digest in added:
+        known = await blobs.stat(tenant, digest)
+        if known is None or not known.kept:
+            hint = "give it with the inputs, or store it with `tidemill blobs put --keep`"
+            message = f"a default describes {digest}, which is not kept"
+            raise rejected("blob_unknown", message, path="/inputs", hint=hint)
 
 
 class DefaultsBudget:
