@@ -4,7 +4,7 @@ A session is a stream; its snapshot is written with each compaction, so that rea
 is a stream too: an amount is reserved under a key with a time at which it expires, and settled by what was spent.
 Changes of one day that arrive during a commit share the next one, so that many agents of a process make few commits. An
 amount that was reserved and never settled is released by maintenance: its worker was lost, and its run counts the call.
-Maintenance also forgets old days, and sessions that nobody has used for a year.
+Maintenance also forgets old days, and sessions that no agent has used for a year.
 """
 
 from __future__ import annotations
