@@ -135,4 +135,4 @@ def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
 
 def amount_of(usage: Usage, prices: Prices | None, cost: float | None) -> Spend:
     money = cost if cost is not None else 0.0 if prices is None else usage.cost(prices)
-    return Spend(1, usage.input_tokens + usage.output_tokens, round(money * MICROS))
+    return Spend(1, usage.input_tokens + usage.output_tokens, round(money * MICROS), usage.cached_tokens)

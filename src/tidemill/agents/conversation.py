@@ -9,7 +9,7 @@ attempt after a crash, a fork or a wait adds the records of the log again: the s
     wait    a tool waits for a person or a child run      tool    the result of a tool
 
 `ask` in a record says that the model is asked next, and what is set aside for that. If no reply and no failure follows,
-the call was lost, and counts as spent.
+the call was lost, and counts as spent. `child` says what a child run has spent that the record before waited for.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Conversation:
         fold = _FOLDS.get(record.get("t", ""))
         if fold is not None:
             fold(self, record)
+        if "child" in record:
+            self.spent += Spend(*record["child"])
         if "ask" in record:
             if self._asked is not None:
                 # The call was lost with its worker.
@@ -212,7 +214,7 @@ def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> R
         "provider": reply.provider,
         "finish": reply.finish_reason,
         "refusal": reply.refusal,
-        "usage": [] if usage is None else _numbers(usage),
+        "usage": [] if usage is None else amounts_of(usage),
         "native": "" if reply.native is None else packed(reply.native),
         "position": reply.position,
         "failed": [[each.provider, each.model, each.code, each.message] for each in reply.failed],
@@ -239,16 +241,9 @@ def reply_of(record: Record) -> Reply:
     )
 
 
-def _numbers(usage: Usage) -> list[int]:
-    numbers = list(msgspec.structs.astuple(usage))
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return numbers
-
-
-def amounts_of(spent: Spend) -> list[int]:
-    """Calls, tokens and millionths, without the zeros at the end."""
-    amounts = [spent.calls, spent.tokens, spent.micros]
+def amounts_of(spent: Spend | Usage) -> list[int]:
+    """The numbers without the zeros at the end."""
+    amounts = [*msgspec.structs.astuple(spent)]
     while amounts and not amounts[-1]:
         amounts.pop()
     return amounts

@@ -108,6 +108,9 @@ class AgentLoop:
         self._day_keys = 0
         self._speaks_in = -1
         """The turn of the latest streamed text."""
+        self._child_spent: Spend | None = context.child_spent
+        """What a child run has spent, until a record says so."""
+        self._conversation.spent += self._child_spent or NOTHING_SPENT
 
     async def run(self) -> HandlerOutcome:
         if not self._conversation.begun:
@@ -126,22 +129,20 @@ class AgentLoop:
 
     async def _add(self, record: Record, *, asks: bool = False, spent: Spend | None = None) -> None:
         """Record something. `asks`: the model is asked next, so an amount for that is set aside in the same commit."""
-        reserve = None
+        reserve, told = None, {} if self._child_spent is None else {"child": amounts_of(self._child_spent)}
         if asks and self._why_stop() is None:
             reserve = estimated(self._prefix.size, self._after(record), self._asked_settings())
-        if reserve is not None:
             asking = record | {"ask": amounts_of(reserve)}
             try:
-                await self._append(asking, reserve=reserve, spent=spent)
+                await self._append(asking | told, reserve=reserve, spent=spent)
                 record = asking
             except Fail as refused:
                 if refused.code != "budget_exceeded":
                     raise
                 self._refused, reserve = refused, None
-                await self._append(record, spent=spent)
-        else:
-            await self._append(record, spent=spent)
-        self._reserved = reserve
+        if reserve is None:
+            await self._append(record | told, spent=spent)
+        self._reserved, self._child_spent = reserve, None
         self._conversation.add(record)
 
     def _after(self, record: Record) -> list[Message]:

@@ -208,9 +208,3 @@ def _arguments(text: str) -> Any:
         return msgspec.json.decode(text) if text.strip() else {}
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return text
-
-
-def cached_share(usage: dict[str, int]) -> float:
-    """The share of the input that came from the provider's cache."""
-    total = usage.get("input_tokens", 0)
-    return usage.get("cached_tokens", 0) / total if total else 0.0

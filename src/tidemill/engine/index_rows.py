@@ -24,6 +24,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Retention
+from tidemill.kernel.spending import NOTHING_SPENT
 from tidemill.kernel.state import DeadLetter, State, key_at, peek_at
 from tidemill.stores.contract import Row, Stream
 
@@ -97,6 +98,13 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     output_bytes: int = 0
     tokens: int = 0
     """Tokens that were emitted."""
+    model_calls: int = 0
+    """Calls of models by its agents, without those of child runs."""
+    model_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of them that came from the provider's cache."""
+    model_cost: float = 0.0
+    """In the currency of the prices."""
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -247,11 +255,17 @@ def _known_at_end(state: State) -> tuple[object, ...]:
     if state.status == "FAILED" and state.error is not None:
         failure = fingerprint(state.error.code, state.failed_node, state.error.message)
         message = state.error.message[:MESSAGE_SHOWN_MAX]
-    return failure, message, state.work_ms, state.size, state.emitted
+    known = (failure, message, state.work_ms, state.size, state.emitted)
+    if state.spent == NOTHING_SPENT:
+        return known
+    spent = state.spent - state.spent_by_children
+    return (*known, spent.calls, spent.tokens, spent.cached, spent.cost)
 
 
 AT_END = ("failure", "error_message", "work_ms", "output_bytes", "tokens")
 """The fields of `_known_at_end`."""
+SPENDING = ("model_calls", "model_tokens", "cached_tokens", "model_cost")
+"""Those after them, where models were asked."""
 
 _QUOTED = re.compile(r"""(?<!\w)(["'`])(.*?)\1(?!\w)""", re.DOTALL)
 _ID = re.compile(r"\b(?:[\w-]*[0-9][\w-]*|[0-9a-fA-F]{8,})")

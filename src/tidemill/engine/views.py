@@ -24,6 +24,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import dead_ends
+from tidemill.kernel.spending import NOTHING_SPENT, Spend
 from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
@@ -79,6 +80,7 @@ class RunView:
         "parent": {"type": ["string", "null"]},
         "forked_from": {"type": ["array", "null"]},
         "nodes": {"type": "object", "additionalProperties": {"type": "object"}},
+        "spent": {"type": "object", "additionalProperties": {"type": "number"}},
         "warnings": {"type": "array", "items": {"type": "string"}},
         "outputs_declared": {"type": "boolean"},
     }
@@ -107,6 +109,8 @@ class RunView:
         """What the run waits for, in a few words each."""
         self.stuck = ""
         """Why a worker gave up on the run for now."""
+        self.spent = spending_view(state.spent)
+        """What its agents and child runs have spent on models: `calls`, `tokens`, `cached_tokens`, `cost`."""
         self.warnings: tuple[str, ...] = ()
         """What is odd about a run that completed: that no terminal node of it did."""
         done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]
@@ -185,6 +189,7 @@ class RunView:
             setattr(view, name, shown[name])
         view.status, view.waiting_for = RunStatus(shown["status"]), tuple(shown["waiting_for"])
         view.stuck, view.outputs_missing = shown.get("stuck", ""), shown.get("outputs_missing", "")
+        view.spent = shown.get("spent", {})
         view.warnings, view._declared = tuple(shown.get("warnings", ())), bool(shown.get("outputs_declared"))
         view.graph, view.traces = None, {}
         return view
@@ -195,6 +200,7 @@ class RunView:
         rare = {
             "stuck": self.stuck,
             "outputs_missing": self.outputs_missing,
+            "spent": self.spent,
             "warnings": list(self.warnings),
             "outputs_declared": self._declared,
         }
@@ -212,6 +218,13 @@ _APPROVAL_FIELDS = (
     "on_behalf_of", "decided_ms", "comments",
 )  # fmt: skip
 """The keys that `to_dict` answers, in this order."""
+
+
+def spending_view(spent: Spend) -> dict[str, float]:
+    """Empty if nothing was spent."""
+    if spent == NOTHING_SPENT:
+        return {}
+    return {"calls": spent.calls, "tokens": spent.tokens, "cached_tokens": spent.cached, "cost": spent.cost}
 
 
 class ApprovalView:

@@ -240,6 +240,8 @@ class NodeContext(msgspec.Struct):
     """For agents: what tools may ask of the engine (`tidemill.agents.port.AgentPort`)."""
     accounts: Any = None
     """For agents: session memories and the budget of the tenant (`tidemill.agents.memory.Accounts`)."""
+    child_spent: Spend | None = None
+    """For agents: what the child run has spent that it waited for, if no record says so yet."""
     traceparent: str = ""
     """The trace that the attempt belongs to, as W3C writes it; empty without tracing. Pass it on to what you call."""
 

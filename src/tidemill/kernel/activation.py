@@ -167,6 +167,8 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
     """The seq of the first of them."""
     reserved: Spend | None = None
     """Set aside from the budget of the run for a call of a model, or for a child run."""
+    child_spent: Spend | None = None
+    """What the child run has spent that it waited for, until a record says so."""
 
 
 QUEUED_ITEM = Activation(status="QUEUED")

@@ -112,7 +112,7 @@ def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
 def _reset(act: Activation) -> None:
     """Forget how an activation ended; its attempt number and last checkpoint stay."""
     act.status, act.running, act.failures, act.lost = "PENDING", False, 0, 0
-    act.retry_at_ms = act.wait = act.output = act.error = act.resumed = act.approval = None
+    act.retry_at_ms = act.wait = act.output = act.error = act.resumed = act.approval = act.child_spent = None
     act.recall, act.ended_seq = False, 0
 
 
@@ -259,7 +259,7 @@ def run_forked(state: State, event: events.RunForked) -> None:
     state.dead_letters = state.discarded = state.undo_at = 0
     state.work_ms = state.emitted = 0
     # The other run has paid for its calls, and its parent is not the parent of this one.
-    state.spent = state.reserved = NOTHING_SPENT
+    state.spent = state.reserved = state.spent_by_children = NOTHING_SPENT
     state.budget = None
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
@@ -276,7 +276,7 @@ def run_forked(state: State, event: events.RunForked) -> None:
 
 def _detach(state: State, visit: Visit, act: Activation) -> None:
     act.token = act.reported = act.discarded = act.lost = 0
-    act.reserved = None
+    act.reserved = act.child_spent = None
     between = act is visit and visit.map is not None
     if act.status == "RUNNING" and not between:
         act.status, act.running = "QUEUED", False

@@ -87,6 +87,9 @@ def child_finished(state: State, event: events.ChildFinished) -> None:
     act = edit_at(state.edit(event.node), event.index)
     if event.spent is not None or act.reserved is not None:
         settle_spending(state, act, NOTHING_SPENT if event.spent is None else event.spent)
+    if event.spent is not None:
+        act.child_spent = event.spent
+        state.spent_by_children += event.spent
 
 
 UNKNOWN_OUTCOME = "unknown_outcome"
@@ -198,7 +201,7 @@ def node_appended(state: State, event: events.NodeAppended) -> None:
     act.appended += 1
     act.token = max(act.token, event.token)
     # The record holds what the wait gave. It is progress, so the workers lost before it do not count any more.
-    act.resumed, act.recall, act.lost = None, False, 0
+    act.resumed, act.recall, act.child_spent, act.lost = None, False, None, 0
     state.blobs += type(event.value) is BlobRef
     if event.spent is not None:
         settle_spending(state, act, event.spent)
@@ -374,7 +377,7 @@ def over(state: State, visit: Visit, act: Activation, event: events.Ending, stat
     act.since_ms, act.ended_seq = event.at_ms, state.seq
     if act.reserved is not None:
         lapse(state, act)
-    act.resumed, act.recall = None, False
+    act.resumed, act.recall, act.child_spent = None, False, None
     if act.approval is not None:
         act.approval = closed(act.approval)
     if act is not visit:

@@ -16,12 +16,20 @@ class Spend(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkno
     calls: int = 0
     tokens: int = 0
     micros: int = 0
+    cached: int = 0
+    """Those of the tokens that came from the provider's cache; no budget limits them."""
+
+    @property
+    def cost(self) -> float:
+        return self.micros / 1_000_000
 
     def __add__(self, other: Spend) -> Spend:
-        return Spend(self.calls + other.calls, self.tokens + other.tokens, self.micros + other.micros)
+        calls, tokens, micros = self.calls + other.calls, self.tokens + other.tokens, self.micros + other.micros
+        return Spend(calls, tokens, micros, self.cached + other.cached)
 
     def __sub__(self, other: Spend) -> Spend:
-        return Spend(self.calls - other.calls, self.tokens - other.tokens, self.micros - other.micros)
+        calls, tokens, micros = self.calls - other.calls, self.tokens - other.tokens, self.micros - other.micros
+        return Spend(calls, tokens, micros, self.cached - other.cached)
 
 
 NOTHING_SPENT = Spend()

@@ -196,6 +196,8 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """What the run and its children have spent on language models."""
     reserved: Spend = NOTHING_SPENT
     """What is set aside of its budget for calls in flight and child runs."""
+    spent_by_children: Spend = NOTHING_SPENT
+    """The part of `spent` that child runs have spent."""
     behind: dict[str, Visit] | None = None
     """In a draft only: the visits of its base, which it never changes."""
 
@@ -313,7 +315,7 @@ def find_activation(state: State, key: str) -> Activation | None:
     return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
 
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
 """First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
 
 A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from tests.fixtures.agents import Model, Tools, agent, at_work, of_agent, records, tags
-from tests.fixtures.cluster import TENANT, Cluster, simulated
+from tests.fixtures.agents import Answer, Model, Tools, agent, at_work, of_agent, records, tags
+from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document
 from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm.provider import OnText, Question, Reply, Usage
 from tidemill.kernel.events import NodeWaiting
 from tidemill.kernel.spending import Budget, Spend
 
@@ -76,7 +78,7 @@ async def test_money_is_counted_by_the_price_table(mill: Cluster) -> None:
     worker = await at_work(mill, model)
     run = await worker.run(of_agent(prices=PRICES, budget={"money": 0.1}))
     assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("budget_exceeded", 4)
-    assert (await mill.state(run.run_id)).spent == Spend(4, 480, 4 * 30_000)
+    assert (await mill.state(run.run_id)).spent == Spend(4, 480, 4 * 30_000, 240)
 
 
 @simulated
@@ -103,6 +105,72 @@ async def test_children_spend_the_budget_of_their_parent(mill: Cluster) -> None:
     state = await mill.state(run_id)
     # A child's model has no `delegate`: it is refused twice, and then done.
     assert (len(model.asked), state.spent.calls, state.reserved) == (9, 9, Spend())
+
+
+class Spender(Model):
+    """A model whose calls take 10 tokens, and 600 in child runs."""
+
+    def __init__(self, *script: Answer) -> None:
+        super().__init__(*script)
+        self.by_children = 0
+
+    async def ask(self, question: Question, on_text: OnText) -> Reply:
+        if any(message["content"] == "child" for message in question.messages):
+            self.by_children += 1
+            return Reply(text="done", model="big", usage=Usage(input_tokens=500, output_tokens=100, cached_tokens=50))
+        reply = await super().ask(question, on_text)
+        return msgspec.structs.replace(reply, usage=Usage(input_tokens=8, output_tokens=2))
+
+
+async def with_spending_kid(mill: Cluster, model: Model, tools: Tools | None = None, name: str = "w1") -> Process:
+    worker = await at_work(mill, model, tools, name)
+    await worker.publish({"name": "kid", "nodes": [agent("k", tools=[], prompt="child")]})
+    return worker
+
+
+@pytest.mark.parametrize("whose", ["node", "run"])
+@simulated
+async def test_what_children_spend_stops_their_parent(mill: Cluster, whose: str) -> None:
+    model = Spender(*[{"delegate": {}}] * 5, "done")
+    worker = await with_spending_kid(mill, model)
+    limit = {"tokens": 1_000}
+    flow = document(agent(budget=limit)) if whose == "node" else document(agent(), limits={"budget": limit})
+    run = await worker.run(flow)
+    assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "budget_exceeded")
+    assert (len(model.asked), model.by_children) == (2, 2), "nothing is asked after the second child"
+    told = [record["child"] for record in await records(mill, run.run_id) if "child" in record]
+    assert told == [[1, 600, 0, 50]] * 2
+    state = await mill.state(run.run_id)
+    assert state.spent == Spend(4, 1_220, 0, 100) and state.reserved == Spend()
+    assert run.spent == {"calls": 4, "tokens": 1_220, "cached_tokens": 100, "cost": 0.0}
+
+
+@simulated
+async def test_what_a_child_has_spent_counts_once_after_a_crash(mill: Cluster) -> None:
+    model, tools = Spender({"delegate": {}}, "done"), Tools()
+    first = await with_spending_kid(mill, model, tools)
+    tools.during = lambda name: first.kill() if name == "answered" else None
+    run_id = await first.start(document(agent(budget={"tokens": 10_000})))
+    await mill.until(lambda: any(key.startswith("answered") for key in tools.calls))
+    tools.during = None
+    second = await at_work(mill, model, tools, name="w2")
+    run = await second.end(run_id)
+    assert (run.status, run.spent["tokens"], run.spent["calls"]) == ("COMPLETED", 620, 3)
+    assert [record["child"] for record in await records(mill, run_id) if "child" in record] == [[1, 600, 0, 50]]
+
+
+@simulated
+async def test_usage_tells_what_models_took_by_workflow(mill: Cluster) -> None:
+    """What a child has spent is told of its own workflow only."""
+    worker = await with_spending_kid(mill, Spender({"delegate": {}}, "done"))
+    run = await worker.run(document(agent(prices=PRICES)))
+    assert run.spent["tokens"] == 620 and run.spent["cost"] > 0
+    rows = {row.workflow: row for row in (await worker.engine.usage.find()).rows}
+    kid, parent = rows["kid"], rows["test"]
+    assert (kid.model_calls, kid.model_tokens, kid.cached_tokens, kid.model_cost) == (1, 600, 50, 0.0)
+    assert (parent.model_calls, parent.model_tokens, parent.cached_tokens) == (2, 20, 0)
+    assert parent.model_cost == run.spent["cost"]
+    assert (await mill.row(run.run_id)).model_tokens == 20
 
 
 @simulated

@@ -26,11 +26,11 @@ from tidemill.kernel.state import (
     encode_state,
 )
 
-FORM = "2ffb8430ff481121"
+FORM = "606dcd003219d7e0"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "48e990660f8a366e"
+EVENTS = "b1dd9a7d2a5ee62f"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 

@@ -248,6 +248,15 @@ def reference(workflow: str, version: int, revision: int | None) -> str:
     return f"{workflow}@{version}" + (f"+{revision}" if revision else "")
 
 
+def spending_words(spent: Mapping[str, Any] | None) -> str:
+    """What agents have spent on models; empty if nothing."""
+    if not spent:
+        return ""
+    tokens = f"{spent['tokens']:,} tokens" + (f" ({spent['cached_tokens']:,} cached)" if spent["cached_tokens"] else "")
+    cost = f" · cost {spent['cost']:,.6f}".rstrip("0").rstrip(".") if spent["cost"] else ""
+    return f"{counted(spent['calls'], 'call')} · {tokens}{cost}"
+
+
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if (rollback := shown["rollback"])["status"] != "none":
         left = names(map(step_name, rollback["left"]))
@@ -256,6 +265,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
     yield "by", shown.get("submitted_by")
     yield "labels", label_words(shown["labels"], NAME_COLUMNS)
+    yield "spent", spending_words(shown.get("spent"))
     yield "parent", shown.get("parent")
     if shown.get("forked_from"):
         origin, seq = shown["forked_from"]

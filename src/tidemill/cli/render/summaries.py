@@ -104,7 +104,7 @@ def print_usage(report: UsageReport) -> None:
     if not report.rows:
         print("no run has ended in that time")
         return
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("DAY", "day"),
         Column("WORKFLOW", "workflow", gives=True),
         Column("RUNS", lambda row: f"{row.runs:,}", number=True),
@@ -113,6 +113,13 @@ def print_usage(report: UsageReport) -> None:
         Column("OUTPUTS", lambda row: size_of(row.bytes), number=True),
         Column("TOKENS", lambda row: f"{row.tokens:,}", number=True),
     )
+    if any(row.model_calls for row in report.rows):
+        columns += (
+            Column("MODEL CALLS", lambda row: f"{row.model_calls:,}", number=True),
+            Column("MODEL TOKENS", lambda row: f"{row.model_tokens:,}", number=True),
+            Column("CACHED", lambda row: f"{row.cached_tokens:,}", number=True),
+            Column("COST", lambda row: f"{row.model_cost:,.2f}", number=True),
+        )
     print_rows(columns, report.rows)
     if not report.complete:
         print_hint("more runs have ended than a worker has counted so far; ask again in a while")

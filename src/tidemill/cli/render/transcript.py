@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemill.agents.transcript import Transcript, TranscriptCall, TranscriptTurn, cached_share
+from tidemill.agents.transcript import Transcript, TranscriptCall, TranscriptTurn
 from tidemill.cli.render.tables import dotted, file_words, print_facts, print_hint, print_title, snippet
 from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, Styler, columns, sanitize
 
@@ -38,7 +38,7 @@ def _facts(transcript: Transcript) -> Iterator[tuple[str, str]]:
         yield "hint", transcript.error.get("hint", "")
     yield "turns", dotted(str(len(transcript.turns)), f"{transcript.tool_calls} calls of tools")
     if usage:
-        cached = f"{usage['cached_tokens']:,} cached ({cached_share(usage):.0%})" if usage.get("cached_tokens") else ""
+        cached = f"{usage['cached_tokens']:,} cached ({_cached_share(usage):.0%})" if usage.get("cached_tokens") else ""
         yield "tokens", dotted(f"{usage['input_tokens']:,} in", f"{usage['output_tokens']:,} out", cached)
     if transcript.cost is not None:
         yield "cost", f"{transcript.cost:.6f}"
@@ -97,3 +97,9 @@ def _print_text(label: str, text: str) -> None:
         print(f"{margin}{line}".rstrip())
     if len(lines) > TEXT_LINES_MAX:
         print(f"{margin}{paint(f'… {len(lines) - TEXT_LINES_MAX} more lines; --json has all', DIM)}")
+
+
+def _cached_share(usage: dict[str, int]) -> float:
+    """The share of the input that came from the provider's cache."""
+    total = usage.get("input_tokens", 0)
+    return usage.get("cached_tokens", 0) / total if total else 0.0

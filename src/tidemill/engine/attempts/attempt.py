@@ -317,7 +317,7 @@ class Attempt:
 
     async def _serve_agent(self, context: NodeContext) -> None:
         """Give an agent the records of its visit as they are now: another worker may have added some."""
-        texts, resumed = await self._tools.recorder.read_appended(self)
+        texts, resumed, context.child_spent = await self._tools.recorder.read_appended(self)
         self._appended = len(texts)
         self._described = frozenset(digest for text in texts if MARKED in text for digest in files_in(text))
         context.appended, context.append = tuple(map(decode_value, texts)), self._append

@@ -107,7 +107,7 @@ class AttemptLog:
             raise ExpressionError(code="values_too_large", message=message, hint="rewind to the node: it starts afresh")
         texts = [await self._text(tenant, each) for each in found]
         resumed = act.resumed if act.recall else None
-        return AppendedRecords(texts, None if resumed is None else await self._text(tenant, resumed))
+        return AppendedRecords(texts, None if resumed is None else await self._text(tenant, resumed), act.child_spent)
 
     async def _records(self, attempt: Attempt, act: Activation) -> list[Payload]:
         task, found, after = attempt.task, list[Payload](), act.appended_from - 1

@@ -101,6 +101,8 @@ class AppendedRecords(NamedTuple):
 
     texts: list[bytes]
     resumed: bytes | None
+    child_spent: Spend | None = None
+    """What the child run has spent that the wait was for, likewise."""
 
 
 class AgentServices(Protocol):

@@ -32,6 +32,7 @@ from tidemill.engine.index_rows import (
     AT_END,
     DEAD_LETTER,
     RUN,
+    SPENDING,
     is_newer_row,
     read_approval_row,
     read_dead_letter_row,
@@ -163,8 +164,9 @@ def _agrees(present: Row, expected: Row, state: State, whole: bool) -> bool:
     if lags:
         names = ("last_event_ms", "counter", "events", "started_ms", "tolerated", "dead_letters", "late_results")
         mine |= {name: getattr(meant, name) for name in names}
-    if not whole and not any(getattr(shown, name) for name in AT_END):
-        mine |= {name: getattr(meant, name) for name in AT_END}
+    for later in (AT_END, SPENDING):
+        if not whole and not any(getattr(shown, name) for name in later):
+            mine |= {name: getattr(meant, name) for name in later}
     same = msgspec.structs.replace(shown, **mine) == msgspec.structs.replace(meant, **mine)
     return same and _lasting(present.terms) == terms
 

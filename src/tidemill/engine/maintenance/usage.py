@@ -56,6 +56,13 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the outputs of nodes."""
     tokens: int = 0
     """Tokens that were emitted: one for each start and each edge that was taken."""
+    model_calls: int = 0
+    """Calls of models by agents."""
+    model_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of them that came from the provider's cache."""
+    model_cost: float = 0.0
+    """In the currency of the prices."""
 
     def plus(self, runs: Iterable[RunRow]) -> UsageRow:
         found = list(runs)
@@ -66,6 +73,10 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
             events=self.events + sum(run.events for run in found),
             bytes=self.bytes + sum(run.output_bytes for run in found),
             tokens=self.tokens + sum(run.tokens for run in found),
+            model_calls=self.model_calls + sum(run.model_calls for run in found),
+            model_tokens=self.model_tokens + sum(run.model_tokens for run in found),
+            cached_tokens=self.cached_tokens + sum(run.cached_tokens for run in found),
+            model_cost=round(self.model_cost + sum(run.model_cost for run in found), 6),
         )
 
 

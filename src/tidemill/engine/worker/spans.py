@@ -220,7 +220,7 @@ class _Trace:
         spent = state.spent
         if spent.calls:
             names = ("calls", "tokens", "cost")
-            amounts = (spent.calls, spent.tokens, spent.micros / 1_000_000)
+            amounts = (spent.calls, spent.tokens, spent.cost)
             about |= {f"tidemill.spent.{name}": amount for name, amount in zip(names, amounts, strict=True)}
         error = None
         if isinstance(event, RunFailed):
