@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 4bde740fe021dc34.
+// Made by `make web-types` from the OpenAPI document ae2e6d5de0e56f0a.
 
 export interface paths {
     "/livez": {
@@ -2776,6 +2776,10 @@ export interface components {
             events: number;
             bytes: number;
             tokens: number;
+            model_calls: number;
+            model_tokens: number;
+            cached_tokens: number;
+            model_cost: number;
         };
         StartedRun: {
             run_id: string;
@@ -2822,6 +2826,10 @@ export interface components {
             work_ms: number;
             output_bytes: number;
             tokens: number;
+            model_calls: number;
+            model_tokens: number;
+            cached_tokens: number;
+            model_cost: number;
         };
         RunView: {
             run_id?: string;
@@ -2850,6 +2858,9 @@ export interface components {
             forked_from?: unknown[] | null;
             nodes?: {
                 [key: string]: Record<string, never>;
+            };
+            spent?: {
+                [key: string]: number;
             };
             warnings?: string[];
             outputs_declared?: boolean;

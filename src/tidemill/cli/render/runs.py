@@ -20,6 +20,7 @@ from tidemill.cli.render.tables import (
     EXCEPTION,
     Column,
     Line,
+    cost_text,
     dotted,
     error_words,
     label_words,
@@ -253,7 +254,7 @@ def spending_words(spent: Mapping[str, Any] | None) -> str:
     if not spent:
         return ""
     tokens = f"{spent['tokens']:,} tokens" + (f" ({spent['cached_tokens']:,} cached)" if spent["cached_tokens"] else "")
-    cost = f" · cost {spent['cost']:,.6f}".rstrip("0").rstrip(".") if spent["cost"] else ""
+    cost = f" · cost {cost_text(spent['cost'])}" if spent["cost"] else ""
     return f"{counted(spent['calls'], 'call')} · {tokens}{cost}"
 
 

@@ -9,6 +9,7 @@ from tidemill.cli.render.tables import (
     Column,
     Line,
     age,
+    cost_text,
     dotted,
     iso,
     print_facts,
@@ -118,7 +119,7 @@ def print_usage(report: UsageReport) -> None:
             Column("MODEL CALLS", lambda row: f"{row.model_calls:,}", number=True),
             Column("MODEL TOKENS", lambda row: f"{row.model_tokens:,}", number=True),
             Column("CACHED", lambda row: f"{row.cached_tokens:,}", number=True),
-            Column("COST", lambda row: f"{row.model_cost:,.2f}", number=True),
+            Column("COST", lambda row: cost_text(row.model_cost), number=True),
         )
     print_rows(columns, report.rows)
     if not report.complete:

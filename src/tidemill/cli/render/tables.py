@@ -223,6 +223,11 @@ def size_of(count: int) -> str:
     return f"{count} B" if not unit else f"{amount:.1f} {UNITS[unit]}"
 
 
+def cost_text(cost: float) -> str:
+    """Money in the currency of the prices; small amounts with all their digits."""
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.6f}".rstrip("0").rstrip(".")
+
+
 def dotted(*parts: str) -> str:
     """The parts that are not empty, on one line."""
     return " · ".join(part for part in parts if part)

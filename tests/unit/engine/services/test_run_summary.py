@@ -12,7 +12,7 @@ from tests.fixtures.approvers import code_of
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine import run_query
-from tidemill.engine.index_rows import AT_END, RUN, RunRow, fingerprint, read_run_row
+from tidemill.engine.index_rows import AT_END, RUN, SPENDING, RunRow, fingerprint, read_run_row
 from tidemill.stores.contract import Commit, Row
 
 
@@ -130,7 +130,7 @@ async def as_earlier_versions_wrote(mill: Cluster) -> None:
     for row in page.rows:
         shown = read_run_row(row)
         assert shown is not None
-        fields = [getattr(shown, name) for name in RunRow.__struct_fields__ if name not in AT_END]
+        fields = [getattr(shown, name) for name in RunRow.__struct_fields__ if name not in (*AT_END, *SPENDING)]
         terms = tuple(term for term in row.terms if not term.startswith("failure:"))
         old = Row(kind=RUN, key=row.key, sort=row.sort, terms=terms, body=msgspec.msgpack.encode(fields))
         await mill.store.commit([Commit(stream=mill.stream(row.key), expected=None, rows=(old,))])
