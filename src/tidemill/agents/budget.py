@@ -107,17 +107,20 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings) -> Spend:
-    """What a call may spend, before it is made; `prefix_size` is the number of characters of the stable prefix."""
+def input_tokens(prefix_size: int, messages: Iterable[Message]) -> int:
+    """About how many tokens a question has; `prefix_size` is the number of characters of the stable prefix."""
     characters, count = prefix_size, 0
     for message in messages:
         count += 1
         characters += len(message_text(message))
         characters += sum(len(call["arguments"]) for call in message.get("tool_calls", ()))
-    usage = Usage(
-        input_tokens=characters // CHARACTERS_PER_TOKEN + count * MESSAGE_TOKENS,
-        output_tokens=settings.max_tokens or OUTPUT_TOKENS,
-    )
+    return characters // CHARACTERS_PER_TOKEN + count * MESSAGE_TOKENS
+
+
+def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings) -> Spend:
+    """What a call may spend, before it is made."""
+    tokens = input_tokens(prefix_size, messages)
+    usage = Usage(input_tokens=tokens, output_tokens=settings.max_tokens or OUTPUT_TOKENS)
     return amount_of(usage, settings.prices, None)
 
 

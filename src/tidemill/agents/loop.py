@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget, estimated, spent_by, spent_by_failure
+from tidemill.agents.budget import NodeBudget, estimated, input_tokens, spent_by, spent_by_failure
 from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
 from tidemill.agents.port import BudgetSlice
@@ -59,6 +59,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = ""
     max_turns: int = 20
     timeout_seconds: float = 300.0
+    context_tokens: int = 150_000
     budget: NodeBudget = NodeBudget()
     output_schema: Any = None
     session: str = ""
@@ -223,6 +224,12 @@ class AgentLoop:
         stopped = self._why_stop()
         if stopped is not None:
             return await self._stop(stopped)
+        if input_tokens(self._prefix.size, self._conversation.messages) > self._config.context_tokens:
+            compaction, reserved = self._conversation.compaction(), self._reserved
+            if compaction is not None:
+                await self._add(compaction)
+                # What was set aside for the longer question stays set aside.
+                self._reserved = reserved
         if self._reserved is None and self._refused is None:
             warning = self._warning()
             # Without a warning, the call was announced by an attempt that was lost, or has failed.
@@ -249,11 +256,12 @@ class AgentLoop:
                 asked = [self._asked_settings().provider, self._asked_settings().model]
                 await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
                 await self._settle_day(day_key, spent)
-                delay_ms = self._delay_ms(failed, tries)
-                if delay_ms is None:
+                again = self._again(failed, tries)
+                if again is None:
                     raise
+                delay_ms, record = again
                 await asyncio.sleep(delay_ms / 1_000)
-                await self._add({"t": "again"}, asks=True)
+                await self._add(record, asks=True)
                 if self._reserved is None:
                     return self._refused or self._why_stop() or failed
                 reserved = self._reserved
@@ -273,6 +281,15 @@ class AgentLoop:
             await self._settle_day(day_key, spent)
             return None
         raise AssertionError("the last failure is raised")
+
+    def _again(self, failed: Fail, tries: int) -> tuple[int, Record] | None:
+        """How long to wait before the call is made again, and the record that says so; None: not in this attempt."""
+        if failed.code == "context_too_long" and tries < CALL_TRIES:
+            # The model holds less than the config says.
+            compaction = self._conversation.compaction()
+            return None if compaction is None else (0, compaction)
+        delay_ms = self._delay_ms(failed, tries)
+        return None if delay_ms is None else (delay_ms, {"t": "again"})
 
     def _delay_ms(self, failed: Fail, tries: int) -> int | None:
         """How long to wait before the call is made again; None: not in this attempt."""

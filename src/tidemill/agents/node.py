@@ -45,6 +45,7 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
         max_turns={"type": "integer", "minimum": 1, "maximum": TURNS_MAX, "default": 20},
         call_timeout_seconds=exchange.TIMEOUT_SCHEMA | {"default": CALL_SECONDS},
         first_token_seconds=exchange.TIMEOUT_SCHEMA,
+        context_tokens={"type": "integer", "minimum": 1_000, "maximum": 100_000_000, "default": 150_000},
         budget=BUDGET_SCHEMA,
         output_schema={"type": ["object", "boolean"]},
         session={"type": "string", "minLength": 1, "maxLength": 200},

@@ -166,6 +166,10 @@ def _note(transcript: Transcript, entry: Entry) -> None:
     transcript.open_notes.append(entry.record["text"])
 
 
+def _compact(transcript: Transcript, entry: Entry) -> None:
+    transcript.open_notes.append(f"{entry.record['turns']} earlier turns were replaced by a summary")
+
+
 def _start(transcript: Transcript, entry: Entry) -> None:
     if (call := _call(transcript, entry)) is not None:
         call.status, call.seq = "running", entry.seq
@@ -197,6 +201,7 @@ _FOLDS = {
     "reply": _reply,
     "failed": _failed,
     "note": _note,
+    "compact": _compact,
     "start": _start,
     "wait": _wait,
     "tool": _tool,

@@ -12,7 +12,9 @@ import pytest
 from tests.fixtures.agents import Model, Tools, agent, at_work, handlers, of_agent, records, tags
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
+from tidemill.agents.conversation import restored
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm.provider import OnText, Question, Reply
 from tidemill.kernel.events import NodeAppended, NodeFailed
 from tidemill.testing.cluster import Boundary, CrashPlan
 
@@ -85,6 +87,78 @@ async def test_tokens_are_streamed_and_only_the_text_is_stored(mill: Cluster) ->
     run = await worker.end(run_id)
     assert run.outputs["a"]["text"] == "one two three"
     assert model.questions[0].stream
+
+
+# Long conversations
+
+
+def wordy(count: int) -> list[dict[str, Any]]:
+    """Calls whose arguments are long."""
+    return [{"add": {"a": number, "b": 10**1_000 + number}} for number in range(count)]
+
+
+def whole(model: Model) -> None:
+    """Every question has the prompt, and every result belongs to a call in it."""
+    for question in model.questions:
+        messages = list(question.messages)
+        assert messages[0]["role"] == "user" and messages[0]["content"].startswith("Go.")
+        called = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+        assert {message["tool_call_id"] for message in messages if message["role"] == "tool"} == called
+
+
+@simulated
+async def test_the_oldest_turns_of_a_long_conversation_become_a_summary(mill: Cluster) -> None:
+    model = Model(*wordy(30), "done")
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(prompt="Go.", max_turns=50, context_tokens=3_000))
+    assert (run.status, run.outputs["a"]["turns"]) == ("COMPLETED", 31), run.error
+    compactions = [record for record in await records(mill, run.run_id) if record["t"] == "compact"]
+    assert 2 <= len(compactions) < 30
+    assert all(len(record["text"]) < 9_000 for record in compactions)
+    assert max(len(question.messages) for question in model.questions) < 20
+    assert "call: add" in compactions[-1]["text"]
+    assert (await mill.state(run.run_id)).spent.calls == 31, "no call is lost by it"
+    shown = await worker.engine.transcript(run.run_id, "a")
+    assert len(shown.turns) == 31 and any(
+        "replaced by a summary" in note for turn in shown.turns for note in turn.notes
+    )
+    whole(model)
+
+
+@simulated
+async def test_a_model_that_finds_the_conversation_too_long_is_asked_a_shorter_one(mill: Cluster) -> None:
+    class Narrow(Model):
+        async def ask(self, question: Question, on_text: OnText) -> Reply:
+            if len(question.messages) > 10:
+                raise Fail("context_too_long", "at most 10 messages")
+            return await super().ask(question, on_text)
+
+    model = Narrow(*wordy(12), "done")
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(prompt="Go.", max_turns=50))
+    assert (run.status, run.outputs["a"]["turns"]) == ("COMPLETED", 13), run.error
+    assert len(model.asked) == 13
+    whole(model)
+
+
+@simulated
+async def test_a_first_question_that_is_too_long_fails(mill: Cluster) -> None:
+    worker = await at_work(mill, Model(Fail("context_too_long", "no")))
+    run = await worker.run(of_agent(prompt="Go.", context_tokens=1_000))
+    assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "context_too_long")
+
+
+@simulated
+async def test_every_part_of_a_compacted_log_can_be_continued(mill: Cluster) -> None:
+    model = Model(*wordy(30), "done")
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(prompt="Go.", max_turns=50, context_tokens=3_000))
+    log = tuple(await records(mill, run.run_id))
+    for end in range(1, len(log)):
+        # Whatever part of the log a crash leaves, it folds to a conversation that can be continued.
+        messages = restored(log[:end]).messages
+        called = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+        assert {message["tool_call_id"] for message in messages if message["role"] == "tool"} <= called
 
 
 # Crashes
