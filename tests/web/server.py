@@ -61,6 +61,15 @@ class Server:
     def until(self, run_id: str, status: str) -> Any:
         return wait(lambda: self.run(run_id), lambda run: run["status"] == status, f"{run_id} is not {status}")
 
+    def until_node(self, run_id: str, node: str, status: str, visits: int = 1) -> Any:
+        """The run, once a visit of a node has a status."""
+
+        def met(run: Any) -> bool:
+            state = run["nodes"].get(node, {})
+            return state.get("status") == status and state.get("visits") == visits
+
+        return wait(lambda: self.run(run_id), met, f"{node} of {run_id} is not {status}")
+
     def approval(self, run_id: str) -> Any:
         """The first pending approval of a run, once there is one."""
         path = f"/approvals?query={quote(f'status:pending run:{run_id}')}"

@@ -73,11 +73,9 @@ export function RunHeader({ model }: { model: RunModel }) {
       </dl>
       <div className={css.answer}>
         <Why model={model} />
-        {model.at === null && (
-          <Suspense fallback={null}>
-            <ActionBar model={model} />
-          </Suspense>
-        )}
+        <Suspense fallback={null}>
+          <ActionBar model={model} />
+        </Suspense>
       </div>
     </header>
   );

@@ -409,8 +409,9 @@ export function patched(run: RunAnswer, event: RunEvent): RunAnswer {
 /** The run, kept up to date by its stream; with `at` the run as it was after that event. */
 export function useRunModel(id: string, at: number | null): ModelState {
   const client = useQueryClient();
-  const now = useQuery(runQuery(id, null));
-  const why = useQuery(whyQuery(id));
+  // The route has asked already; a refusal is not asked for twice.
+  const now = useQuery({ ...runQuery(id, null), retryOnMount: false });
+  const why = useQuery({ ...whyQuery(id), retryOnMount: false });
   const past = useQuery({
     ...runQuery(id, at),
     enabled: at !== null,

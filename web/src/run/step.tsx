@@ -142,7 +142,7 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
         </div>
         <Passes state={state} visit={visit} onVisit={(next) => select({ visit: next === state.visits ? null : next, attempt: null })} />
         {state.items && <Items model={model} node={node} state={state} />}
-        {model.at === null && isLatest && (
+        {isLatest && (
           <Suspense fallback={null}>
             <StepActions model={model} node={node} index={item} />
           </Suspense>

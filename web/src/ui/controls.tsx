@@ -22,7 +22,7 @@ export function Button({ kind = "plain", size = "m", icon, busy, children, class
       className={`${css.button} ${className ?? ""}`}
       data-kind={kind}
       data-size={size}
-      aria-disabled={busy || undefined}
+      aria-disabled={busy || rest["aria-disabled"]}
       aria-busy={busy || undefined}
       onClick={busy ? (event) => event.preventDefault() : onClick}
     >

@@ -45,9 +45,12 @@ const WORDS: Record<ActionName, { label: string; icon: IconName; danger?: boolea
 };
 
 const listeners = new Set<(request: ActionRequest) => void>();
+/** What was asked for before the bar of the page was there. */
+let early: ActionRequest | null = null;
 
 /** Open the dialog of an action of the run on the page. */
 export function openAction(request: ActionRequest): void {
+  if (listeners.size === 0) early = request;
   for (const each of listeners) each(request);
 }
 
@@ -75,17 +78,13 @@ export function ActionButton({ model, request, label, kind, size }: { model: Run
   return refusal ? <Tooltip text={refusal}>{button}</Tooltip> : button;
 }
 
-/** The button that lets a run go on, if there is one. */
-export function NextStepButton({ model }: { model: RunModel }) {
-  const next = nextStep(model);
-  return next ? <ActionButton model={model} request={next} label={next.label} kind="primary" /> : null;
-}
-
 export function ActionBar({ model }: { model: RunModel }) {
   const may = useMayAll();
   const [open, setOpen] = useState<ActionRequest | null>(null);
   useEffect(() => {
     listeners.add(setOpen);
+    if (early !== null) setOpen(early);
+    early = null;
     return () => {
       listeners.delete(setOpen);
     };
@@ -96,8 +95,11 @@ export function ActionBar({ model }: { model: RunModel }) {
   const failed = model.why?.first_cause?.node || model.run.failed_node;
   // The editor begins at the step that failed.
   const about = (action: ActionName): ActionRequest => (action === "patch" && failed ? { action, node: failed } : { action });
-  const shown: ActionName[] = live ? [model.run.status === "PAUSED" ? "resume" : "pause", "cancel"] : model.run.status === "COMPLETED" ? ["fork"] : ["retry", "patch", "fork"];
+  const past = model.at !== null;
+  const shown: ActionName[] = past ? ["fork"] : live ? [model.run.status === "PAUSED" ? "resume" : "pause", "cancel"] : model.run.status === "COMPLETED" ? ["fork"] : ["retry", "patch", "fork"];
   const rest: ActionName[] = (["retry", "patch", "fork", "signal", "pause", "resume", "cancel", "rollback"] as const).filter((each) => !shown.includes(each));
+  // What lets the run go on comes first.
+  const lead = !past && next !== null && !shown.includes(next.action) ? next : null;
   const items = rest.map((action): MenuItem => {
     const refusal = refusalOf(model, may, { action });
     const { label, icon, danger } = WORDS[action];
@@ -106,10 +108,11 @@ export function ActionBar({ model }: { model: RunModel }) {
   const Dialog = open ? DIALOGS[open.action] : null;
   return (
     <div className={css.bar} role="group" aria-label="Actions">
+      {lead && <ActionButton model={model} request={lead} label={lead.label} kind="primary" />}
       {shown.map((action) => (
-        <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} />
+        <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} {...(past ? { label: "Fork from this moment" } : {})} />
       ))}
-      <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />
+      {!past && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
       {open && Dialog && <Dialog key={`${open.action} ${open.node ?? ""}`} model={model} request={open} onClose={() => setOpen(null)} />}
     </div>
   );
@@ -121,7 +124,7 @@ export function StepActions({ model, node, index }: { model: RunModel; node: str
   const item = index === null || index === undefined ? {} : { index };
   const unknown = isUnknown(model, node);
   const failed = model.run.nodes[node]?.status === "FAILED" && model.run.status === "FAILED";
-  const actions: ActionRequest[] = [
+  const actions: ActionRequest[] = model.at !== null ? [{ action: "fork", node }] : [
     ...(unknown ? [{ action: "outcome" as const, node }] : []),
     ...(failed ? [{ action: "patch" as const, node }] : []),
     { action: "rewind", node },

@@ -65,10 +65,10 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
   const same = text === base.text;
   const begin = useMemo(() => lineOf(first.text, request.node), [first, request.node]);
 
-  const send = async (dry: boolean) => {
+  const send = async (dry: boolean, over = base) => {
     setBusy(true);
     setProblem(null);
-    const body = { document: text, base_digest: base.digest, retry: ended, did_not_happen: [...new Set(dry ? [...sure, ...unsure] : sure)] };
+    const body = { document: text, base_digest: over.digest, retry: ended, did_not_happen: [...new Set(dry ? [...sure, ...unsure] : sure)] };
     try {
       const answer = await api<PatchOutcome>("POST", `${runPath(model.id)}/patch`, { body: dry ? { ...body, dry_run: true } : { ...body, publish, message, command_id: command } });
       if (dry) {
@@ -95,8 +95,9 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
     setBase(now);
     setProblem(null);
     setOutcome(null);
-    if (!keep) setText(now.text);
     void refreshRun(model.id);
+    if (keep) await send(true, now);
+    else setText(now.text);
   };
 
   const placed = (problem?.problems ?? []) as PlacedProblem[];

@@ -54,7 +54,7 @@ export function refusalOf(model: RunModel, may: (permission: string) => boolean,
   const live = isLive(model);
   switch (action) {
     case "fork":
-      return "";
+      return node !== undefined && stateOf(model, node).status === "PENDING" ? "The step has not begun: there is nothing to run again." : "";
     case "pause":
       return run.status === "PAUSED" ? "The run is paused already." : live ? "" : ended;
     case "resume":

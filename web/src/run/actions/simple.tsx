@@ -15,22 +15,30 @@ export interface ActionProps {
   onClose: () => void;
 }
 
-/** Send an action once, and tell what it did. */
+/** Send an action once, and tell what it did; and whether it is under way. */
 function useAct(model: RunModel, onClose: () => void) {
   const command = useMemo(() => newCommandId(), []);
-  return async (path: string, body: Record<string, unknown>, said: string) => {
-    await api("POST", `${runPath(model.id)}/${path}`, { body: path === "signal" ? { ...body, signal_id: command } : { ...body, command_id: command } });
+  const [acting, setActing] = useState(false);
+  const act = async (path: string, body: Record<string, unknown>, said: string) => {
+    setActing(true);
+    try {
+      await api("POST", `${runPath(model.id)}/${path}`, { body: path === "signal" ? { ...body, signal_id: command } : { ...body, command_id: command } });
+    } catch (error) {
+      setActing(false);
+      throw error;
+    }
     toast(said);
     onClose();
     void refreshRun(model.id);
   };
+  return [act, acting] as const;
 }
 
 export function Retry({ model, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const [reason, setReason] = useState("");
   const [sure, setSure] = useState<string[]>([]);
-  const rehearsal = useRehearsal(model, { action: "retry" });
+  const rehearsal = useRehearsal(model, { action: "retry" }, !acting);
   const unsure = rehearsal.data?.unsure ?? [];
   return (
     <ActDialog
@@ -49,11 +57,11 @@ export function Retry({ model, onClose }: ActionProps) {
 }
 
 export function Rewind({ model, request, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const node = request.node ?? "";
   const [reason, setReason] = useState("");
   const [sure, setSure] = useState<string[]>([]);
-  const rehearsal = useRehearsal(model, { action: "rewind", node });
+  const rehearsal = useRehearsal(model, { action: "rewind", node }, !acting);
   const unsure = rehearsal.data?.unsure ?? [];
   return (
     <ActDialog
@@ -94,7 +102,7 @@ function JsonField({ label, help, value, onChange }: { label: string; help: stri
 }
 
 export function Settle({ model, request, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const node = request.node ?? "";
   const skip = request.action === "skip";
   const known = nodeOf(model, node);
@@ -104,7 +112,7 @@ export function Settle({ model, request, onClose }: ActionProps) {
   const [reason, setReason] = useState("");
   const read = readJson(text);
   const given = { node, ...(request.index === undefined ? {} : { index: request.index }), ...(next === null ? {} : { next_nodes: next }) };
-  const rehearsal = useRehearsal(model, { action: "override", skip, ...given });
+  const rehearsal = useRehearsal(model, { action: "override", skip, ...given }, !acting);
   const place = request.index === undefined ? node : `${node}, item ${request.index}`;
   return (
     <ActDialog
@@ -147,14 +155,14 @@ export function Settle({ model, request, onClose }: ActionProps) {
 }
 
 export function Outcome({ model, request, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const node = request.node ?? "";
   const [happened, setHappened] = useState<boolean | null>(null);
   const [text, setText] = useState("");
   const [reason, setReason] = useState("");
   const read = readJson(text);
   const body = happened ? { action: "override", node } : { action: "retry", did_not_happen: [node] };
-  const rehearsal = useRehearsal(model, body, happened !== null);
+  const rehearsal = useRehearsal(model, body, happened !== null && !acting);
   return (
     <ActDialog
       title={`Did ${node} happen?`}
@@ -186,13 +194,13 @@ export function Outcome({ model, request, onClose }: ActionProps) {
 }
 
 export function Cancel({ model, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const [reason, setReason] = useState("");
   const rolling = model.run.rollback.status === "running";
   const undoable = model.graph.nodes.some((each) => each.compensator);
   const [undo, setUndo] = useState<boolean | null>(null);
   const body = rolling ? { force: true } : { compensate: undo };
-  const rehearsal = useRehearsal(model, { action: "cancel", ...body });
+  const rehearsal = useRehearsal(model, { action: "cancel", ...body }, !acting);
   return (
     <ActDialog
       title={rolling ? "Stop the rollback" : "Cancel the run"}
@@ -226,11 +234,11 @@ const SIMPLE = {
 };
 
 export function Simple({ model, request, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act, acting] = useAct(model, onClose);
   const [reason, setReason] = useState("");
   const action = request.action as keyof typeof SIMPLE;
   const words = SIMPLE[action];
-  const rehearsal = useRehearsal(model, { action });
+  const rehearsal = useRehearsal(model, { action }, !acting);
   return (
     <ActDialog title={words.title} description={words.text} verb={words.verb} danger={words.danger} disabled={!rehearsal.data} onClose={onClose} onAct={() => act(action, { reason }, words.said)}>
       <Consequence rehearsal={rehearsal} model={model} />
@@ -240,7 +248,7 @@ export function Simple({ model, request, onClose }: ActionProps) {
 }
 
 export function Signal({ model, request, onClose }: ActionProps) {
-  const act = useAct(model, onClose);
+  const [act] = useAct(model, onClose);
   const awaited = awaitedSignals(model);
   const [name, setName] = useState(request.name ?? awaited[0] ?? "");
   const [text, setText] = useState("");

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Graph, GraphNode } from "../model";
-import { fromWorkflow, joinWords, signName, withPass, withRun, worst, worstItem, type DrawnGraph, type DrawnNode, type JoinState } from "./data";
+import { fromWorkflow, joinWords, signName, withPass, withRun, withUndone, worst, worstItem, type DrawnGraph, type DrawnNode, type JoinState } from "./data";
 import { boxStatus, buildScene } from "./scene";
 
 const node = (id: string, more: Partial<DrawnNode> = {}): DrawnNode => ({ id, type: "value@1", status: "PENDING", visits: 1, attempts: 0, duration_ms: 0, ...more });
@@ -75,4 +75,10 @@ test("a collapsed loop is one box with the worst status; its inner edges are gon
   const open = buildScene(LOOP, { collapsed: new Set() });
   expect(open.loops).toEqual([{ node: "review", members: ["draft", "review"] }]);
   expect(open.boxes).toHaveLength(4);
+});
+
+test("what a rollback has undone says so", () => {
+  const done: DrawnGraph = { seq: 3, nodes: [node("book", { status: "COMPLETED" }), node("pay", { status: "FAILED" })], edges: [] };
+  expect(withUndone(done, new Set(["book"])).nodes.map(signName)).toEqual(["ROLLED_BACK", "FAILED"]);
+  expect(withUndone(done, new Set())).toBe(done);
 });

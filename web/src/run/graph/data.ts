@@ -52,6 +52,8 @@ export interface DrawnNode {
   items?: Items | null;
   /** The run that it started. */
   child?: string;
+  /** A rollback has undone it. */
+  undone?: boolean;
 }
 
 export interface DrawnGraph {
@@ -143,6 +145,12 @@ export function withRun(graph: DrawnGraph, run: Pick<Run, "events" | "last_event
   return { ...graph, seq: run.events, nodes };
 }
 
+/** The graph in which a rollback has undone these nodes. */
+export function withUndone(graph: DrawnGraph, undone: ReadonlySet<string>): DrawnGraph {
+  if (undone.size === 0) return graph;
+  return { ...graph, nodes: graph.nodes.map((node) => (undone.has(node.id) ? { ...node, undone: true } : node)) };
+}
+
 /** The graph in which the body of a loop stands as it did when a pass ended. */
 export function withPass(graph: DrawnGraph, past: DrawnGraph, loop: string): DrawnGraph {
   const present = graph.nodes.find((node) => node.id === loop)?.loop;
@@ -164,13 +172,14 @@ export function withPass(graph: DrawnGraph, past: DrawnGraph, loop: string): Dra
 /** How a node stands, as one name of a status sign. */
 export function signName(node: DrawnNode): string {
   if (node.status === null) return "";
+  if (node.undone) return "ROLLED_BACK";
   if (node.status === "QUEUED" && node.retry_at_ms !== undefined) return "RETRYING";
   if (node.status === "FAILED" && node.tolerated) return "HANDLED";
   if (node.status === "FAILED" && node.error?.code === "upstream_failed") return "NEVER_BEGAN";
   return node.status;
 }
 
-const SEVERITY = ["FAILED", "RETRYING", "HANDLED", "RUNNING", "QUEUED", "WAITING", "CANCELLED", "NEVER_BEGAN", "PENDING", "COMPLETED", "SKIPPED"];
+const SEVERITY = ["FAILED", "RETRYING", "HANDLED", "ROLLED_BACK", "RUNNING", "QUEUED", "WAITING", "CANCELLED", "NEVER_BEGAN", "PENDING", "COMPLETED", "SKIPPED"];
 
 /** The status that matters most among many. */
 export function worst(names: Iterable<string>): string {

@@ -4,10 +4,10 @@ import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api, seg } from "../../api/client";
 import { Button, Empty, Loading } from "../../ui";
-import { firstFailure, type Graph, type RunModel } from "../model";
+import { firstFailure, undoneNodes, type Graph, type RunModel } from "../model";
 import { useRefetch } from "../refetch";
 import { useSelection } from "../selection";
-import { fromWorkflow, withPass, withRun, type DrawnGraph } from "./data";
+import { fromWorkflow, withPass, withRun, withUndone, type DrawnGraph } from "./data";
 import { useDrawing, type ChildGraph } from "./drawing";
 import { Flow, type FlowProps } from "./flow";
 import css from "./graph.module.css";
@@ -39,8 +39,8 @@ export function GraphView({ model }: { model: RunModel }) {
   const present = useMemo(() => {
     const known = answer.data;
     // Until the details are there, the states are known already.
-    if (known === undefined) return withRun(bare, run);
-    return at === null ? withRun(known, run) : known;
+    const graph = known === undefined ? withRun(bare, run) : at === null ? withRun(known, run) : known;
+    return withUndone(graph, undoneNodes(run));
   }, [answer.data, bare, run, at]);
 
   // A pass of a loop
