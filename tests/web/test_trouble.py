@@ -95,7 +95,7 @@ def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch:
         expect(page.get_by_text("Failed first at")).to_be_visible()
         acts = page.get_by_role("group", name="Actions", exact=True)
         expect(acts.get_by_role("button", name="Retry")).to_have_attribute("aria-disabled", "true")
-        acts.get_by_role("button", name="Retry").click()
+        acts.get_by_role("button", name="Retry").click(force=True)
         expect(page.get_by_text("Your key has no permission for it (runs:act).").first).to_be_visible()
         acts.get_by_role("button", name="More").click()
         for act in page.get_by_role("menuitem").all():

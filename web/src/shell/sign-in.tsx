@@ -60,7 +60,7 @@ export default function SignIn() {
     <div className={css.page}>
       <form className={css.card} onSubmit={(event) => void submit(event)} noValidate>
         <h1>Sign in to Tidemill</h1>
-        {me.data ? (
+        {me.data && !me.error ? (
           <>
             <p className="soft">
               You are signed in as <strong>{me.data.name}</strong> ({me.data.tenant}).
