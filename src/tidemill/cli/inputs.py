@@ -237,7 +237,10 @@ def read_exact(option: str, text: str) -> Any:
 
 def read_data(name: str) -> Any:
     """Read any JSON or YAML value from a file; `-` is standard input. Raises Rejected."""
-    data = read_bytes(name)
+    return _parsed(name, read_bytes(name))
+
+
+def _parsed(name: str, data: bytes) -> Any:
     if len(data) > BYTES_MAX:
         raise rejected("document_too_large", f"{name} has more than {BYTES_MAX} bytes")
     try:
@@ -285,14 +288,32 @@ def parse_value(option: str, text: str) -> Any:
 
 def read_edits(file: str | None, sets: Sequence[str], document: Callable[[], Any]) -> list[Any]:
     """The operations of a file, then those of the `--set` options. Raises Rejected."""
+    found = read_change(file, sets, document)
+    if isinstance(found, Source):
+        raise _not_operations(file)
+    return found
+
+
+def read_change(file: str | None, sets: Sequence[str], document: Callable[[], Any]) -> list[Any] | Source:
+    """What a file and the `--set` options change: operations, or the whole document that the file holds."""
     if file is None and not sets:
         hint = "name a FILE with a JSON Patch, or use --set /nodes/fetch/config/url=VALUE"
         raise rejected("option_invalid", "nothing to change is given", hint=hint)
-    operations = [] if file is None else read_data(file)
+    operations: Any = []
+    if file is not None:
+        source = read_source(file) if is_python(file) else None
+        if source is None:
+            text = read_bytes(file)
+            operations = _parsed(file, text)
+            if isinstance(operations, dict) and "op" not in operations:
+                source = Source(file, operations, None, text)
+        if source is not None:
+            if sets:
+                hint = f"write the change into {file}, or name a file with a JSON Patch"
+                raise rejected("option_invalid", f"{file} holds a whole document: --set changes another", hint=hint)
+            return source
     if not isinstance(operations, list):
-        shown = "standard input" if file == STDIN else file
-        hint = "a JSON Patch is a list of {op, path, value}"
-        raise rejected("patch_invalid", f"{shown} does not hold a list of operations", hint=hint)
+        raise _not_operations(file)
     pairs = [_pair(text) for text in sets]
     if pairs:
         base = document()
@@ -303,19 +324,27 @@ def read_edits(file: str | None, sets: Sequence[str], document: Callable[[], Any
     return operations
 
 
-class Edits(NamedTuple):
-    """A patch for a run, and the digest of the document that it is for, where that matters."""
+def _not_operations(file: str | None) -> Rejected:
+    shown = "standard input" if file == STDIN else file
+    hint = "a JSON Patch is a list of {op, path, value}"
+    return rejected("patch_invalid", f"{shown} does not hold a list of operations", hint=hint)
 
-    operations: list[Any]
-    base: str | None
 
+@contextmanager
+def edits_for(
+    mill: Tidemill, run_id: str, file: str | None, sets: Sequence[str], base: str | None
+) -> Iterator[dict[str, Any]]:
+    """The arguments that change a run. What `--set` means depends on its document, so it is made for that and no other.
 
-def edits_for(mill: Tidemill, run_id: str, file: str | None, sets: Sequence[str], base: str | None) -> Edits:
-    """The patch for a run. What `--set` means depends on its document, so it is made for that and no other."""
-    if not sets:
-        return Edits(read_edits(file, (), lambda: None), base)
-    found = mill.document(run_id)
-    return Edits(read_edits(file, sets, lambda: found.document), base or found.digest)
+    Problems of a whole document are located in its file.
+    """
+    found = mill.document(run_id) if sets else None
+    change = read_change(file, sets, lambda: None if found is None else found.document)
+    if not isinstance(change, Source):
+        yield {"operations": change, "base_digest": base or (None if found is None else found.digest)}
+        return
+    with change.located():
+        yield {"document": change.document, "base_digest": base}
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -119,6 +119,9 @@ reference = argument("reference", "WORKFLOW", "A published workflow: name, name@
 patch_file = argument(
     "file", "[FILE]", "A JSON Patch, in JSON or YAML; - reads standard input.", type=str, required=False
 )
+change_file = argument(
+    "file", "[FILE]", "A JSON Patch or a whole document, flow.py too; - reads standard input.", type=str, required=False
+)
 
 
 def _set_variable(context: click.Context, name: str, value: str) -> None:

@@ -263,3 +263,96 @@ def test_a_run_has_the_labels_it_is_given(cli_store: CliStore, tmp_path: Path) -
     cli_store.fine("run", str(tmp_path / "f.yaml"), "--label", "customer=acme", "--quiet")
     (row,) = cli_store.json("runs", "list", "label.customer=acme")["runs"]
     assert row["labels"] == {"customer": "acme"}
+
+
+FAILING = """
+name: gg
+nodes:
+  - {id: a, type: value, config: 1}
+  - {id: b, type: fail, dependencies: [a], config: {message: wrong}}
+  - {id: m, type: value, dependencies: [b], map: {over: [1, 2]}, config: "{{ item }}"}
+"""
+MENDED = FAILING.replace("fail,", "value,").replace("{message: wrong}", "7")
+
+
+def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is compared with what the run follows; the command that is named applies the correction."""
+    monkeypatch.chdir(tmp_path)
+    flow = tmp_path / "g.yaml"
+    flow.write_text(FAILING)
+    assert inside("run", "g.yaml").code == main.FAILED
+    unchanged = inside("run", "g.yaml", "--resume", "@last")
+    assert (unchanged.code, unchanged.err) == (main.FAILED, "")
+    flow.write_text(MENDED)
+    (row,) = inside("runs", "list", "--json").json["runs"]
+    command = f"tidemill runs patch {row['run_id']} g.yaml --retry"
+    changed = inside("run", "g.yaml", "--resume", "@last")
+    assert changed.err == f"! this run follows gg@1, g.yaml has changed: {command}\n"
+    assert inside(*command.split()[1:], "--dry-run", "--json").json["changed"] == ["b"]
+    assert inside(*command.split()[1:]).code == main.OK
+    resumed = inside("run", "g.yaml", "--resume", "@last")
+    assert (resumed.code, resumed.err) == (main.OK, "")
+    # It begins at the retry: the old failure is not told again.
+    assert "✓ completed before the retry: a\n" in resumed.out
+    assert "✗" not in resumed.out
+    flow.write_text(FAILING)
+    assert inside("run", "g.yaml", "--resume", "@last").err.endswith(
+        "follows gg@1+1, g.yaml has changed: tidemill run g.yaml\n"
+    )
+
+
+def test_a_whole_document_with_a_mistake_is_refused_with_its_place(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flow = tmp_path / "g.yaml"
+    flow.write_text(FAILING)
+    inside("run", "g.yaml")
+    flow.write_text(MENDED.replace("type: value, dep", "type: valeu, dep", 1))
+    refused = inside("runs", "patch", "@last", "g.yaml", "--retry", "--json")
+    assert [(each["code"], each["line"]) for each in refused.json["problems"]] == [("unknown_node_type", 5)]
+    flow.write_text(MENDED)
+    both = inside("runs", "patch", "@last", "g.yaml", "--set", "/nodes/b/config=8", "--json")
+    assert both.json["problems"][0]["message"] == "g.yaml holds a whole document: --set changes another"
+    forked = inside("runs", "fork", "@last", "--patch", "g.yaml")
+    assert forked.code == main.OK
+    assert inside("run", "g.yaml", "--resume", forked.out.strip()).code == main.OK
+
+
+def test_the_inputs_of_a_run_that_exists_are_not_given_again(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "g.yaml").write_text(FAILING)
+    inside("run", "g.yaml")
+    refused = inside("run", "g.yaml", "--resume", "@last", "-i", "x=1", "--json")
+    assert refused.code == main.REFUSED
+    (problem,) = refused.json["problems"]
+    assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the inputs that the run has")
+    assert re.fullmatch(r"branch off another run: tidemill runs fork \S+ -i x=1", problem["hint"])
+
+
+def test_a_task_that_was_renamed_is_patched_from_its_file(tmp_path: Path) -> None:
+    flow = tmp_path / "flow.py"
+    body = dedent("""
+        import tidemill
+
+        @tidemill.task(retries=0)
+        def {name}(n: int) -> int:
+            {does}
+
+        @tidemill.workflow
+        def renamed(n: int = 1):
+            return {name}(n)
+    """)
+    flow.write_text(body.format(name="b", does="raise ValueError(n)"))
+    assert process("run", "flow.py", cwd=tmp_path).code == main.FAILED
+    flow.write_text(body.format(name="c", does="return n"))
+    process("runs", "retry", "@last", cwd=tmp_path)
+    again = process("run", "flow.py", "--resume", "@last", cwd=tmp_path)
+    assert "if it has another name now: tidemill runs patch RUN FILE --retry" in again.out
+    (command,) = re.findall(r"flow.py has changed: tidemill (.*)", again.err)
+    assert process(*command.split(), cwd=tmp_path).code == main.OK
+    assert process("run", "flow.py", "--resume", "@last", cwd=tmp_path).out.endswith("\n1\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
@@ -288,7 +288,9 @@ class Watcher(Protocol):
 
     def see(self, event: Mapping[str, Any]) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def skip(self, event: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str, style: str = "") -> None: ...
 
     def leave(self) -> None: ...
 
@@ -331,9 +333,8 @@ def run(options: RunOptions) -> int:
 
 def _print_detached(options: RunOptions, run_id: str) -> None:
     """Say how to go on with a run that is no longer watched; on standard error, where nothing else is expected."""
-    session, code = StoreSession(options.store), [part for app in options.apps for part in ("--app", app)]
+    session, (file, code) = StoreSession(options.store), _named(options)
     code += [part for pattern in options.imports for part in ("--allow-import", pattern)]
-    file = "FILE" if options.file == STDIN else options.file
     who = "the server" if is_server(options.store) else "a worker on this store"
     lines = (
         f"detached: run {run_id} is not cancelled, and {who} goes on with it",
@@ -341,6 +342,12 @@ def _print_detached(options: RunOptions, run_id: str) -> None:
         f"cancel it: {session.command('runs', 'cancel', run_id)}",
     )
     print(*(f"→ {sanitize(line)}" for line in lines), sep="\n", file=sys.stderr)
+
+
+def _named(options: RunOptions) -> tuple[str, list[str]]:
+    """The file, and the options for the user's code, as a further command names them."""
+    code = [part for app in options.apps for part in ("--app", app)]
+    return "FILE" if options.file == STDIN else options.file, code
 
 
 def _run(
@@ -374,7 +381,8 @@ def _run(
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher)
-        _watch(mill, board, watcher, prompter, events, live=live)
+        past = _before_retry(mill, run_id) if options.resume else ()
+        _watch(mill, board, watcher, prompter, events, past, live=live, silent=options.silent)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -397,7 +405,36 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     if view.workflow != name:
         message = f"run {view.run_id} is one of {view.workflow}, and {options.file} describes {name}"
         raise rejected("run_of_another_workflow", message, hint="name the file that the run was begun with")
-    return f"{view.workflow}@{view.version}"
+    session = StoreSession(options.store)
+    if options.given:
+        given = [part for each in options.given for part in ("-i", each)]
+        hint = f"branch off another run: {session.command('runs', 'fork', view.run_id, *given)}"
+        raise rejected("option_invalid", "--resume keeps the inputs that the run has", path="--input", hint=hint)
+    reference = f"{view.workflow}@{view.version}"
+    if not options.silent and _has_changed(mill, view.run_id, source):
+        file, code = _named(options)
+        words = ("runs", "patch", view.run_id, file, *code, "--retry")
+        if view.status == "COMPLETED":
+            words = ("run", file, *code)
+        follows = reference + (f"+{view.revision}" if view.revision else "")
+        said = f"! this run follows {follows}, {file} has changed: {session.command(*words)}"
+        print(sanitize(said), file=sys.stderr, flush=True)
+    return reference
+
+
+def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
+    """Whether a file holds another document than the one that a run follows, whatever versions its types have."""
+    from tidemill.engine.services.patches import unpinned
+    from tidemill.kernel.document.reader import normalise
+
+    found, (wanted, problems) = mill.document(run_id), normalise(source.document)
+    return bool(problems) or unpinned(found.document, wanted) != wanted
+
+
+def _before_retry(mill: Tidemill, run_id: str) -> Sequence[Mapping[str, Any]]:
+    """The events up to the latest retry, which are not told again."""
+    events = mill.events(run_id)
+    return events[: max((event["seq"] for event in events if event["type"] == "RunRetried"), default=0)]
 
 
 def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
@@ -420,12 +457,20 @@ def _watch(
     watcher: Watcher,
     prompter: Prompter,
     events: Iterator[dict[str, Any]] | None,
+    past: Sequence[Mapping[str, Any]],
     *,
     live: bool,
+    silent: bool,
 ) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
     with watcher:
+        if past:
+            for event in past:
+                watcher.skip(event)
+            completed = [row.name for row in board.rows.values() if row.phase == "COMPLETED"]
+            if completed and not silent:
+                watcher.say(f"✓ completed before the retry: {names(completed)}", DIM)
         while answer != "detach":
             try:
                 if answer == "cancel":

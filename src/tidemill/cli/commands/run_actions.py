@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,7 +40,7 @@ def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], 
 
 @click.command("patch")
 @options.run
-@options.patch_file
+@options.change_file
 @options.sets
 @options.dry_run
 @options.flag("--retry", about="Let a failed or cancelled run go on with it.")
@@ -61,14 +62,15 @@ def patch_command(
 ) -> int:
     """Change the graph or the configuration of a run.
 
-    And say what is added, removed, run again and kept; --dry-run says it and does nothing.
+    FILE holds a JSON Patch, or the whole document that the run shall follow. It says what is added, removed, run again
+    and kept; --dry-run says it and does nothing.
     """
     from tidemill.cli.inputs import edits_for
     from tidemill.cli.render.runs import print_patch
 
     def ask(mill: Tidemill) -> PatchOutcome:
-        edits = edits_for(mill, run, file, sets, base)
-        return mill.patch(run, edits.operations, base_digest=edits.base, **given)
+        with edits_for(mill, run, file, sets, base) as edits:
+            return mill.patch(run, **edits, **given)
 
     return session.ask_and_print(ask, lambda outcome: print_patch(run, outcome))
 
@@ -216,7 +218,7 @@ def override_command(
 @options.option("--at", metavar="SEQ", type=options.Integers(1), about="Share what happened up to this event.")
 @options.option("--node", metavar="NODE", about="Run again from this node on.")
 @options.given
-@options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
+@options.option("--patch", metavar="FILE", about="A JSON Patch of its document, or a whole one.", type=str)
 @options.sets
 @options.labels
 @options.reason
@@ -236,17 +238,22 @@ def fork_command(
 
     It takes over what the other has done, up to an event, or up to the node that runs again.
     """
-    from tidemill.cli.inputs import read_edits, read_inputs, read_pairs
+    from tidemill.cli.inputs import Source, read_change, read_inputs, read_pairs
 
     def ask(mill: Tidemill) -> dict[str, Any]:
-        changed = patch is not None or sets
-        new = mill.fork(
-            run,
-            inputs=read_inputs(given) if given else None,
-            patch=read_edits(patch, sets, lambda: mill.document(run).document) if changed else None,
-            labels=read_pairs("--label", labels) if labels else None,
-            **more,
-        )
+        change = None
+        if patch is not None or sets:
+            change = read_change(patch, sets, lambda: mill.document(run).document)
+        whole = change if isinstance(change, Source) else None
+        with whole.located() if whole is not None else nullcontext():
+            new = mill.fork(
+                run,
+                inputs=read_inputs(given) if given else None,
+                patch=change if whole is None else None,
+                document=None if whole is None else whole.document,
+                labels=read_pairs("--label", labels) if labels else None,
+                **more,
+            )
         return {"run_id": new, "forked_from": run}
 
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))

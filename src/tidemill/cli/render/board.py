@@ -53,6 +53,8 @@ class NodeProgress:
     """Items of a map, when their number is known."""
     done: int = 0
     failed: int = 0
+    tolerated: int = 0
+    """Failed items that a retry leaves as they are."""
     quorum: int = 1
     """How many people have to agree, when people are asked."""
     agreed: int = 0
@@ -130,6 +132,10 @@ class RunProgress:
             row.done += 1
         elif kind == "NodeFailed" and "retry_at_ms" not in event:
             row.failed += 1
+            row.tolerated += bool(event.get("tolerated"))
+        elif kind == "NodeScheduled" and row.phase == "PENDING":
+            # The items of a map that goes on after a retry.
+            self._begin(row, event)
         return None
 
     def window(self, height: int) -> list[NodeProgress]:
@@ -153,7 +159,7 @@ class RunProgress:
             case "RunResumed":
                 self.paused = False
             case "RunRewound" | "RunRetried":
-                self._reopen([reopened["node"] for reopened in event["nodes"]])
+                self._reopen([reopened["node"] for reopened in event["nodes"]], again=kind == "RunRewound")
             case "RunPatched":
                 self._repaint(event.get("added", ()), event.get("removed", ()))
             case "RunFailed":
@@ -168,7 +174,7 @@ class RunProgress:
             case "NodeScheduled":
                 self._begin(row, event)
             case "NodeExpanded":
-                row.count, row.done, row.failed = event["count"], 0, 0
+                row.count, row.done, row.failed, row.tolerated = event["count"], 0, 0, 0
             case "NodeWaiting":
                 row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
                 row.until_ms = event.get("until_ms", event.get("expires_ms"))
@@ -225,10 +231,12 @@ class RunProgress:
         self._move(row, phase)
         self._recent.append(row)
 
-    def _reopen(self, names: Iterable[str]) -> None:
+    def _reopen(self, names: Iterable[str], *, again: bool = True) -> None:
+        """Take nodes for new visits (`again`), or for retried ones: a retried map keeps its list and its results."""
         for row in [self.rows[name] for name in names if name in self.rows]:
             # Every visit has its own time: added up, a loop would seem to slow down.
-            row.attempt, row.reason, row.count, row.passes, row.spent_ms = 0, "", None, 1, 0
+            row.attempt, row.reason, row.passes, row.spent_ms = 0, "", 1, 0
+            row.count, row.failed = (None, 0) if again else (row.count, row.tolerated)
             self._move(row, "PENDING")
 
     def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:

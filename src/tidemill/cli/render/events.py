@@ -352,6 +352,11 @@ class StreamPrinter(QuietWatcher):
             self._number, self._late = 0, ""
             self._end_line()
 
+    def skip(self, event: Mapping[str, Any]) -> None:
+        super().skip(event)
+        if event.get("node") == self._node:
+            self._turns.see(event)
+
     def _print(self, event: Mapping[str, Any]) -> None:
         number, value = event["number"], event["value"]
         if self._node in self._agents and isinstance(value, str):

@@ -82,8 +82,14 @@ class Display:
             lines = (Text(said.text, style=TOLD_STYLES.get(said.style, "")) for said in told)
             self._console.print(Text("\n").join(lines), soft_wrap=True)
 
-    def say(self, text: str) -> None:
-        self._console.print(Text(sanitize(text)), soft_wrap=True)
+    def skip(self, event: Mapping[str, Any]) -> None:
+        """Take note of an event of the past, and tell nothing."""
+        with self._lock:
+            self._board.apply(event)
+        self._turns.see(event)
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(sanitize(text), style=TOLD_STYLES.get(style, "")), soft_wrap=True)
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""

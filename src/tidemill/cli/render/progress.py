@@ -128,8 +128,12 @@ class QuietWatcher:
     def see(self, event: Mapping[str, Any]) -> None:
         self._board.apply(event)
 
-    def say(self, text: str) -> None:
-        print(sanitize(text), file=sys.stderr, flush=True)
+    def skip(self, event: Mapping[str, Any]) -> None:
+        """Take note of an event of the past, and print nothing."""
+        self._board.apply(event)
+
+    def say(self, text: str, style: str = "") -> None:
+        print(Styler(sys.stderr)(sanitize(text), style), file=sys.stderr, flush=True)
 
     def leave(self) -> None:
         """Nothing is drawn, so the terminal is free already."""
@@ -159,8 +163,12 @@ class Lines(QuietWatcher):
         if row is not None and not goes_round:
             print(self._line(row, event["type"] == "LoopContinued"), flush=True)
 
-    def say(self, text: str) -> None:
-        print(sanitize(text), flush=True)
+    def skip(self, event: Mapping[str, Any]) -> None:
+        super().skip(event)
+        self._turns.see(event)
+
+    def say(self, text: str, style: str = "") -> None:
+        print(self._paint(sanitize(text), style), flush=True)
 
     def _line(self, row: NodeProgress, again: bool) -> str:
         now_ms = time.time_ns() // 1_000_000

@@ -96,6 +96,7 @@ def imported(name: str) -> Function:
     if not colon:
         module_name, dot, attribute = name.rpartition(".")
         hint = f"register it, or write {f'{module_name}:{attribute}' if dot else 'module:function'}"
+        hint += "; if it has another name now: tidemill runs patch RUN FILE --retry"
         raise CapabilityMissing("function_unknown", f"no function {name} is registered", hint=hint)
     try:
         target: Any = importlib.import_module(module_name)

@@ -215,3 +215,31 @@ def test_progress_is_shown_while_a_node_is_at_work() -> None:
     board.apply({"type": "NodeCompleted", "seq": 2, "at_ms": 5, "node": name, "visit": 1, "attempt": 1})
     board.apply({**told, "fraction": 1.0, "message": "late"})
     assert detail(board.rows[name], 0) == ""
+
+
+def test_a_map_keeps_its_counts_when_the_run_is_retried() -> None:
+    document = {
+        "name": "flow",
+        "nodes": [
+            {"id": "m", "type": "python", "map": {"over": [0, 1, 2, 3], "max_parallel": 1, "tolerate": 1},
+             "retry": {"max_attempts": 1}, "config": {"function": "some", "args": {"n": "{{ item }}"}}}
+        ],
+    }  # fmt: skip
+    bad = {1, 2}
+
+    def some(n: int) -> int:
+        if n in bad:
+            raise ValueError(n)
+        return n
+
+    with tidemill.open("memory://", functions={"some": some}) as mill:
+        mill.publish(document)
+        board = RunProgress(mill.workflow("flow"), mill.start("flow"))
+        for event in mill.follow(board.run_id):
+            board.apply(event)
+        assert detail(board.rows["m"], 0).startswith("1/4, 2 failed")
+        bad.clear()
+        mill.retry(board.run_id)
+        for event in mill.follow(board.run_id, after=board.seq):
+            board.apply(event)
+    assert (board.rows["m"].phase, detail(board.rows["m"], 0)) == ("COMPLETED", "4 items, 1 failed · 2 attempts")
